@@ -1,0 +1,382 @@
+"""Published measurements as cases: a row of a CSV becomes a setup, a workload and what was measured, or a reason why not.
+
+Only columns that say what was run are read for the setup and the workload. Measured columns (rates, times, memory,
+acceptance) never are.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.physics import LinkSpeed, physics
+from sparkfleet.planning.arch import Arch, from_config, from_counts
+from sparkfleet.planning.speed import CHUNK, Setup
+from sparkfleet.planning.workload import Content, Window, Workload
+from sparkfleet.values import Value
+
+METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
+Row = Mapping[str, str]
+Configs = Mapping[str, Mapping[str, object]]
+
+
+class Declined(Exception):
+    """A row that cannot be predicted; the message is the reason, in words that can be counted."""
+
+
+class Case(Value):
+    """One row: what was run and what was measured."""
+
+    id: str
+    source: str
+    """Who measured: a repository or a site."""
+    model: str
+    quant: str
+    nodes: int
+    setup: Setup
+    workload: Workload
+    replicas: int = 1
+    """Independent copies that share the concurrency."""
+    per_request_prefill: bool = False
+    """`prefill_tps` is prompt / TTFT of one request, not of all of them together."""
+    assumed: tuple[str, ...] = ()
+    """What the row does not say and was assumed."""
+    measured: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def speculative(self) -> bool:
+        """A speculative method was on."""
+        return self.setup.method != "none"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file with a header.
+
+    Raises:
+        SpecError: no such file, not UTF-8, or no `model` column.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [{k: v or "" for k, v in row.items() if k is not None} for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"{path}: {error}") from error
+    if not rows or "model" not in rows[0]:
+        raise SpecError(f"{path}: no rows with a `model` column", do="Give a CSV with the columns of the benchmarks.")
+    return rows
+
+
+def source_of(row: Row) -> str:
+    """Who measured: `owner/repo` of a repository, the host of a page, or the text itself."""
+    text = row.get("source_url_or_repo_path", "")
+    found = re.match(r"(?:github:|https?://github\.com/)([^/:\s]+/[^/:\s]+)", text)
+    if found:
+        return found.group(1)
+    found = re.match(r"https?://([^/\s]+)", text) or re.match(r"([^:(]+)", text)
+    return found.group(1).strip() if found else text
+
+
+def case_of(row: Row, configs: Configs) -> Case:
+    """The case of a row.
+
+    Raises:
+        Declined: with the reason, when the row does not say enough.
+    """
+    notes = row.get("notes", "").lower()
+    if notes.startswith("not_measured"):
+        raise Declined("estimate, not a measurement")
+    assumed: list[str] = []
+    format_name, scale = _format(row)
+    arch = find_arch(row, configs).quantised(_bits(format_name, scale), _total_bytes(row))
+    workload = _workload(row, notes, assumed)
+    nodes = _whole(row, "nodes") or 1
+    replicas = _replicas(row, notes, nodes)
+    tp, pp = _split(row, nodes, replicas)
+    setup = Setup(
+        arch=arch, engine=_engine(row, assumed), format=format_name, tp=tp, pp=pp, ep=_whole(row, "ep") or 1,
+        link=_link(row, notes, tp * pp), kv_bytes=_kv_bytes(row), kernel="marlin" if "marlin" in notes else "",
+        eager="eager" in notes and "non-eager" not in notes, release=_release(row),
+        max_running=_slots(notes), chunk=_chunk(row, notes), **_speculation(row, notes, assumed),
+    )
+    measured = tuple((m, value) for m in METRICS if (value := _number(row, m)) is not None and value > 0)
+    return Case(
+        id=row.get("id", ""), source=source_of(row), model=row["model"], quant=row.get("quant", ""), nodes=nodes,
+        setup=setup, workload=workload, replicas=replicas,
+        per_request_prefill="per-request prompt/ttft" in notes or "prompt/ttft" in notes,
+        assumed=tuple(assumed), measured=measured,
+    )
+
+
+def _window(notes: str) -> Window:
+    if "batched-bench" in notes or "s_tg" in notes or "decode net of prefill" in notes:
+        return "decode"
+    if re.search(r"served|incl\.? prefill|incl\.? ttft|wall|bench_serve|closed-loop|open-loop|bench serve", notes):
+        return "served"
+    return "burst" if "llama-benchy" in notes or "prefill overlap" in notes else "steady"
+
+
+def _number(row: Row, column: str) -> float | None:
+    try:
+        value = float(row.get(column, "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if value == value and abs(value) < 1e12 else None
+
+
+def _whole(row: Row, column: str) -> int:
+    return int(_number(row, column) or 0)
+
+
+def _engine(row: Row, assumed: list[str]) -> str:
+    engine = row.get("engine", "").strip().lower()
+    engine = {"ollama/llama.cpp": "ollama", "sparkinfer/vllm": "vllm", "trt-llm": "trtllm"}.get(engine, engine)
+    if engine:
+        return engine
+    if "gguf" in row["model"].lower() or re.match(r"(ud-)?i?q\d", row.get("quant", "").lower()):
+        assumed.append("engine not given: llama.cpp (GGUF)")
+        return "llama.cpp"
+    assumed.append("engine not given: vllm")
+    return "vllm"
+
+
+def _release(row: Row) -> str:
+    """Engine version in the words that factors know: `0.26`, or the name of a patched image."""
+    text = row.get("engine_version_or_image", "").lower()
+    for name in _STACKS:
+        if name in text:
+            return name
+    found = re.search(r"(?:^|[^\d.])v?(0\.\d+)(?:\.|$|[^\d])", text)
+    return found.group(1) if found else ""
+
+
+_STACKS = ("anemll", "aeon", "atlas", "exl3", "scitrera", "eugr", "glm53", "mia", "qwen38", "step37", "ds4")
+
+_FORMATS = (
+    (r"^bf16|^fp16", "bf16"), (r"^fp8\+mxfp4|mxfp4-experts", "fp8+mxfp4"), (r"^fp8", "fp8"), (r"^nvfp4", "nvfp4"),
+    (r"prismaquant", "prismaquant"), (r"^int4-int8|^int4\+", "int4-int8"), (r"^int4|^awq|^gptq|^w4a16", "int4"),
+    (r"^exl3", "exl3"), (r"mxfp4", "mxfp4"), (r"q8", "q8_0"), (r"q6", "q6_k"), (r"^(ud-)?q5", "q5_k"),
+    (r"^(ud-)?q4_0|iq4_nl", "q4_0"), (r"q4", "q4_k"), (r"q3", "q3_k"), (r"iq1", "iq1"), (r"q2", "q2_k"),
+)
+
+
+_PUBLISHED_FP8 = re.compile(r"Ministral-3-\d+B-(Instruct|Reasoning)-2512$")
+"""Checkpoints that are published in FP8 under a name that does not say so (their model cards)."""
+
+
+def _format(row: Row) -> tuple[str, float]:
+    """Name of the format, and how many bits its linear layers have relative to the format's own (EXL3 says)."""
+    label = row.get("quant", "").strip().lower()
+    if not label:
+        raise Declined("quantisation not given")
+    if label == "bf16" and _PUBLISHED_FP8.search(row["model"]):
+        label = "fp8"
+    for pattern, name in _FORMATS:
+        if re.search(pattern, label):
+            if name == "mxfp4" and "llama" in row.get("engine", ""):
+                name = "gguf-mxfp4"
+            bits = re.search(r"exl3-([\d.]+)bpw", label)
+            return name, float(bits.group(1)) / 4 if bits else 1.0
+    raise Declined(f"quantisation not known: {label}")
+
+
+def _bits(name: str, scale: float) -> dict[str, float]:
+    return {kind: bits * (scale if kind in ("experts", "mlp", "attention", "shared") else 1.0)
+            for kind, bits in physics().formats[name].bits.items()}
+
+
+def _total_bytes(row: Row) -> float | None:
+    size = _number(row, "weights_gb")
+    return size * 1e9 if size else None
+
+
+def _kv_bytes(row: Row) -> float:
+    label = row.get("kv_dtype", "").lower()
+    for word, size in (("bf16", 2.0), ("fp8", 1.0), ("nvfp4", 0.5625), ("fp4", 0.5625), ("q8", 1.06)):
+        if word in label:
+            return size
+    return 2.0
+
+
+def _link(row: Row, notes: str, ranks: int) -> LinkSpeed | None:
+    if ranks < 2:
+        return None
+    links, label = physics().links, row.get("link", "").lower()
+    if "over tcp" in notes or "tcp socket" in notes:
+        return links["tcp"]
+    if "1gbe" in label or "1 gbe" in notes:
+        return links["1gbe"]
+    if "switch" in label and "switchless" not in label:
+        return links["switch"]
+    return links["ring"] if "ring" in label or "mesh" in label else links["qsfp200"]
+
+
+def _replicas(row: Row, notes: str, nodes: int) -> int:
+    if "replica" in row.get("link", "") or re.search(r"\b2x solo|replicas", notes):
+        return nodes
+    return 1
+
+
+def _split(row: Row, nodes: int, replicas: int) -> tuple[int, int]:
+    tp, pp = _whole(row, "tp") or 1, _whole(row, "pp") or 1
+    if replicas > 1:
+        return 1, 1
+    if tp * pp < nodes and "pipeline parallel" in row.get("notes", ""):
+        return tp, nodes // tp
+    return (nodes, 1) if tp * pp < nodes else (tp, pp)
+
+
+def _slots(notes: str) -> int | None:
+    found = re.search(r"(?:max[-_ ]num[-_ ]seqs|max-running-requests|--parallel|server parallel)[ =]*(\d+)", notes)
+    found = found or re.search(r"\b(\d+) (?:serving )?slots", notes) or re.search(r"\bseqs(\d+)\b", notes)
+    return int(found.group(1)) if found else None
+
+
+def _chunk(row: Row, notes: str) -> int:
+    found = re.search(r"(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*(\d+)(k?)", notes)
+    if found:
+        return int(found.group(1)) * (1024 if found.group(2) else 1)
+    return 2048 if row.get("engine", "") in ("llama.cpp", "ollama") else CHUNK
+
+
+_METHODS = {"nextn": "mtp", "eagle": "eagle3"}
+
+
+def _speculation(row: Row, notes: str, assumed: list[str]) -> dict[str, object]:
+    method = row.get("spec_method", "").strip().lower()
+    if not method:
+        assumed.append("speculation not given: none")
+        method = "none"
+    if method in ("none", "no", "off"):
+        return {"method": "none", "k": 0}
+    k = _whole(row, "spec_tokens")
+    method = _METHODS.get(method, method)
+    if not k:
+        k = {"mtp": 3, "ngram": 4, "eagle3": 3, "draft": 4}.get(method, 7)
+        assumed.append(f"draft tokens not given: {k}")
+    return {"method": method, "k": k, "topk": 4 if "topk=4" in notes else 1}
+
+
+_CONTENT: tuple[tuple[str, Content], ...] = (
+    (r"structur|json|count|numbered|schema|high-acceptance|high acceptance|objective task|phi\b", "structured"),
+    (r"agentic|agent turn", "agent"),
+    (r"cod(e|ing)|bst|hash-map|lru|is_prime|humaneval|script", "code"),
+    (r"math|gsm|mmlu|reason|eval", "math"),
+    (r"prose|essay|story|explanation|summar|translat", "prose"),
+    (r"synthetic|random", "random"),
+)
+
+
+def _content(notes: str) -> Content:
+    for pattern, content in _CONTENT:
+        if re.search(pattern, notes):
+            return content
+    return "mixed"
+
+
+def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
+    prompt, generate = _whole(row, "prompt_tokens"), _whole(row, "gen_tokens")
+    depth, concurrency = _whole(row, "depth"), max(1, _whole(row, "concurrency"))
+    if not _whole(row, "concurrency"):
+        assumed.append("concurrency not given: 1")
+    if not row.get("prompt_tokens", "").strip():
+        found = re.search(r"prompt ~(\d+)", notes)
+        prompt = int(found.group(1)) if found else 0
+        if not prompt:
+            assumed.append("prompt length not given")
+    if not generate:
+        generate = 256
+        assumed.append("answer length not given: 256")
+    rate = re.search(r"(?:rate=|rate sweep at )([\d.]+) rps", notes)
+    total = re.search(r"completed=(\d+)", notes)
+    cached = not (depth and "llama-benchy" in notes and "mesh" not in notes) and "enforce-eager" not in notes
+    return Workload(
+        prompt=prompt, depth=depth, depth_cached=cached, generate=generate, concurrency=concurrency,
+        arrivals_per_s=float(rate.group(1)) if rate else None,
+        requests=int(total.group(1)) if total else 100, content=_content(notes), window=_window(notes),
+    )
+
+
+def find_arch(row: Row, configs: Configs) -> Arch:
+    """Shapes of the row's model: its config, a sibling's, its stated size, or the size in its name.
+
+    Raises:
+        Declined: none of these is known.
+    """
+    name, notes = row["model"], row.get("architecture_notes", "").lower()
+    found = _by_name(name, configs)
+    if found is not None:
+        return found
+    total, active = _number(row, "params_total_b"), _number(row, "params_active_b")
+    basis_total, basis_active = _size_in_name(name)
+    total, active = total or basis_total, active or basis_active
+    if total is None:
+        raise Declined("model not known and its size not given")
+    sibling = _by_size(total, active, notes, configs)
+    if sibling is not None:
+        return sibling
+    if active is None and "moe" in notes:
+        raise Declined("active parameters not given")
+    return from_counts(name, total, active or total, family=plain(name), notes=notes)
+
+
+def plain(name: str) -> str:
+    """A model's name without owner, format and version of its post-training: what siblings share."""
+    text = name.split("/")[-1].lower() if name.count("/") == 1 else name.lower().split("/")[-1]
+    text = re.sub(r"\.gguf$|\(.*", "", text)
+    text = re.sub(r"[-_ ](ud|gguf|nvfp4|mxfp4|fp8|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|it|instruct|w4a16|mtp|sm121|static|pertensor|[\d.]+bpw|4bit)\b.*", "", text)
+    return text.strip(" -_")
+
+
+_SIBLINGS = (
+    (r"qwen3\.\d-27b", "Qwen/Qwen3.5-27B"), (r"qwopus3\.\d-27b", "Qwen/Qwen3.5-27B"),
+    (r"qwen3\.\d-35b|ornith-1\.\d-35b|agentworld-35b|agents-a1$|darwin-36b", "Qwen/Qwen3.5-35B-A3B"),
+    (r"qwen3\.\d-122b", "Qwen/Qwen3.5-122B-A10B"), (r"qwen3\.\d-397b|nex-n2-pro", "Qwen/Qwen3.5-397B-A17B"),
+    (r"qwen3\.8-flash-next", "Qwen/Qwen3.8-Flash-Next"),
+    (r"deepseek-?v4-flash|deepseekv4-flash", "deepseek-ai/DeepSeek-V4-Flash"),
+    (r"deepseek-v4\.1-flash", "deepseek-ai/DeepSeek-V4.1-Flash"), (r"glm-5\.3-flash", "zai-org/GLM-5.3-Flash"),
+    (r"glm-5(\.[1-3])?$", "zai-org/GLM-5.2"), (r"gemma-4-26b", "google/gemma-4-26B-A4B"),
+    (r"gemma-4-31b", "nvidia/Gemma-4-31B-IT-NVFP4"), (r"nemotron-3-super", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"),
+    (r"nemotron-(3|3\.5)-(nano|lightning).*30b|cascade-2-30b", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+    (r"qwen3-(coder|omni)-30b|qwen3-30b", "Qwen/Qwen3-30B-A3B"), (r"qwen3-(coder-)?next|qwen3-next-80b", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+    (r"llama-3\.[13]-70b", "meta-llama/Meta-Llama-3.1-70B"), (r"llama[- ]3\.1[- ]8b", "meta-llama/Meta-Llama-3.1-8B"),
+    (r"minimax-m2", "MiniMaxAI/MiniMax-M2.7"), (r"minimax-m3", "MiniMaxAI/MiniMax-M3"),
+    (r"step-3\.[57]", "stepfun-ai/Step-3.7-Flash"), (r"mimo-v2\.5", "XiaomiMiMo/MiMo-V2-Flash"),
+    (r"gpt-oss-20b", "openai/gpt-oss-20b"), (r"gpt-oss-120b", "openai/gpt-oss-120b"), (r"qwen3-235b", "Qwen/Qwen3-235B-A22B"),
+    (r"qwen3-vl-32b", "Qwen/Qwen3-VL-32B-Instruct"), (r"ministral-3-8b", "mistralai/Ministral-3-8B-Instruct-2512"),
+    (r"glm-4\.7-flash", "zai-org/GLM-4.7-Flash"), (r"kat-coder-v2\.5|kat-dev-v2\.5", "Qwen/Qwen3.5-35B-A3B"),
+)
+
+
+def _by_name(name: str, configs: Configs) -> Arch | None:
+    aliases = configs.get("_aliases", {})
+    key = plain(name)
+    for pattern, entry in _SIBLINGS:
+        if re.search(pattern, key) and entry in configs:
+            return from_config(name, configs[entry], family=entry.split("/")[-1].lower())
+    entry = str(aliases.get(name, name))
+    if entry in configs:
+        return from_config(name, configs[entry], family=plain(entry))
+    same = next((k for k in configs if plain(k) == key and not k.startswith("_")), None)
+    return from_config(name, configs[same], family=key) if same else None
+
+
+def _size_in_name(name: str) -> tuple[float | None, float | None]:
+    moe = re.search(r"(\d+(?:\.\d+)?)b-a(\d+(?:\.\d+)?)b", name.lower())
+    if moe:
+        return float(moe.group(1)), float(moe.group(2))
+    small = re.search(r"(?:^|[-_ ])(\d+)m(?:$|[-_ ])", name.lower())
+    dense = re.search(r"(?:^|[-_ :e])(\d+(?:\.\d+)?)b(?:$|[-_ )])", name.lower())
+    if dense:
+        return float(dense.group(1)), float(dense.group(1)) if float(dense.group(1)) < 33 else None
+    return (int(small.group(1)) / 1000,) * 2 if small else (None, None)
+
+
+def _by_size(total: float, active: float | None, notes: str, configs: Configs) -> Arch | None:
+    """A Qwen3.5 sibling by its size: many fine-tunes are named after their maker only."""
+    sizes = {27: "Qwen/Qwen3.5-27B", 35: "Qwen/Qwen3.5-35B-A3B"}
+    entry = sizes.get(round(total))
+    if entry in configs and ("gdn" in notes or (not notes and (active in (3, total, None)))):
+        return from_config(entry, configs[entry], family=entry.split("/")[-1].lower())
+    return None

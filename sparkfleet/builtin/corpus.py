@@ -1,0 +1,204 @@
+"""The text a recipe is trained on: reads `text/*.txt` and deals it out as documents. Needs nothing but the standard library.
+
+The format of the files is explained at the top of `text/talk.txt`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from importlib import resources
+
+from sparkfleet.errors import SpecError
+from sparkfleet.values import Value
+
+ASK = (
+    "What is {}?",
+    "What's {}?",
+    "What is {}",
+    "Explain {}.",
+    "Explain to me what {} is.",
+    "Tell me about {}.",
+    "Can you explain {}?",
+    "What do you mean by {}?",
+    "What do you know about {}?",
+    "Describe {}.",
+    "Define {}.",
+    "I do not know what {} is.",
+    "What exactly is {}?",
+    "{}?",
+    "{}",
+)
+"""What a `~` line stands for."""
+
+BEFORE = ("Please tell me: ", "Hi! ", "Hello, ", "Hey, ", "I have a question. ", "So, ", "And ", "Please: ", "One more thing: ")
+AFTER = (" Thanks.", " Please be brief.", " Answer in one sentence.", " Please explain.")
+SYSTEM_SHARE = 0.5
+FOLLOW_ON_SHARE = 0.35
+MOST_TURNS = 4
+ANSWER_AS_PROSE_SHARE = 0.15
+
+
+class Turn(Value):
+    """One question in all its phrasings, and its answer."""
+
+    phrasings: tuple[str, ...]
+    answer: str
+
+
+class Corpus(Value):
+    """What text files hold. A conversation has one turn, or several where a follow-up belongs to what was said before."""
+
+    conversations: tuple[tuple[Turn, ...], ...] = ()
+    passages: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
+
+    def __add__(self, other: Corpus) -> Corpus:
+        return Corpus(
+            conversations=self.conversations + other.conversations,
+            passages=self.passages + other.passages,
+            systems=self.systems + other.systems,
+        )
+
+
+class Message(Value):
+    """One message of a chat, as the chat template sees it."""
+
+    role: str
+    content: str
+
+
+Document = tuple[Message, ...] | str
+"""A conversation, or a passage of prose."""
+
+
+def read(name: str) -> str:
+    """The text file of that name, as it is shipped. Raises SpecError where there is none."""
+    try:
+        return (resources.files("sparkfleet.builtin") / "text" / name).read_text("utf-8")
+    except FileNotFoundError:
+        raise SpecError(f"{name}: text: there is no such file in sparkfleet/builtin/text.") from None
+
+
+def load(names: Sequence[str]) -> Corpus:
+    """All files of a recipe as one corpus."""
+    corpus = Corpus()
+    for name in names:
+        corpus += parse(read(name), name)
+    return corpus
+
+
+def parse(text: str, source: str) -> Corpus:
+    """The corpus in the text of one file.
+
+    Raises:
+        SpecError: a line that is none of the format's, naming `source` and the line.
+    """
+    corpus = Corpus()
+    for block in _blocks(text):
+        corpus += _block(block, source)
+    return corpus
+
+
+Line = tuple[int, str, str]
+"""Number in the file, sign, content."""
+
+
+def _blocks(text: str) -> Iterator[list[Line]]:
+    block: list[Line] = []
+    for number, raw in enumerate([*text.splitlines(), ""], start=1):
+        line = raw.strip()
+        if line.startswith("#"):
+            continue
+        if line:
+            block.append((number, line[0], line[1:].strip()))
+        elif block:
+            yield block
+            block = []
+
+
+def _block(block: list[Line], source: str) -> Corpus:
+    for number, sign, content in block:
+        if sign not in "?~!=@" or not content:
+            raise SpecError(
+                f"{source}:{number}: text: expected a line that begins with ? ~ ! = @ or #, and says something.",
+                do="The format is explained at the top of talk.txt.",
+            )
+    signs = {sign for _, sign, _ in block}
+    if signs == {"="}:
+        return Corpus(passages=(" ".join(content for _, _, content in block),))
+    if signs == {"@"}:
+        return Corpus(systems=tuple(content for _, _, content in block))
+    return Corpus(conversations=(tuple(_turns(block, source)),))
+
+
+def _turns(block: list[Line], source: str) -> Iterator[Turn]:
+    phrasings: list[str] = []
+    answer: list[str] = []
+    for number, sign, content in block:
+        if sign in "=@" or (sign == "!" and not phrasings):
+            raise SpecError(f'{source}:{number}: text: "{sign}" does not belong here: a turn is questions, then an answer.')
+        if sign != "!" and answer:
+            yield Turn(phrasings=tuple(phrasings), answer=" ".join(answer))
+            phrasings, answer = [], []
+        if sign == "!":
+            answer.append(content)
+        else:
+            phrasings += [content] if sign == "?" else _ways_to_ask(content)
+    if not answer:
+        raise SpecError(f"{source}:{block[-1][0]}: text: this question has no answer.")
+    yield Turn(phrasings=tuple(phrasings), answer=" ".join(answer))
+
+
+def _ways_to_ask(thing: str) -> list[str]:
+    return [way.format(thing) for way in ASK]
+
+
+def documents(corpus: Corpus, rng: random.Random) -> list[Document]:
+    """One pass over the corpus in a new order: every conversation once, in one of its phrasings, and every passage."""
+    singles = [_messages(conversation, rng) for conversation in corpus.conversations]
+    rng.shuffle(singles)
+    chats = [_with_system(chat, corpus, rng) for chat in _chained(singles, rng)]
+    answers = [turn.answer for chat in corpus.conversations for turn in chat if rng.random() < ANSWER_AS_PROSE_SHARE]
+    everything: list[Document] = [*chats, *corpus.passages, *answers]
+    rng.shuffle(everything)
+    return everything
+
+
+def _messages(conversation: tuple[Turn, ...], rng: random.Random) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for turn in conversation:
+        messages.append(Message(role="user", content=_said_otherwise(rng.choice(turn.phrasings), rng)))
+        messages.append(Message(role="assistant", content=turn.answer))
+    return tuple(messages)
+
+
+def _chained(chats: list[tuple[Message, ...]], rng: random.Random) -> Iterator[tuple[Message, ...]]:
+    """Some conversations go on with the next ones, so that the last question is the one to answer."""
+    chat: tuple[Message, ...] = ()
+    for following in chats:
+        chat += following
+        if len(chat) // 2 >= MOST_TURNS or rng.random() >= FOLLOW_ON_SHARE:
+            yield chat
+            chat = ()
+    if chat:
+        yield chat
+
+
+def _with_system(chat: tuple[Message, ...], corpus: Corpus, rng: random.Random) -> tuple[Message, ...]:
+    if not corpus.systems or rng.random() >= SYSTEM_SHARE:
+        return chat
+    return (Message(role="system", content=rng.choice(corpus.systems)), *chat)
+
+
+def _said_otherwise(question: str, rng: random.Random) -> str:
+    """The question as another person would type it: in lower case, without the mark, with a word before or after."""
+    if rng.random() < 0.25:
+        question = question.rstrip("?.!")
+    elif rng.random() < 0.1:
+        question += rng.choice(AFTER)
+    if rng.random() < 0.3:
+        question = question[0].lower() + question[1:]
+    if rng.random() < 0.1:
+        question = rng.choice(BEFORE) + question
+    return question.lower() if rng.random() < 0.1 else question

@@ -1,0 +1,112 @@
+"""`sparkfleet apply`: make it so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import console, errors, measured
+from sparkfleet.cli.plan import FilesArgument, Planned, current, decide, show
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
+from sparkfleet.cli.watch import Progress, until_settled
+from sparkfleet.control.api import ApplyRequest
+from sparkfleet.control.client import FleetClient
+from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.control.survey import survey
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.spec.load import load_deployments
+
+FIRST_KEY = "default"
+
+
+def apply(
+    files: FilesArgument,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
+) -> int:
+    """Serve what the files ask for. Starts what is not running; applying twice changes nothing."""
+    return run(_apply(files, inventory, yes, wait))
+
+
+async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> int:
+    specs = load_deployments(files)
+    session = Session(inventory)
+    client = await session.find_controller()
+    facts = await survey(session.inventory, session.channels)
+    status = await current(client)
+    planned = [decide(spec, facts, status) for spec in specs]
+    show(planned, facts, session.inventory.fleet)
+    pending = [p for p in planned if p.change.verb != "keep"]
+    if client is not None and not pending:
+        console.print(f"\nNo change. Endpoint: {client.address.endpoint}")
+        return Exit.DONE
+    _confirm(yes)
+    progress = Progress()
+    console.print()
+    try:
+        return await _carry_out(session, client, pending, wait, progress)
+    finally:
+        progress.done()
+
+
+async def _carry_out(
+    session: Session, client: FleetClient | None, pending: list[Planned], wait: bool, progress: Progress
+) -> int:
+    requests = [ApplyRequest(spec=p.spec, plan=p.plan, who=who()) for p in pending]
+    cold = client is None
+    if client is None:
+        client = await session.bring_up(
+            requests[0], lambda _: progress.passing("starting Ray, the controller and the first engine")
+        )
+        progress.done()
+    async with client:
+        after = 0 if cold else (await client.fleet()).last_event
+        wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
+        key = await _first_key(client)
+        settled = await until_settled(client, wanted, after, progress) if wait else {}
+        _report(client, settled, key, wait)
+    return Exit.ERROR if any(d.state == "failed" for d in settled.values()) else Exit.DONE
+
+
+def _confirm(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SparkfleetError(
+            "Not applied: nobody is there to agree.",
+            means="Standard input is not a terminal.",
+            do="Add --yes to apply without being asked.",
+        )
+    typer.confirm("Apply?", abort=True)
+
+
+async def _first_key(client: FleetClient) -> str | None:
+    """The gateway asks for a key from its first start on, so the first apply makes one."""
+    if await client.keys():
+        return None
+    return (await client.create_key(FIRST_KEY))["key"]
+
+
+def _report(client: FleetClient, settled: dict[str, DeploymentStatus], key: str | None, wait: bool) -> None:
+    for deployment in settled.values():
+        if deployment.state == "failed":
+            errors.print(f"{deployment.name} failed: {deployment.detail}")
+            errors.print(
+                f"  `sparkfleet describe {deployment.name}` and `sparkfleet logs {deployment.name}` say more."
+            )
+        for group in deployment.groups:
+            if group.phase == "ready":
+                console.print(
+                    f"{deployment.name} is ready: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
+                    f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone (measured; not predicted)"
+                )
+    if not wait:
+        console.print("Accepted. `sparkfleet status` shows how it goes.")
+    console.print(f"Endpoint: {client.address.endpoint}")
+    if key is not None:
+        console.print(f'API key "{FIRST_KEY}", shown this once and not kept: {key}')

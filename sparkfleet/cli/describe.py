@@ -1,0 +1,75 @@
+"""`sparkfleet describe`: everything about one deployment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, measured, print_json
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.control.store import Event
+from sparkfleet.errors import ControlError
+from sparkfleet.planning.explain import explain_plan
+
+NameArgument = Annotated[str, typer.Argument(help="The deployment's name.", show_default=False)]
+EVENTS_SHOWN = 20
+
+
+def describe(
+    name: NameArgument, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
+) -> int:
+    """Show one deployment: its plan with reasons, its groups, and what happened to it."""
+    return run(_describe(name, Session(inventory), json))
+
+
+async def _describe(name: str, session: Session, json: bool) -> int:
+    async with await session.controller() as client:
+        deployment = find(await client.fleet(), name)
+        events = [event for event in await client.events(0, name) if event.kind != "progress"]
+    if json:
+        print_json(
+            {
+                "version": OUTPUT_VERSION,
+                "deployment": deployment.model_dump(mode="json"),
+                "events": [event.model_dump(mode="json") for event in events],
+            }
+        )
+    else:
+        _show(deployment, events)
+    return Exit.DONE
+
+
+def find(status: FleetStatus, name: str) -> DeploymentStatus:
+    """A deployment by its name. Raises ControlError, naming those there are."""
+    for deployment in status.deployments:
+        if deployment.name == name:
+            return deployment
+    names = ", ".join(d.name for d in status.deployments) or "none"
+    raise ControlError(f"There is no deployment {name!r}.", do=f"There are: {names}.")
+
+
+def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
+    since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
+    console.print(f"{deployment.name}   {deployment.state}   {deployment.detail}")
+    console.print(f"  generation {deployment.generation}, asked for by {deployment.who} at {since}")
+    if deployment.plan is not None:
+        for line in explain_plan(deployment.plan):
+            console.print(line)
+    for group in deployment.groups:
+        console.print(
+            f"\n  group {group.name}   {group.phase.value}   on {group.node}, pid {group.pid}, {group.url}"
+        )
+        console.print(
+            f"    measured: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
+            f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone"
+        )
+        console.print(f"    running {group.running}, waiting {group.waiting}; log {group.log_path}")
+        if group.detail:
+            console.print(f"    {group.detail}")
+    console.print("\nevents")
+    for event in events[-EVENTS_SHOWN:]:
+        console.print(event_line(event))

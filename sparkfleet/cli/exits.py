@@ -1,0 +1,19 @@
+"""Exit codes of every verb. They are part of the public interface."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What a finished command says to a script."""
+
+    DONE = 0
+    """Done, or nothing to change."""
+    ERROR = 1
+    PENDING = 2
+    """`plan`: applying would change something. (Also what a wrong command line gives, as everywhere.)"""
+    INFEASIBLE = 3
+    """Nothing in the fleet can serve what was asked for."""
+    INTERRUPTED = 130
+    """Ctrl-C: the watching stopped, the work goes on."""

@@ -1,0 +1,63 @@
+"""`sparkfleet keys`: who may use the endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+
+app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
+
+KeyArgument = Annotated[str, typer.Argument(help="A name for the key.", show_default=False)]
+
+
+@app.command("create")
+def create(
+    name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
+) -> int:
+    """Make a key. It is shown once; only its hash is kept."""
+    return run(_create(name, Session(inventory), json))
+
+
+@app.command("list")
+def list_keys(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
+    """List the keys: their names, never the keys."""
+    return run(_list(Session(inventory), json))
+
+
+@app.command("revoke")
+def revoke(name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
+    """Make a key worthless at once."""
+    return run(_revoke(name, Session(inventory)))
+
+
+async def _create(name: str, session: Session, json: bool) -> int:
+    async with await session.controller() as client:
+        key = await client.create_key(name)
+    if json:
+        print_json({"version": OUTPUT_VERSION, **key})
+    else:
+        console.print(f'API key "{name}", shown this once and not kept: {key["key"]}')
+    return Exit.DONE
+
+
+async def _list(session: Session, json: bool) -> int:
+    async with await session.controller() as client:
+        keys = await client.keys()
+    if json:
+        print_json({"version": OUTPUT_VERSION, "keys": keys})
+        return Exit.DONE
+    for key in keys:
+        console.print(f"{key['id']}  {key['name']}")
+    return Exit.DONE
+
+
+async def _revoke(name: str, session: Session) -> int:
+    async with await session.controller() as client:
+        key = await client.revoke_key(name)
+    console.print(f"Key {key['name']} is worthless from now on.")
+    return Exit.DONE

@@ -1,0 +1,71 @@
+"""`sparkfleet logs`: what the engine itself says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.describe import NameArgument, find
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
+from sparkfleet.control.status import GroupReport
+from sparkfleet.errors import ControlError
+from sparkfleet.nodes.base import Channel
+
+CHUNK = 1 << 20
+FOLLOW_S = 0.3
+
+
+def logs(
+    name: NameArgument,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    tail: Annotated[int, typer.Option("--tail", min=0, help="Lines to begin with.")] = 100,
+    replica: Annotated[int, typer.Option("--replica", min=0, help="Which replica's group.")] = 0,
+) -> int:
+    """Print a group's engine log."""
+    return run(_logs(name, Session(inventory), follow, tail, replica))
+
+
+async def _logs(name: str, session: Session, follow: bool, tail: int, replica: int) -> int:
+    async with await session.controller() as client:
+        group = _group(find(await client.fleet(), name).groups, name, replica)
+    channel = session.channels[group.node]
+    text, offset = await _all(channel, group.log_path, 0)
+    lines = text.splitlines(keepends=True)
+    _write(b"".join(lines[-tail:] if tail else []))
+    while follow:
+        await asyncio.sleep(FOLLOW_S)
+        text, offset = await _all(channel, group.log_path, offset)
+        _write(text)
+    return Exit.DONE
+
+
+async def _all(channel: Channel, path: str, offset: int) -> tuple[bytes, int]:
+    """Everything from `offset` to the end, and where that is. A log that was rotated starts again at 0."""
+    parts: list[bytes] = []
+    while part := await channel.read(path, offset=offset, limit=CHUNK):
+        parts.append(part)
+        offset += len(part)
+    if not parts and offset and not await channel.read(path, offset=offset - 1, limit=1):
+        return await _all(channel, path, 0)
+    return b"".join(parts), offset
+
+
+def _group(groups: tuple[GroupReport, ...], name: str, replica: int) -> GroupReport:
+    """The newest generation's group of that replica."""
+    found = [g for g in groups if g.replica == replica and g.log_path]
+    if not found:
+        raise ControlError(
+            f"{name} has no group {replica} with a log yet.",
+            do=f"`sparkfleet describe {name}` shows where it is.",
+        )
+    return max(found, key=lambda group: group.generation)
+
+
+def _write(text: bytes) -> None:
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,94 @@
+"""How things look on a terminal. Colours, boxes and redrawing only where there is one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport
+from sparkfleet.control.store import Event
+from sparkfleet.errors import SparkfleetError
+
+OUTPUT_VERSION = 1
+
+# Width follows the terminal; where there is none, nothing is wrapped, so that a line stays a line for grep.
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+STATE_STYLE = {
+    "ready": "green",
+    "starting": "yellow",
+    "preparing": "yellow",
+    "probing": "yellow",
+    "updating": "yellow",
+    "draining": "yellow",
+    "stopping": "yellow",
+    "failed": "red",
+}
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_error(error: SparkfleetError) -> None:
+    """What happened, what it means, what to do."""
+    errors.print(Text.assemble(("error: ", "bold red"), error.what))
+    for part in (error.means, error.do):
+        if part:
+            errors.print(Text(part))
+
+
+def event_line(event: Event) -> Text:
+    """`12:01:33  tiny/g1/0  ready  started in 21.3 s`."""
+    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    subject = event.subject or event.deployment
+    return Text.assemble(
+        (f"{clock}  ", "dim"), (f"{subject}  "), (f"{event.kind}", STATE_STYLE.get(event.kind, "bold")),
+        f"  {event.message}" if event.message else "",
+    )  # fmt: skip
+
+
+def fleet_table(status: FleetStatus) -> Table:
+    """One row per group, and one per deployment without any."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("DEPLOYMENT", "STATE", "GROUP", "WHERE", "LOAD", "TTFT", "TOK/S", "DETAIL"):
+        table.add_column(heading)
+    for deployment in status.deployments:
+        for row in _rows(deployment):
+            table.add_row(*row)
+    return table
+
+
+def _rows(deployment: DeploymentStatus) -> list[list[Text | str]]:
+    state = Text(deployment.state, STATE_STYLE.get(deployment.state, ""))
+    if not deployment.groups:
+        return [[deployment.name, state, "–", "–", "–", "–", "–", deployment.detail]]
+    rows: list[list[Text | str]] = []
+    for number, group in enumerate(deployment.groups):
+        first = number == 0
+        rows.append(
+            [
+                deployment.name if first else "",
+                state if first else "",
+                f"g{group.generation}/{group.replica}",
+                f"{group.node} · {group.engine}",
+                f"{group.running}+{group.waiting}" if group.phase == "ready" else "–",
+                measured(group, "ttft_ms", "{:.0f} ms"),
+                measured(group, "decode_tps", "{:.1f}"),
+                (deployment.detail if first else "") or ("" if group.phase == "ready" else group.phase.value),
+            ]
+        )
+    return rows
+
+
+def measured(group: GroupReport, name: str, form: str) -> str:
+    """A number that was measured on a group, or a dash."""
+    return form.format(group.measured[name]) if name in group.measured else "–"

@@ -1,0 +1,1 @@
+"""What keeps it true: the controller, its groups, and how both are brought up."""

@@ -1,0 +1,138 @@
+"""A client of the controller's API: what the CLI speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+
+from sparkfleet.control.api import ApplyRequest, KeyRequest
+from sparkfleet.control.head import Address, read_address
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.status import FleetStatus
+from sparkfleet.control.store import Event
+from sparkfleet.errors import ControlError
+
+PATIENCE_S = 20.0
+"""A controller that Ray restarts is back within 3 to 8 s; calls wait that out."""
+
+
+class FleetClient:
+    """Talks to one fleet's controller. Use as an asynchronous context manager.
+
+    Args:
+        address: where the fleet's head listens.
+        token: the fleet's API token.
+        patience_s: how long a call keeps trying a controller that does not answer.
+    """
+
+    def __init__(self, address: Address, token: str, patience_s: float = PATIENCE_S) -> None:
+        self.address = address
+        self._token = token
+        self._patience_s = patience_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            self.address.api, headers={"authorization": f"Bearer {self._token}"}
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def fleet(self) -> FleetStatus:
+        """The whole fleet as it is now."""
+        return FleetStatus.model_validate_json(json.dumps(await self._call("GET", "/v1/fleet")))
+
+    async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
+        """Ask for a deployment: its generation, and whether that changed anything."""
+        name = quote(request.spec.name, safe="")
+        answer = await self._call("PUT", f"/v1/deployments/{name}", request.model_dump_json())
+        return answer["generation"], answer["changed"]
+
+    async def delete(self, name: str, who: str) -> None:
+        """No longer serve a deployment."""
+        await self._call("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
+
+    async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
+        """Events with an id above `after`, oldest first; waits for one, at most `wait_s`."""
+        params = {"after": str(after), "wait": str(int(wait_s))}
+        if deployment is not None:
+            params["deployment"] = deployment
+        answer = await self._call("GET", "/v1/events", params=params)
+        return [Event.model_validate(event) for event in answer["events"]]
+
+    async def keys(self) -> list[dict[str, str]]:
+        """All keys: `id` and `name`."""
+        keys: list[dict[str, str]] = (await self._call("GET", "/v1/keys"))["keys"]
+        return keys
+
+    async def create_key(self, name: str) -> dict[str, str]:
+        """A new key: `id`, `name`, and once, `key`."""
+        answer: dict[str, str] = await self._call("POST", "/v1/keys", KeyRequest(name=name).model_dump_json())
+        return answer
+
+    async def revoke_key(self, name: str) -> dict[str, str]:
+        """Make a key worthless: its `id` and `name`."""
+        answer: dict[str, str] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
+        return answer
+
+    async def stop(self) -> None:
+        """Stop every group; what is wanted is not forgotten."""
+        await self._call("POST", "/v1/stop")
+
+    async def _call(
+        self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """One call, tried again while nobody answers: the controller may be being restarted."""
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            try:
+                return await self._once(method, path, body, params)
+            except (aiohttp.ClientConnectionError, ConnectionError, TimeoutError) as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise _unanswered(self.address) from error
+                await asyncio.sleep(0.25)
+
+    async def _once(
+        self, method: str, path: str, body: str | None, params: dict[str, str] | None
+    ) -> dict[str, Any]:
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with self._session.request(method, path, data=body, params=params, timeout=timeout) as response:
+            answer: dict[str, Any] = await response.json()
+        if "error" in answer:
+            raise ControlError(
+                answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
+            )
+        return answer
+
+
+async def connect(paths: FleetPaths) -> FleetClient | None:
+    """A client, if a controller answers now; None where none does."""
+    address = read_address(paths)
+    if address is None:
+        return None
+    client = FleetClient(address, paths.api_token.read_text())
+    async with FleetClient(address, paths.api_token.read_text(), patience_s=0) as probe:
+        try:
+            await probe.fleet()
+        except ControlError:
+            return None
+    return client
+
+
+def _unanswered(address: Address) -> ControlError:
+    return ControlError(
+        f"The controller does not answer at {address.api}.",
+        means="The fleet is down, or its controller is being restarted.",
+        do="`sparkfleet up` starts it again; nothing that was asked for is lost.",
+    )

@@ -1,0 +1,470 @@
+"""The controller: keeps what runs equal to what is wanted, and answers for it. Independent of Ray.
+
+One loop looks at the applications there are, asks `reconcile.decide` what to do, and does it. Everything it must not
+forget is in the store; everything else (reports of groups) comes back by itself within seconds of a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from sparkfleet import __version__
+from sparkfleet.control.apps import Apps
+from sparkfleet.control.order import GroupOrder
+from sparkfleet.control.reconcile import Action, decide
+from sparkfleet.control.status import (
+    App,
+    DeploymentStatus,
+    FleetStatus,
+    GroupPhase,
+    GroupReport,
+)
+from sparkfleet.control.store import Desired, Event, Store
+from sparkfleet.errors import ControlError
+from sparkfleet.gateway.keys import generate
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+from sparkfleet.observe.metrics import ControlMetrics
+from sparkfleet.observe.targets import ScrapeTarget, TargetGroup, target_groups
+from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.spec.deployment import Deployment
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+STALE_S = 15.0
+"""A group that has said nothing for this long is not counted as ready."""
+SETTLE_S = 10.0
+"""After a restart of the controller: how long the gateways keep their old table while groups report again."""
+RETRY_AFTER_S = 10
+"""What a client is told to wait while a deployment starts and nothing is known of how long that takes."""
+
+OrderOf = Callable[[Desired], GroupOrder]
+Available = Callable[[], Awaitable[int]]
+Sweep = Callable[[frozenset[tuple[str, int]]], Awaitable[tuple[str, ...]]]
+
+
+class Controller:
+    """Desired state in, applications out.
+
+    Args:
+        fleet: name of the fleet.
+        store: what must not be forgotten.
+        apps: where groups run.
+        metrics: counters and gauges of the controller.
+        endpoint: URL of the gateway, for people.
+        order_of: from a wanted deployment to what its groups are told.
+        available: memory that could be used now, bytes.
+        sweep: kills what is left of ranks, except of these (deployment, generation).
+    """
+
+    def __init__(
+        self,
+        *,
+        fleet: str,
+        store: Store,
+        apps: Apps,
+        metrics: ControlMetrics,
+        endpoint: str,
+        order_of: OrderOf,
+        available: Available,
+        sweep: Sweep,
+    ) -> None:
+        self._fleet = fleet
+        self._store = store
+        self._apps = apps
+        self._metrics = metrics
+        self._endpoint = endpoint
+        self._order_of = order_of
+        self._available = available
+        self._sweep = sweep
+        self._seen: tuple[App, ...] = ()
+        self._reports: dict[str, tuple[float, GroupReport]] = {}
+        self._gateways: dict[str, GatewayReport] = {}
+        self._table = Table(version=0, models={}, keys=())
+        self._changed = asyncio.Condition()
+        self._wake = asyncio.Event()
+        self._failed: set[tuple[str, int]] = set()
+        self._said: dict[str, str] = {}
+        self._paused = False
+        self._began = time.monotonic()
+
+    # what people ask for
+
+    async def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
+        """Ask for a deployment; returns what is wanted now and whether that is a change."""
+        desired, changed = self._store.put(spec, plan, who)
+        if changed:
+            await self._record(desired.name, desired.generation, "", "wanted", f"{who} asked for it")
+            self._wake.set()
+        return desired, changed
+
+    async def remove(self, name: str, who: str) -> None:
+        """No longer serve a deployment. Raises ControlError for a name that is not there."""
+        desired = self._store.desired()
+        if name not in desired:
+            raise ControlError(f"There is no deployment {name!r}.", do=f"There are: {_names(desired)}.")
+        self._store.remove(name)
+        await self._record(name, desired[name].generation, "", "unwanted", f"{who} deleted it")
+        self._wake.set()
+
+    def pause(self) -> None:
+        """Stop everything, without forgetting what is wanted: what `sparkfleet down` asks for."""
+        self._paused = True
+        self._wake.set()
+
+    async def create_key(self, name: str) -> tuple[str, KeyEntry]:
+        """Make an API key; its text is returned once and never kept. Raises ControlError for a name that is taken."""
+        text, key = generate(name)
+        if not self._store.add_key(key):
+            raise ControlError(
+                f"There is a key {name!r} already.",
+                means="Its text was shown when it was made and is not kept.",
+                do=f"Choose another name, or `sparkfleet keys revoke {name}` first.",
+            )
+        await self._record("", 0, name, "key", f"key {name} created")
+        return text, key
+
+    async def revoke_key(self, name_or_id: str) -> KeyEntry:
+        """Make a key worthless from now on. Raises ControlError for one that is not there."""
+        key = self._store.remove_key(name_or_id)
+        if key is None:
+            raise ControlError(
+                f"There is no key {name_or_id!r}.", do="`sparkfleet keys list` shows those there are."
+            )
+        await self._record("", 0, key.name, "key", f"key {key.name} revoked")
+        return key
+
+    def list_keys(self) -> tuple[KeyEntry, ...]:
+        """All keys: names and hashes."""
+        return self._store.keys()
+
+    # what is seen
+
+    def status(self) -> FleetStatus:
+        """The whole fleet as it is known now."""
+        desired = self._wanted()
+        names = sorted({*desired, *(app.deployment for app in self._seen)})
+        return FleetStatus(
+            fleet=self._fleet,
+            sparkfleet=__version__,
+            endpoint=self._endpoint,
+            gateways=tuple(self._gateways.values()),
+            deployments=tuple(self._status_of(name, desired.get(name)) for name in names),
+            last_event=self._store.last_event_id(),
+        )
+
+    def targets(self, own: str) -> list[TargetGroup]:
+        """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
+        gateways = [
+            ScrapeTarget(job="gateway", address=urlsplit(g.metrics_url).netloc)
+            for g in self._gateways.values()
+        ]
+        engines = [
+            ScrapeTarget(
+                job=report.engine,
+                address=urlsplit(report.url).netloc,
+                node=report.node,
+                deployment=report.deployment,
+                group=report.name,
+                rank=0,
+            )
+            for report in self.reports()
+            if report.phase is GroupPhase.READY
+        ]
+        return target_groups([ScrapeTarget(job="controller", address=own), *gateways, *engines])
+
+    def reports(self) -> tuple[GroupReport, ...]:
+        """The newest report of every group that is not gone."""
+        return tuple(report for _, report in self._reports.values())
+
+    async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:
+        """Events with an id above `after`; waits for one, at most `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        async with self._changed:
+            while not (found := self._store.events(after, deployment)):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left)
+        return found
+
+    async def table(self, known: int, wait_s: float = 10.0) -> Table:
+        """The gateway's table; waits for one that is newer than `known`, at most `wait_s`."""
+        async with self._changed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(lambda: self._table.version != known), wait_s)
+        return self._table
+
+    # what groups and gateways say
+
+    async def report(self, report: GroupReport) -> None:
+        """A group says where it is."""
+        before = self._reports.get(report.name)
+        self._reports[report.name] = (time.monotonic(), report)
+        if before is None or before[1].phase is not report.phase:
+            await self._phase_changed(report)
+        elif report.detail and report.phase in (GroupPhase.PREPARING, GroupPhase.STARTING):
+            await self._progress(report)
+
+    async def register_gateway(self, report: GatewayReport) -> None:
+        """A gateway replica says where it listens."""
+        if report.replica not in self._gateways:
+            await self._record("", 0, report.replica, "gateway", f"gateway listening on {report.url}")
+        self._gateways[report.replica] = report
+
+    # the loop
+
+    async def run(self) -> None:
+        """Reconcile until cancelled. A failure of one round is written down and the next one tries again."""
+        while True:
+            try:
+                await self.reconcile()
+            except Exception as error:
+                log.exception("a round of reconciling failed")
+                await self._say_once("", 0, "reconcile", "error", f"could not reconcile: {error!r}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), TICK_S)
+            self._wake.clear()
+
+    async def reconcile(self) -> None:
+        """One round: look, decide, do, publish."""
+        self._seen = await self._apps.list()
+        desired = self._wanted()
+        self._forget(desired)
+        room = await self._room(desired)
+        for action in decide({n: d.generation for n, d in desired.items()}, self._seen, room):
+            await self._do(action, desired)
+        await self._note_failures(desired)
+        await self._publish(desired)
+
+    async def _do(self, action: Action, desired: dict[str, Desired]) -> None:
+        if action.verb == "deploy":
+            await self._record(action.deployment, action.generation, "", "deploy", action.reason)
+            await self._sweep(self._keep(desired))
+            await self._apps.deploy(self._order_of(desired[action.deployment]))
+        else:
+            # The gateway must stop sending there before it goes.
+            await self._publish(desired, without=(action.deployment, action.generation))
+            await self._record(action.deployment, action.generation, "", "retire", action.reason)
+            await self._apps.retire(action.deployment, action.generation)
+
+    async def _room(self, desired: dict[str, Desired]) -> dict[str, bool]:
+        """Whether each wanted generation fits beside what runs. Only asked where there is an older one."""
+        replaced = {app.deployment for app in self._seen}
+        waiting = [
+            d for n, d in desired.items() if n in replaced and (n, d.generation) not in self._generations()
+        ]
+        if not waiting:
+            return {}
+        available = await self._available()
+        return {d.name: _needed(d.plan) <= available for d in waiting}
+
+    def _wanted(self) -> dict[str, Desired]:
+        return {} if self._paused else self._store.desired()
+
+    def _generations(self) -> set[tuple[str, int]]:
+        return {(app.deployment, app.generation) for app in self._seen}
+
+    def _keep(self, desired: dict[str, Desired]) -> frozenset[tuple[str, int]]:
+        return frozenset({*self._generations(), *((n, d.generation) for n, d in desired.items())})
+
+    def _forget(self, desired: dict[str, Desired]) -> None:
+        """Drop reports of generations that are neither wanted nor there."""
+        keep = self._keep(desired)
+        self._reports = {
+            name: entry
+            for name, entry in self._reports.items()
+            if (entry[1].deployment, entry[1].generation) in keep
+        }
+
+    async def _note_failures(self, desired: dict[str, Desired]) -> None:
+        for app in self._seen:
+            mark = (app.deployment, app.generation)
+            if app.status == "failed" and mark not in self._failed and app.deployment in desired:
+                self._failed.add(mark)
+                self._metrics.starts.labels(app.deployment, "failed").inc()
+                await self._record(*mark, "", "failed", self._why_failed(app))
+
+    def _why_failed(self, app: App) -> str:
+        reports = [
+            r for r in self.reports() if (r.deployment, r.generation) == (app.deployment, app.generation)
+        ]
+        said = next((r.detail for r in reports if r.phase is GroupPhase.FAILED and r.detail), "")
+        return said or app.message or "the groups did not start"
+
+    # publishing
+
+    async def _publish(self, desired: dict[str, Desired], without: tuple[str, int] | None = None) -> None:
+        models = {name: self._entry(d, without) for name, d in desired.items()}
+        keys = self._store.keys()
+        self._set_gauges()
+        if self._still_settling() or (models, keys) == (self._table.models, self._table.keys):
+            return
+        # Not counted from 1: a gateway must never take the table of a restarted controller for one it has.
+        self._table = Table(version=max(self._table.version + 1, time.time_ns()), models=models, keys=keys)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _still_settling(self) -> bool:
+        """Whether this controller has just been restarted, and groups that run have not reported to it yet."""
+        ready = {(r.deployment, r.generation) for r in self._fresh() if r.phase is GroupPhase.READY}
+        silent = [
+            app
+            for app in self._seen
+            if app.status == "running" and (app.deployment, app.generation) not in ready
+        ]
+        return bool(silent) and time.monotonic() - self._began < SETTLE_S
+
+    def _entry(self, desired: Desired, without: tuple[str, int] | None) -> ModelEntry:
+        serving = self._serving(desired.name, without)
+        generation = serving.generation if serving else desired.generation
+        state, detail = ("ready", "") if serving else self._not_ready(desired)
+        candidate = desired.plan.groups[0].choice.candidate
+        return ModelEntry.model_validate(
+            {
+                "name": desired.name,
+                "app": App(deployment=desired.name, generation=generation, status="running").name,
+                "deployment": "group",
+                "state": state,
+                "detail": detail,
+                "retry_after_s": RETRY_AFTER_S,
+                "created": int(desired.since),
+                "context": candidate.context,
+                "keys": desired.spec.keys or (),
+            },
+            strict=False,
+        )
+
+    def _serving(self, name: str, without: tuple[str, int] | None) -> App | None:
+        """The newest generation that has a group that is ready."""
+        ready = {(r.deployment, r.generation) for r in self._fresh() if r.phase is GroupPhase.READY}
+        able = [
+            app
+            for app in self._seen
+            if app.deployment == name
+            and app.status != "retiring"
+            and (app.deployment, app.generation) in ready
+            and (app.deployment, app.generation) != without
+        ]
+        return max(able, key=lambda app: app.generation, default=None)
+
+    def _fresh(self) -> list[GroupReport]:
+        now = time.monotonic()
+        return [report for at, report in self._reports.values() if now - at < STALE_S]
+
+    def _not_ready(self, desired: Desired) -> tuple[str, str]:
+        if (desired.name, desired.generation) in self._failed:
+            return "failed", "its engine did not start; `sparkfleet describe` says why"
+        phases = [r.phase.value for r in self._fresh() if r.deployment == desired.name]
+        return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
+
+    def _set_gauges(self) -> None:
+        self._metrics.group_state.clear()
+        phases = tuple(phase.value for phase in GroupPhase)
+        for report in self.reports():
+            self._metrics.show_state(report.deployment, report.name, report.phase.value, phases)
+
+    # events
+
+    async def _phase_changed(self, report: GroupReport) -> None:
+        words = report.detail
+        if report.phase is GroupPhase.READY:
+            words = _ready_words(report)
+            self._failed.discard((report.deployment, report.generation))
+            self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
+            if report.started_s is not None:
+                self._metrics.start.labels(report.deployment).observe(report.started_s)
+            self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
+        if report.phase is GroupPhase.FAILED:
+            self._metrics.restarts.labels(report.deployment).inc()
+        await self._record(report.deployment, report.generation, report.name, report.phase.value, words)
+        self._wake.set()
+
+    async def _progress(self, report: GroupReport) -> None:
+        await self._say_once(report.deployment, report.generation, report.name, "progress", report.detail)
+
+    async def _say_once(
+        self, deployment: str, generation: int, subject: str, kind: str, message: str
+    ) -> None:
+        """Write an event unless it says what this subject said last."""
+        if self._said.get(subject) != message:
+            self._said[subject] = message
+            await self._record(deployment, generation, subject, kind, message)
+
+    async def _record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> None:
+        self._store.record(deployment, generation, subject, kind, message)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _status_of(self, name: str, desired: Desired | None) -> DeploymentStatus:
+        groups = tuple(sorted((r for r in self.reports() if r.deployment == name), key=lambda r: r.name))
+        if desired is None:
+            generation = max(app.generation for app in self._seen if app.deployment == name)
+            return DeploymentStatus(
+                name=name,
+                generation=generation,
+                state="stopping",
+                detail="",
+                who="",
+                since=0.0,
+                plan=None,
+                groups=groups,
+            )
+        serving = self._serving(name, None)
+        state, detail = self._words(desired, serving)
+        return DeploymentStatus.model_validate(
+            {
+                "name": name,
+                "generation": desired.generation,
+                "state": state,
+                "detail": detail,
+                "who": desired.who,
+                "since": desired.since,
+                "plan": desired.plan,
+                "groups": groups,
+                "spec": desired.spec.model_dump_json(),
+            }
+        )
+
+    def _words(self, desired: Desired, serving: App | None) -> tuple[str, str]:
+        failed = (desired.name, desired.generation) in self._failed
+        if serving is None:
+            return self._not_ready(desired)
+        if serving.generation == desired.generation:
+            return "ready", ""
+        if failed:
+            return (
+                "failed",
+                f"generation {desired.generation} did not start; {serving.generation} still serves",
+            )
+        return "updating", f"generation {serving.generation} serves until {desired.generation} is ready"
+
+
+def _needed(plan: DeploymentPlan) -> int:
+    """Bytes that all groups of a plan may take, by the high end of what is predicted."""
+    return int(
+        sum(
+            g.choice.prediction.memory_bytes_per_rank.high * g.choice.candidate.shape.ranks
+            for g in plan.groups
+        )
+    )
+
+
+def _ready_words(report: GroupReport) -> str:
+    measured = report.measured
+    how = "adopted" if report.adopted else "started"
+    words = f"{how} in {report.started_s:.1f} s" if report.started_s is not None else how
+    if {"ttft_ms", "decode_tps"} <= measured.keys():
+        words += f"; measured TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s alone"
+    return words
+
+
+def _names(desired: dict[str, Desired]) -> str:
+    return ", ".join(sorted(desired)) or "none"

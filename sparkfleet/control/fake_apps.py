@@ -1,0 +1,38 @@
+"""Applications that exist in memory only, for tests of what decides. It starts nothing."""
+
+from __future__ import annotations
+
+from sparkfleet.control.order import GroupOrder
+from sparkfleet.control.status import App, AppStatus
+
+
+class FakeApps:
+    """Remembers what it was told. A test moves applications on with `become` and `finish`."""
+
+    def __init__(self) -> None:
+        self.apps: dict[tuple[str, int], App] = {}
+        self.orders: list[GroupOrder] = []
+
+    async def list(self) -> tuple[App, ...]:
+        """The applications there are."""
+        return tuple(self.apps.values())
+
+    async def deploy(self, order: GroupOrder) -> None:
+        """A new application, starting."""
+        self.orders.append(order)
+        self.become(order.deployment, order.generation, "starting")
+
+    async def retire(self, deployment: str, generation: int) -> None:
+        """It is retiring until `finish`."""
+        if (deployment, generation) in self.apps:
+            self.become(deployment, generation, "retiring")
+
+    def become(self, deployment: str, generation: int, status: AppStatus, message: str = "") -> None:
+        """Say what an application is now."""
+        self.apps[deployment, generation] = App(
+            deployment=deployment, generation=generation, status=status, message=message
+        )
+
+    def finish(self) -> None:
+        """What was retiring is gone."""
+        self.apps = {mark: app for mark, app in self.apps.items() if app.status != "retiring"}

@@ -1,0 +1,122 @@
+"""Ray on the head node: its command line, its environment, and the ports it is given.
+
+What is set and why is in docs/decisions.md; the measurements behind it in the Ray notes cited there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.nodes.runtime.ports import free_port
+from sparkfleet.values import Value
+
+LABEL = "SPARKFLEET_RAY"
+"""Every process of Ray carries the fleet's label in this variable, so that `down` finds them all."""
+
+OBJECT_STORE_BYTES = 80_000_000
+"""Ray's minimum is 75 MiB. Nothing of ours travels through it; its default would be 30 % of unified memory."""
+
+# Ray's `start` replaces 127.0.0.1 by the address of the default route, and its agents then listen there. Any other
+# loopback address is taken as it is.
+LOOPBACK = "127.0.0.2"
+
+
+class Address(Value):
+    """Where a fleet's head listens. Chosen once and kept, so that a restart finds everything where it was."""
+
+    ray: str
+    api: str
+    gateway_host: str
+    gateway_port: int
+
+    @property
+    def endpoint(self) -> str:
+        """Base URL for OpenAI clients."""
+        host = "127.0.0.1" if self.gateway_host == "0.0.0.0" else self.gateway_host  # noqa: S104 (compared, not bound)
+        return f"http://{host}:{self.gateway_port}/v1"
+
+
+def read_address(paths: FleetPaths) -> Address | None:
+    """The address that was written last; None where there is none."""
+    try:
+        return Address.model_validate_json(paths.address.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def choose_address(paths: FleetPaths, gateway_host: str, gateway_port: int) -> Address:
+    """Keep the ports of the last time, or choose free ones; write them down.
+
+    `gateway_port` 0 stands for any free port.
+    """
+    before = read_address(paths)
+    address = Address(
+        ray=before.ray if before else f"{LOOPBACK}:{free_port(LOOPBACK)}",
+        api=before.api if before else f"http://127.0.0.1:{free_port('127.0.0.1')}",
+        gateway_host=gateway_host,
+        gateway_port=gateway_port or (before.gateway_port if before else free_port(gateway_host)),
+    )
+    temporary = paths.address.with_suffix(".tmp")
+    temporary.write_text(address.model_dump_json())
+    temporary.replace(paths.address)
+    return address
+
+
+def ray_argv(paths: FleetPaths, address: Address, node: str) -> tuple[str, ...]:
+    """`ray start` for the head. It stays in the foreground; whoever starts it detaches it."""
+    host, _, port = address.ray.rpartition(":")
+    return (
+        str(Path(sys.executable).parent / "ray"),
+        "start",
+        "--head",
+        "--block",
+        f"--node-ip-address={host}",
+        f"--port={port}",
+        f"--ray-client-server-port={free_port(host)}",
+        "--num-cpus=2",  # actors take none; this is how many workers Ray keeps warm
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        "--include-dashboard=false",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={free_port('127.0.0.1')}",
+        f"--temp-dir={paths.run / 'ray'}",
+        f"--labels=sparkfleet.node={node}",
+        "--disable-usage-stats",
+        "--include-log-monitor=false",
+    )
+
+
+def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of `ray start` and of every process that talks to it."""
+    return {
+        **{name: value for name, value in base.items() if not name.startswith("RAY_")},
+        LABEL: paths.label,
+        "SPT_NOENV": "1",  # else the process titles that Ray sets overwrite the label
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(paths.ray_token),
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(paths.gcs),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+        "RAY_health_check_period_ms": "1000",
+        # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        # Ours is asynchronous throughout: no thread hop per chunk.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def ray_init_arguments(address: Address) -> dict[str, object]:
+    """Arguments of `ray.init` for a process that joins the head."""
+    return {
+        "address": address.ray,
+        "logging_level": "ERROR",
+        "log_to_driver": False,
+        "configure_logging": False,
+    }

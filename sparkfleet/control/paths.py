@@ -1,0 +1,85 @@
+"""Where a fleet keeps its things on its head node. One place for every file name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from sparkfleet.errors import ControlError
+
+
+class FleetPaths:
+    """The state directory of one fleet, and its short run directory for sockets.
+
+    Args:
+        root: the state directory, e.g. `~/.local/state/sparkfleet/home`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.database = root / "sparkfleet.db"
+        self.ray_token = root / "ray.token"
+        self.api_token = root / "api.token"
+        self.engine_secret = root / "engine.secret"
+        self.address = root / "address.json"
+        """Ray's address and the controller's URL, written by whoever brings them up."""
+        self.outcome = root / "boot.json"
+        """What became of the last `up`: an address, or an error."""
+        self.gcs = root / "gcs"
+        self.logs = root / "logs"
+
+    @classmethod
+    def default(cls, fleet: str) -> FleetPaths:
+        """`$SPARKFLEET_HOME/<fleet>`, or `$XDG_STATE_HOME/sparkfleet/<fleet>`, or `~/.local/state/sparkfleet/<fleet>`."""
+        home = os.environ.get("SPARKFLEET_HOME")
+        if home:
+            return cls(Path(home).expanduser().absolute() / fleet)
+        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        return cls(Path(state).expanduser().absolute() / "sparkfleet" / fleet)
+
+    @property
+    def label(self) -> str:
+        """Name of this fleet on this machine, unique by its directory; every process of the fleet carries it."""
+        digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:8]
+        return f"{self.root.name}-{digest}"
+
+    @property
+    def run(self) -> Path:
+        """Directory for sockets. Short: a Unix socket's path has 107 bytes, and Ray's own part of it takes 70."""
+        return Path("/tmp") / f"sparkfleet-{os.getuid()}" / self.label[-8:]  # noqa: S108 (0700, owner checked)
+
+    def create(self) -> None:
+        """Make every directory (0700) and every secret (0600) that is missing.
+
+        Raises:
+            ControlError: the run directory belongs to somebody else, or anybody may write to it.
+        """
+        for directory in (self.root, self.gcs, self.logs):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for directory in (self.run.parent, self.run):
+            directory.mkdir(exist_ok=True, mode=0o700)
+            _check_owner(directory)
+        for secret in (self.ray_token, self.api_token, self.engine_secret):
+            _create_secret(secret)
+
+
+def _check_owner(directory: Path) -> None:
+    info = directory.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise ControlError(
+            f"{directory} is not a directory that only you can use.",
+            means="Another user of this machine could take over the fleet's sockets.",
+            do=f"Look at it with `ls -ld {directory}`, remove it, and try again.",
+        )
+
+
+def _create_secret(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))

@@ -1,0 +1,232 @@
+"""Desired state, keys, events and measurements in one SQLite file on the head node. One writer: the controller."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparkfleet.gateway.table import KeyEntry
+from sparkfleet.planning.diff import same_launch
+from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.spec.deployment import Deployment
+from sparkfleet.values import Value
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE deployments (
+    name TEXT PRIMARY KEY, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL,
+    who TEXT NOT NULL, since REAL NOT NULL
+) STRICT;
+CREATE TABLE generations (name TEXT PRIMARY KEY, last INTEGER NOT NULL) STRICT;
+CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL, since REAL NOT NULL) STRICT;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, deployment TEXT NOT NULL, generation INTEGER NOT NULL,
+    subject TEXT NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_deployment ON events (deployment, id);
+CREATE TABLE measurements (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, deployment TEXT NOT NULL, generation INTEGER NOT NULL,
+    subject TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL
+) STRICT;
+"""
+
+KEEP_EVENTS = 10_000
+
+
+class Desired(Value):
+    """What somebody asked to be served, and how it was decided to serve it."""
+
+    spec: Deployment
+    plan: DeploymentPlan
+    generation: int
+    who: str
+    since: float
+
+    @property
+    def name(self) -> str:
+        """The public model name."""
+        return self.spec.name
+
+
+class Event(Value):
+    """Something that happened, with its reason. `at` is Unix seconds; `subject` is a group, a key or ""."""
+
+    id: int
+    at: float
+    deployment: str
+    generation: int
+    subject: str
+    kind: str
+    message: str
+
+
+class Measurement(Value):
+    """A number measured on a running group. The unit is the end of its name (`ttft_ms`, `decode_tps`)."""
+
+    at: float
+    deployment: str
+    generation: int
+    subject: str
+    name: str
+    value: float
+
+
+class Store:
+    """The file. Not thread-safe: the controller calls it from its event loop only (every call takes well under 1 ms).
+
+    Args:
+        path: the database file; made (0600 by its directory's 0700) where it is missing.
+        clock: Unix seconds, replaceable in tests.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+        self._clock = clock
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._migrate()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def desired(self) -> dict[str, Desired]:
+        """Everything that is to be served, by name."""
+        rows = self._db.execute("SELECT spec, plan, generation, who, since FROM deployments ORDER BY name")
+        return {
+            desired.name: desired
+            for desired in (
+                Desired(
+                    spec=Deployment.model_validate_json(spec),
+                    plan=DeploymentPlan.model_validate_json(plan),
+                    generation=generation,
+                    who=who,
+                    since=since,
+                )
+                for spec, plan, generation, who, since in rows
+            )
+        }
+
+    def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
+        """Ask for a deployment. An equal one that is already asked for is left alone.
+
+        Returns the desired state and whether it changed. A generation number is never used twice for one name, not
+        even after a delete, so that a process of an old generation is always told from a new one.
+        """
+        before = self.desired().get(spec.name)
+        if before is not None and before.spec == spec and same_launch(before.plan, plan):
+            return before, False
+        with self._transaction():
+            row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
+            generation = (row[0] if row else 0) + 1
+            self._db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", (spec.name, generation))
+            after = Desired(spec=spec, plan=plan, generation=generation, who=who, since=self._clock())
+            self._db.execute(
+                "INSERT OR REPLACE INTO deployments VALUES (?, ?, ?, ?, ?, ?)",
+                (spec.name, generation, spec.model_dump_json(), plan.model_dump_json(), who, after.since),
+            )
+        return after, True
+
+    def remove(self, name: str) -> bool:
+        """No longer ask for a deployment; False where nobody did."""
+        return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
+
+    def keys(self) -> tuple[KeyEntry, ...]:
+        """All API keys: names and hashes."""
+        rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
+        return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
+
+    def add_key(self, key: KeyEntry) -> bool:
+        """Keep a key; False where the name is taken."""
+        try:
+            self._db.execute(
+                "INSERT INTO keys VALUES (?, ?, ?, ?)", (key.id, key.name, key.sha256, self._clock())
+            )
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+    def remove_key(self, name_or_id: str) -> KeyEntry | None:
+        """Forget a key by its name or id; None where there is none."""
+        for key in self.keys():
+            if name_or_id in (key.name, key.id):
+                self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
+                return key
+        return None
+
+    def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
+        """Write an event; the oldest beyond `KEEP_EVENTS` are dropped."""
+        at = self._clock()
+        cursor = self._db.execute(
+            "INSERT INTO events (at, deployment, generation, subject, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
+            (at, deployment, generation, subject, kind, message),
+        )
+        assert cursor.lastrowid is not None
+        self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - KEEP_EVENTS,))
+        return Event(
+            id=cursor.lastrowid,
+            at=at,
+            deployment=deployment,
+            generation=generation,
+            subject=subject,
+            kind=kind,
+            message=message,
+        )
+
+    def events(self, after: int = 0, deployment: str | None = None, limit: int = 1000) -> tuple[Event, ...]:
+        """Events with an id above `after`, oldest first."""
+        rows = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE id > ? AND (? IS NULL OR deployment = ?) ORDER BY id LIMIT ?",
+            (after, deployment, deployment, limit),
+        )
+        return tuple(Event(**dict(zip(Event.model_fields, row, strict=True))) for row in rows)
+
+    def last_event_id(self) -> int:
+        """Id of the newest event, 0 where there is none."""
+        row = self._db.execute("SELECT max(id) FROM events").fetchone()
+        return row[0] or 0
+
+    def measure(self, deployment: str, generation: int, subject: str, values: dict[str, float]) -> None:
+        """Keep what was measured on a group."""
+        self._db.executemany(
+            "INSERT INTO measurements (at, deployment, generation, subject, name, value) VALUES (?, ?, ?, ?, ?, ?)",
+            [(self._clock(), deployment, generation, subject, name, value) for name, value in values.items()],
+        )
+
+    def measurements(self, deployment: str, generation: int | None = None) -> tuple[Measurement, ...]:
+        """What was measured on a deployment, oldest first."""
+        rows = self._db.execute(
+            "SELECT at, deployment, generation, subject, name, value FROM measurements"
+            " WHERE deployment = ? AND (? IS NULL OR generation = ?) ORDER BY id",
+            (deployment, generation, generation),
+        )
+        return tuple(Measurement(**dict(zip(Measurement.model_fields, row, strict=True))) for row in rows)
+
+    def _migrate(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == SCHEMA_VERSION:
+            return
+        if version > SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(
+                f"The state was written by a newer sparkfleet (schema {version}, this one knows {SCHEMA_VERSION})."
+            )
+        with self._transaction():
+            for statement in SCHEMA.split(";"):
+                if statement.strip():
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")

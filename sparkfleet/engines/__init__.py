@@ -1,0 +1,1 @@
+"""How engines are told: argv, environment, probes. Pure."""

@@ -1,0 +1,21 @@
+"""The engines there are, by the name that a deployment gives."""
+
+from __future__ import annotations
+
+from sparkfleet.engines.base import Engine
+from sparkfleet.engines.vllm import Vllm
+from sparkfleet.errors import EngineError
+
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Vllm(),)}
+
+
+def engine_by_name(name: str) -> Engine:
+    """The engine of that name. Raises EngineError for one that this version cannot launch."""
+    try:
+        return ENGINES[name]
+    except KeyError:
+        raise EngineError(
+            f"Engine {name!r} cannot be launched by this version of sparkfleet.",
+            means=f"It launches: {', '.join(sorted(ENGINES))}.",
+            do="Set `engine: auto` in the deployment, or name one of these.",
+        ) from None

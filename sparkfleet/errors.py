@@ -1,0 +1,73 @@
+"""Every error that sparkfleet raises on purpose.
+
+    SparkfleetError            exit 1   base: what happened, what it means, what to do
+    ├── SpecError              exit 1   something a person wrote is wrong (file, line, field)
+    ├── FactError              exit 1   something read from a node or a checkpoint is unusable
+    ├── Infeasible             exit 3   nothing that was asked for fits the fleet
+    ├── NodeError              exit 1   a node could not be reached or refused a command
+    ├── EngineError            exit 1   an engine did not start or died
+    └── ControlError           exit 1   the controller is not there or refused
+
+Exit codes are part of the public interface; `cli/exits.py` names the others.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SparkfleetError(Exception):
+    """An error with its meaning and its remedy.
+
+    Args:
+        what: what happened, one sentence, with the offending value.
+        means: what follows from it, or "" where it is obvious.
+        do: what the user can do about it, or "" where nothing is known.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.means = means
+        self.do = do
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.what, self.means, self.do) if part)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Ray pickles exceptions; keyword-only arguments need a hand.
+        return (_rebuild, (type(self), self.what, self.means, self.do))
+
+
+def _rebuild(cls: type[SparkfleetError], what: str, means: str, do: str) -> SparkfleetError:
+    error = cls.__new__(cls)
+    SparkfleetError.__init__(error, what, means=means, do=do)
+    return error
+
+
+class SpecError(SparkfleetError):
+    """A file that a person wrote is wrong. `what` starts with `file:line: field:`."""
+
+
+class FactError(SparkfleetError):
+    """A node or a checkpoint said something that cannot be used."""
+
+
+class Infeasible(SparkfleetError):
+    """Nothing that was asked for fits the fleet."""
+
+    exit_code = 3
+
+
+class NodeError(SparkfleetError):
+    """A node could not be reached, or a command on it could not be run."""
+
+
+class EngineError(SparkfleetError):
+    """An engine did not start, or died."""
+
+
+class ControlError(SparkfleetError):
+    """The controller is not there, or refused."""

@@ -1,0 +1,116 @@
+"""How large weights are that nobody has seen: parameters by part, times the bits of the format of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from sparkfleet.errors import FactError
+from sparkfleet.facts.config_json import Config
+from sparkfleet.facts.families import Family
+from sparkfleet.facts.layers import LayerGroup, LayerKind
+from sparkfleet.facts.parameters import has_dense, has_experts, read_experts
+from sparkfleet.facts.parts import Part, PartNames, Portion
+from sparkfleet.facts.quantization import Quantization, Scheme
+from sparkfleet.facts.quantization_scope import LAYER_PARTS, Scope
+from sparkfleet.facts.untrusted import shown
+
+DTYPES: Mapping[str, tuple[str, str, int]] = {
+    "bfloat16": ("BF16", "bf16", 16),
+    "float16": ("F16", "fp16", 16),
+    "float32": ("F32", "fp32", 32),
+}
+"""`dtype` of a config → safetensors dtype, format, bits."""
+
+STORED_AS: Mapping[str, str] = {"fp8": "F8_E4M3", "mxfp8": "F8_E4M3", "int8": "I8"}
+
+_CLAIM = re.compile(
+    r"(?i)(?<![a-z0-9])(nvfp4|mxfp4|mxfp8|fp8|fp4|w4a16|w4a8|w8a8|w8a16|awq|gptq|int4|int8|[48]-?bit|auto-?round|bnb|gguf|exl[23])(?![a-z])"
+)
+
+
+def model_dtype(config: Config) -> str:
+    """The precision of what is not quantised; the usual one where nothing is said."""
+    dtype = (config.text("dtype") or config.text("torch_dtype", "bfloat16")).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise config.wrong("dtype" if config.has("dtype") else "torch_dtype", f"one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def scope_of(config: Config, family: Family | None, layers: Sequence[LayerGroup]) -> Scope:
+    """Which decoder layers have which parts; for a family that is not known, all of them have all."""
+    everything = frozenset(range(len(layers)))
+    linear = frozenset(index for index, layer in enumerate(layers) if layer.kind is LayerKind.LINEAR)
+    experts = read_experts(config)
+    if family is None:
+        members = dict.fromkeys(LAYER_PARTS, everything)
+    else:
+        mixing = frozenset(index for index, layer in enumerate(layers) if layer.kind is not LayerKind.NONE)
+        moe = frozenset(i for i, layer in enumerate(layers) if has_experts(config, family, i, layer.kind))
+        dense = frozenset(i for i, layer in enumerate(layers) if has_dense(config, family, i, layer.kind))
+        members = {
+            Part.ATTENTION: mixing - linear,
+            Part.LINEAR_ATTENTION: linear,
+            Part.MLP: dense,
+            Part.EXPERTS: moe,
+            Part.SHARED_EXPERTS: moe if experts.shared else frozenset(),
+        }
+    gated = family.gated if family else True
+    return Scope(PartNames(len(layers), linear), members, experts=experts.routed, gated=gated)
+
+
+def estimated_portions(
+    parameters: Mapping[Part, int], quantization: Quantization | None, dtype: str
+) -> tuple[Portion, ...]:
+    """Parameters by part as they would be stored.
+
+    Raises:
+        FactError: the quantisation names modules in a way that could not be understood.
+    """
+    if quantization is not None and quantization.unread:
+        raise FactError(
+            f"quantization_config names modules by {shown(quantization.unread[0])}, which could not be understood.",
+            means="How much of the model is quantised cannot be told without its weights.",
+            do="Give the directory of the checkpoint.",
+        )
+    return tuple(
+        portion
+        for part in Part
+        if parameters.get(part)
+        for portion in _portions(part, parameters[part], quantization, dtype)
+    )
+
+
+def check_claim(name: str, quantization: Quantization | None, where: str) -> None:
+    """A name that claims a quantisation has one.
+
+    Raises:
+        FactError: the config says nothing about it; what it says is in a file that is not here.
+    """
+    claim = _CLAIM.search(name)
+    if claim is not None and quantization is None:
+        raise FactError(
+            f"{where}: says nothing about quantisation, but the name {shown(name)} says {claim[0]}.",
+            means="Its weights are not what config.json alone describes; the rest is in hf_quant_config.json.",
+            do="Give the directory of the checkpoint, or say the quantisation.",
+        )
+
+
+def _portions(
+    part: Part, parameters: int, quantization: Quantization | None, dtype: str
+) -> Iterator[Portion]:
+    left = parameters
+    for cover in quantization.covers if quantization else ():
+        if cover.part is part and cover.scheme is not None:
+            count = min(left, round(parameters * cover.share))
+            left -= count
+            yield _portion(part, count, cover.scheme)
+    if left:
+        stored, name, bits = DTYPES[dtype]
+        yield Portion(part=part, dtype=stored, format=name, parameters=left, bytes=left * bits // 8)
+
+
+def _portion(part: Part, count: int, scheme: Scheme) -> Portion:
+    stored = STORED_AS.get(scheme.format) or ("I32" if scheme.format.startswith("int") else "U8")
+    size = round(count * scheme.stored_bits / 8)
+    return Portion(part=part, dtype=stored, format=scheme.format, parameters=count, bytes=size)

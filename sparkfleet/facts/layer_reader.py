@@ -1,0 +1,374 @@
+"""From a config to layers: for each layer, how it mixes tokens and what it keeps of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from sparkfleet.errors import FactError
+from sparkfleet.facts.config_json import MOST_LAYERS, Config, per_layer
+from sparkfleet.facts.families import Family
+from sparkfleet.facts.layers import STATE_BYTES, LayerGroup, LayerKind, LinearState
+from sparkfleet.facts.untrusted import shown
+
+KIND_OF_TYPE: Mapping[str, LayerKind] = {
+    "full_attention": LayerKind.FULL,
+    "indexed_attention": LayerKind.FULL,
+    "deepseek_sparse_attention": LayerKind.FULL,
+    "sparse_attention": LayerKind.FULL,
+    "minimax_m3_sparse": LayerKind.FULL,
+    "attention": LayerKind.FULL,
+    "sliding_attention": LayerKind.SLIDING,
+    "chunked_attention": LayerKind.SLIDING,
+    "linear_attention": LayerKind.LINEAR,
+    "mamba": LayerKind.LINEAR,
+    "moe": LayerKind.NONE,
+    "mlp": LayerKind.NONE,
+}
+"""The values of `layer_types` and `layers_block_type` in transformers 5.19."""
+
+KIND_OF_LETTER: Mapping[str, LayerKind] = {
+    "*": LayerKind.FULL,
+    "M": LayerKind.LINEAR,
+    "E": LayerKind.NONE,
+    "-": LayerKind.NONE,
+}
+"""The letters of Nemotron-H's `hybrid_override_pattern`."""
+
+COMPRESSED_TYPES: Mapping[str, int] = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+INDEXED_RATIO = 4
+"""Of DeepSeek V4's layers, those that compress 4 tokens into one choose what to attend to by an index."""
+
+SPARSE_LLAMA4_PERIOD = 4
+"""Every fourth layer of Llama 4 attends to everything; the others within a chunk."""
+
+HEADS = "num_attention_heads"
+KV_HEADS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads")
+
+
+def layer_count(config: Config) -> int:
+    """How many decoder layers there are, feed-forward layers of Nemotron-H included."""
+    pattern = config.text("hybrid_override_pattern")
+    types = config.texts("layers_block_type") or config.texts("layer_types")
+    found = len(pattern) or (len(types) if types else 0)
+    declared = config.integer_or_none("num_hidden_layers", "n_layer", low=1, high=MOST_LAYERS)
+    if declared is None and not 0 < found <= MOST_LAYERS:
+        raise config.missing("num_hidden_layers")
+    return found if declared is None else declared
+
+
+def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
+    """One group of a single layer for every decoder layer, in order.
+
+    Raises:
+        FactError: a key is missing, of the wrong type, or names a kind of layer that is not known.
+    """
+    if family.mixer == "compressed":
+        return tuple(_compressed(config, ratio) for ratio in _ratios(config))
+    overrides = _overrides(config)
+    return tuple(
+        _layer(config.over(overrides.get(index, {})), family, kind, index)
+        for index, kind in enumerate(layer_kinds(config, family))
+    )
+
+
+def group_layers(layers: Sequence[LayerGroup]) -> tuple[LayerGroup, ...]:
+    """Equal layers counted together, in the order of their first appearance."""
+    return tuple(layer.model_copy(update={"layers": count}) for layer, count in Counter(layers).items())
+
+
+def layer_kinds(config: Config, family: Family) -> tuple[LayerKind, ...]:
+    """Full, sliding or linear (or none) for every layer."""
+    layers = layer_count(config)
+    named = _named_kinds(config)
+    if named is not None:
+        per_layer(named, layers, config, "the list of layer types")
+        return tuple(named[:layers])
+    return tuple(_kind_by_rule(config, family, index) for index in range(layers))
+
+
+def _named_kinds(config: Config) -> Sequence[LayerKind] | None:
+    """What the config says layer by layer, in any of its spellings."""
+    letters = config.text("hybrid_override_pattern")
+    if letters:
+        return [_known(KIND_OF_LETTER, letter, config) for letter in letters]
+    types = config.texts("layer_types") or config.texts("layers_block_type")
+    if types:
+        return [_known(KIND_OF_TYPE, name, config) for name in types]
+    sliding = config.integers("hybrid_layer_pattern", high=1)
+    if sliding:
+        return [LayerKind.SLIDING if value else LayerKind.FULL for value in sliding]
+    return _kimi_kinds(config)
+
+
+def _known(kinds: Mapping[str, LayerKind], name: str, config: Config) -> LayerKind:
+    kind = kinds.get(name)
+    if kind is None:
+        raise FactError(
+            f"{config.where}: a layer of the unknown type {shown(name)}.",
+            means="How much memory such a layer keeps per token is not known.",
+            do=f"Known types: {', '.join(kinds)}.",
+        )
+    return kind
+
+
+def _kimi_kinds(config: Config) -> Sequence[LayerKind] | None:
+    """Kimi Linear numbers its layers from 1 in two lists."""
+    section = config.section("linear_attn_config")
+    linear = section.integers("kda_layers", high=MOST_LAYERS) if section else None
+    if linear is None:
+        return None
+    chosen = set(linear)
+    return [
+        LayerKind.LINEAR if index + 1 in chosen else LayerKind.FULL for index in range(layer_count(config))
+    ]
+
+
+def _kind_by_rule(config: Config, family: Family, index: int) -> LayerKind:
+    if family.mixer in ("delta", "kimi-delta", "mamba"):
+        interval = config.integer("full_attention_interval", high=MOST_LAYERS)
+        return LayerKind.FULL if (index + 1) % interval == 0 else LayerKind.LINEAR
+    if config.has("attn_type_list"):
+        _only_softmax(config)
+    return LayerKind.SLIDING if _slides(config, family, index) else LayerKind.FULL
+
+
+def _slides(config: Config, family: Family, index: int) -> bool:
+    if family.sliding == "chunked":
+        return (index + 1) % SPARSE_LLAMA4_PERIOD != 0
+    if not config.has("sliding_window") or family.sliding == "never":
+        return False
+    if family.sliding == "flagged":
+        return config.flag("use_sliding_window") and index >= config.integer_or(0, "max_window_layers")
+    if family.sliding == "pattern":
+        return (index + 1) % config.integer("sliding_window_pattern", "_sliding_window_pattern") != 0
+    return True
+
+
+def _only_softmax(config: Config) -> None:
+    if 0 in (config.integers("attn_type_list", high=1) or ()):
+        raise FactError(
+            f"{config.where}: attn_type_list names lightning attention.",
+            means="How much memory such a layer keeps per sequence is not known.",
+            do="Choose another model.",
+        )
+
+
+def _overrides(config: Config) -> dict[int, Mapping[str, object]]:
+    """`per_layer_config`, as transformers 5.19 writes it: layer number → keys that differ there."""
+    section = config.section("per_layer_config")
+    if section is None:
+        return {}
+    found: dict[int, Mapping[str, object]] = {}
+    for name in section.values:
+        inner = section.section(name)
+        if inner is None or not (name.isascii() and name.isdigit() and len(name) <= 4):
+            raise section.wrong(name, "an object under the number of a layer")
+        found[int(name)] = inner.values
+    return found
+
+
+def _layer(config: Config, family: Family, kind: LayerKind, index: int) -> LayerGroup:
+    if kind is LayerKind.NONE:
+        return LayerGroup(kind=kind, layers=1)
+    if kind is LayerKind.LINEAR:
+        return LayerGroup(kind=kind, layers=1, state=_state(config, family))
+    if config.has("kv_lora_rank") and family.mixer in ("latent", "kimi-delta"):
+        return _latent(config, index)
+    return _attention(config, family, kind, index)
+
+
+def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> LayerGroup:
+    """Grouped-query attention."""
+    prefix = "swa_" if kind is LayerKind.SLIDING and config.has("swa_num_key_value_heads") else ""
+    heads = config.integer(prefix + HEADS, high=1 << 16)
+    heads = _heads_of_layer(config, kind, index, heads)
+    kv_heads = config.integer(*(prefix + key for key in KV_HEADS), high=1 << 16) if _has_kv(config) else heads
+    key_dim = _head_dim(config, prefix)
+    if kind is LayerKind.FULL:
+        key_dim = config.integer_or_none("global_head_dim") or key_dim
+        kv_heads = config.integer_or_none("num_global_key_value_heads") or kv_heads
+    value_dim = config.integer_or_none(prefix + "v_head_dim") or key_dim
+    window = _window(config, family) if kind is LayerKind.SLIDING else None
+    return LayerGroup(
+        kind=kind if window is not None else LayerKind.FULL,
+        layers=1,
+        query_heads=heads,
+        kv_heads=0 if _shares_kv(config, index) else kv_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        window=window,
+        index_dim=_index_dim(config, index),
+    )
+
+
+def _has_kv(config: Config) -> bool:
+    # Before grouped queries there was no such key: as many KV heads as heads (Llama 1, Phi).
+    return config.has(*KV_HEADS) or config.has("swa_num_key_value_heads")
+
+
+def _heads_of_layer(config: Config, kind: LayerKind, index: int, heads: int) -> int:
+    listed = config.integers("num_attention_heads_per_layer", high=1 << 16)
+    if listed:
+        per_layer(listed, index + 1, config, "num_attention_heads_per_layer")
+        return listed[index]
+    if kind is LayerKind.SLIDING:
+        return config.integer_or(heads, "num_sliding_attention_heads", "num_attention_heads_sliding")
+    return heads
+
+
+def _head_dim(config: Config, prefix: str = "") -> int:
+    # Some configs write 0 for "not said".
+    said = config.integer_or_none(prefix + "head_dim", high=1 << 16)
+    return said or max(1, config.integer("hidden_size") // config.integer(HEADS, high=1 << 16))
+
+
+def _window(config: Config, family: Family) -> int | None:
+    """Tokens; None where the window is no shorter than what the model can read anyway."""
+    key = "attention_chunk_size" if family.sliding == "chunked" else "sliding_window"
+    window = config.integer(key)
+    most = config.integer_or_none("max_position_embeddings")
+    return None if most is not None and window >= most else window
+
+
+def _shares_kv(config: Config, index: int) -> bool:
+    """The last layers of Gemma 3n and 4 E-models read the cache of an earlier one."""
+    return index >= layer_count(config) - config.integer_or(0, "num_kv_shared_layers", high=MOST_LAYERS)
+
+
+def _latent(config: Config, index: int) -> LayerGroup:
+    """Multi-head latent attention: one latent per token, keys and values are computed from it."""
+    latent = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim", low=0)
+    return LayerGroup(
+        kind=LayerKind.MLA,
+        layers=1,
+        query_heads=config.integer(HEADS, high=1 << 16),
+        kv_heads=1,
+        key_dim=latent,
+        index_dim=_index_dim(config, index),
+    )
+
+
+def _index_dim(config: Config, index: int) -> int:
+    """Elements of the key by which sparse attention chooses what to read; 0 for a layer that reuses another's choice."""
+    sparse = config.section("sparse_attention_config")
+    if sparse is not None:
+        listed = sparse.integers("sparse_attention_freq", high=1)
+        used = listed is None or (index < len(listed) and listed[index] == 1)
+        return sparse.integer_or(0, "sparse_index_dim") if used else 0
+    types = config.texts("indexer_types")
+    if types and index < len(types) and types[index] == "shared":
+        return 0
+    return config.integer_or(0, "index_head_dim", "indexer_head_dim", high=1 << 16)
+
+
+def _ratios(config: Config) -> Sequence[int]:
+    """How many tokens each of DeepSeek V4's layers compresses into one entry; 0 for a layer that only slides."""
+    layers = layer_count(config)
+    ratios: Sequence[int] | None = config.integers("compress_ratios", high=1 << 16)
+    types = config.texts("layer_types")
+    if ratios is None and types is not None:
+        rates = config.section("compress_rates") or Config({}, config.where)
+        ratios = [rates.integer_or(_ratio_of(name, config), name, high=1 << 16) for name in types]
+    if ratios is None:
+        raise config.missing("compress_ratios")
+    per_layer(ratios, layers, config, "compress_ratios")
+    return ratios[:layers]
+
+
+def _ratio_of(name: str, config: Config) -> int:
+    if name not in COMPRESSED_TYPES:
+        raise FactError(
+            f"{config.where}: a layer of the unknown type {shown(name)}.",
+            means="How much memory such a layer keeps per token is not known.",
+            do=f"Known types: {', '.join(COMPRESSED_TYPES)}.",
+        )
+    return COMPRESSED_TYPES[name]
+
+
+def _compressed(config: Config, ratio: int) -> LayerGroup:
+    """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it."""
+    return LayerGroup(
+        kind=LayerKind.MLA if ratio else LayerKind.SLIDING,
+        layers=1,
+        query_heads=config.integer(HEADS, high=1 << 16),
+        kv_heads=config.integer(*KV_HEADS, high=1 << 16),
+        key_dim=config.integer("head_dim", high=1 << 16),
+        window=config.integer("sliding_window"),
+        tokens_per_entry=max(1, ratio),
+        index_dim=config.integer("index_head_dim", high=1 << 16) if ratio == INDEXED_RATIO else 0,
+    )
+
+
+def _state(config: Config, family: Family) -> LinearState:
+    if family.mixer == "mamba":
+        return _mamba_state(config)
+    if family.mixer == "kimi-delta":
+        return _kimi_state(config)
+    if family.mixer == "delta":
+        return _delta_state(config)
+    raise FactError(
+        f"{config.where}: linear attention in a model of type {shown(config.text('model_type'))}.",
+        means="How large the state of such a layer is, is not known.",
+    )
+
+
+def _delta_state(config: Config) -> LinearState:
+    """Gated DeltaNet (Qwen3-Next, Qwen3.5, Qwen3.6)."""
+    keys = config.integer("linear_num_key_heads", high=1 << 16) * config.integer(
+        "linear_key_head_dim", high=1 << 16
+    )
+    heads = config.integer("linear_num_value_heads", high=1 << 16)
+    value_dim = config.integer("linear_value_head_dim", high=1 << 16)
+    return LinearState(
+        heads=heads,
+        key_dim=config.integer("linear_key_head_dim"),
+        value_dim=value_dim,
+        conv_channels=2 * keys + heads * value_dim,
+        conv_kernel=config.integer("linear_conv_kernel_dim", high=1 << 10),
+        dtype=_state_dtype(config, "mamba_ssm_dtype", "bfloat16"),
+    )
+
+
+def _kimi_state(config: Config) -> LinearState:
+    """Kimi Delta Attention (Kimi Linear, GLM-5.3-Flash); its state is in 32 bits unless an engine is told otherwise."""
+    section = config.section("linear_attn_config")
+    inner = config if section is None else section
+    heads = inner.integer("num_heads", "linear_num_heads", high=1 << 16)
+    dim = inner.integer("head_dim" if section else "linear_head_dim", high=1 << 16)
+    kernel = inner.integer("short_conv_kernel_size", "linear_conv_kernel_dim", high=1 << 10)
+    return LinearState(
+        heads=heads,
+        key_dim=dim,
+        value_dim=dim,
+        conv_channels=3 * heads * dim,
+        conv_kernel=kernel,
+        dtype="float32",
+    )
+
+
+def _mamba_state(config: Config) -> LinearState:
+    """Mamba-2 (Nemotron-H)."""
+    heads = config.integer("mamba_num_heads", high=1 << 16)
+    dim = config.integer("mamba_head_dim", high=1 << 16)
+    state = config.integer("ssm_state_size", "mamba_d_state", high=1 << 16)
+    groups = config.integer("n_groups", "mamba_n_groups", high=1 << 16)
+    return LinearState(
+        heads=heads,
+        key_dim=state,
+        value_dim=dim,
+        conv_channels=heads * dim + 2 * groups * state,
+        conv_kernel=config.integer("conv_kernel", "mamba_d_conv", high=1 << 10),
+        dtype=_state_dtype(config, "mamba_ssm_cache_dtype", "float32"),
+    )
+
+
+def _state_dtype(config: Config, key: str, unsaid: str) -> str:
+    dtype = config.text(key) or unsaid
+    if dtype not in STATE_BYTES:
+        raise config.wrong(key, f"one of {', '.join(STATE_BYTES)}")
+    return dtype

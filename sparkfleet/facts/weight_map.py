@@ -1,0 +1,193 @@
+"""From tensors to sizes: what the headers of a checkpoint say about its parts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sparkfleet.errors import FactError
+from sparkfleet.facts.layers import LayerGroup
+from sparkfleet.facts.parts import Part, PartNames, Portion, layer_of
+from sparkfleet.facts.quantization import Quantization, Scheme
+from sparkfleet.facts.safetensors_header import Tensor
+from sparkfleet.facts.untrusted import shown
+
+SERVICE_SUFFIXES = (
+    "scales",
+    "qzeros",
+    "g_idx",
+    "weight_scale",
+    "weight_scale_inv",
+    "weight_scale_2",
+    "weight_shape",
+    "weight_zero_point",
+    "weight_global_scale",
+    "weight_g_idx",
+    "input_scale",
+    "input_global_scale",
+    "output_scale",
+    "activation_scale",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "prob_scale",
+    "pre_quant_scale",
+    "absmax",
+    "quant_map",
+    "nested_absmax",
+    "nested_quant_map",
+    "SCB",
+    "weight_format",
+    "scale",
+    "inv_freq",
+)
+"""Last word of the tensors that hold no parameters but serve to unpack or to compute them."""
+
+KEY_PROJECTION = re.compile(r"\.k_proj\.(weight|qweight|weight_packed)$")
+
+_SERVICE = frozenset(SERVICE_SUFFIXES)
+
+PLAIN_FORMATS = {
+    "BF16": "bf16",
+    "F16": "fp16",
+    "F32": "fp32",
+    "F64": "fp64",
+    "F8_E4M3": "fp8",
+    "F8_E5M2": "fp8",
+    "F8_E4M3FNUZ": "fp8",
+    "F8_E5M2FNUZ": "fp8",
+    "I8": "int8",
+}
+
+
+@dataclass(slots=True)
+class WeightMap:
+    """What was found in the headers."""
+
+    sizes: Counter[tuple[Part, str, str]] = field(default_factory=Counter)
+    parameters: Counter[tuple[Part, str, str]] = field(default_factory=Counter)
+    layers: set[int | None] = field(default_factory=set)
+    mtp_layers: set[str] = field(default_factory=set)
+
+    @property
+    def portions(self) -> tuple[Portion, ...]:
+        """Sizes by part and storage, in a fixed order."""
+        return tuple(
+            Portion(
+                part=part, dtype=dtype, format=name, parameters=self.parameters[part, dtype, name], bytes=size
+            )
+            for (part, dtype, name), size in sorted(self.sizes.items())
+        )
+
+    def has(self, part: Part) -> bool:
+        """Whether any tensor belongs to `part`."""
+        return any(key[0] is part for key in self.sizes)
+
+
+def map_weights(
+    tensors: Iterable[Tensor], names: PartNames, quantization: Quantization | None, where: str
+) -> WeightMap:
+    """Sum tensors by part.
+
+    Raises:
+        FactError: weights are packed, and nothing says how.
+    """
+    found = WeightMap()
+    for tensor in tensors:
+        part = names.part(tensor.name)
+        meaning = _meaning(tensor, part, quantization)
+        if meaning is None:
+            raise _unexplained(tensor, where)
+        name, parameters = meaning
+        key = (part, tensor.dtype, name)
+        found.sizes[key] += tensor.stored_bytes
+        found.parameters[key] += parameters
+        if part is Part.MTP:
+            found.mtp_layers.add(_mtp_layer(tensor.name))
+        elif part is not Part.VISION:
+            found.layers.add(layer_of(tensor.name))
+    return found
+
+
+def check_layers(found: WeightMap, layers: int, where: str) -> None:
+    """Every decoder layer has tensors. Raises FactError where some do not."""
+    missing = [layer for layer in range(layers) if layer not in found.layers]
+    # Draft heads and a few old models do not number their layers in this way.
+    if missing and found.layers - {None}:
+        raise FactError(
+            f"{where}: no weights for {len(missing)} of {layers} layers, the first is layer {missing[0]}.",
+            means="The checkpoint is incomplete, or its config.json belongs to another one.",
+            do="Download the checkpoint again.",
+        )
+
+
+def count_mtp(found: WeightMap, declared: int) -> int:
+    """How many MTP layers there are. Nemotron-H writes one as two numbered blocks, so the config's number is the most."""
+    return min(declared or len(found.mtp_layers), len(found.mtp_layers))
+
+
+def check_grouped_attention(tensors: Iterable[Tensor], layers: Sequence[LayerGroup], where: str) -> None:
+    """For an architecture that is not known: its weights are those of plain grouped-query attention.
+
+    Raises:
+        FactError: they are not, so what it keeps per token is not known.
+    """
+    widths = {
+        layer_of(tensor.name): _rows(tensor) for tensor in tensors if KEY_PROJECTION.search(tensor.name)
+    }
+    for index, layer in enumerate(layers):
+        if widths.get(index) != layer.kv_heads * layer.key_dim:
+            raise FactError(
+                f"{where}: the architecture is not known, and layer {index} has no plain attention of "
+                f"{layer.kv_heads} KV heads of {layer.key_dim}.",
+                means="How much memory it needs per token is not known.",
+                do="Choose another model.",
+            )
+
+
+def _rows(tensor: Tensor) -> int:
+    """The outputs of a projection: GPTQ and AWQ store them as columns, AWQ several in one element."""
+    if tensor.name.endswith("qweight"):
+        return tensor.shape[-1] if tensor.shape else 0
+    return tensor.shape[0] if tensor.shape else 0
+
+
+def _meaning(tensor: Tensor, part: Part, quantization: Quantization | None) -> tuple[str, int] | None:
+    """The format and the number of parameters of a tensor; None where it is packed and nothing says how."""
+    last = tensor.name.rpartition(".")[2]
+    if last in _SERVICE or last.endswith("_scales") or "quant_state" in tensor.name:
+        return "scale", 0
+    scheme = quantization.scheme_of(part) if quantization else None
+    if not _is_packed(tensor, last, scheme):
+        return PLAIN_FORMATS.get(tensor.dtype, tensor.dtype.lower()), tensor.elements
+    if scheme is None:
+        return None
+    # A byte holds two weights of 4 bits, whatever the scheme of the rest of the part is.
+    bits = scheme.bits if tensor.dtype in ("I32", "U32") else 4
+    return scheme.format, tensor.stored_bytes * 8 // bits
+
+
+def _is_packed(tensor: Tensor, last: str, scheme: Scheme | None) -> bool:
+    if last in ("qweight", "weight_packed") or last.endswith("_blocks") or tensor.dtype == "F4":
+        return True
+    if last != "weight":
+        return False
+    # I8 is a plain INT8 weight, except where DeepSeek stores two FP4 weights in each.
+    return tensor.dtype == "U8" or (tensor.dtype == "I8" and scheme is not None and scheme.bits == 4)
+
+
+def _unexplained(tensor: Tensor, where: str) -> FactError:
+    return FactError(
+        f"{where}: tensor {shown(tensor.name)} is packed, but nothing says how many bits a weight has.",
+        means="config.json has no quantization_config, and there is no hf_quant_config.json.",
+        do="Download the checkpoint again.",
+    )
+
+
+def _mtp_layer(name: str) -> str:
+    """What tells one MTP layer from another: everything up to the first number in its name."""
+    words = name.split(".")
+    numbers = [index for index, word in enumerate(words) if word.isdigit()]
+    return ".".join(words[: numbers[0] + 1]) if numbers else ""

@@ -1,0 +1,291 @@
+"""The front door: an ASGI application that authenticates, finds the model's engine, and passes bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from time import perf_counter
+from typing import Any
+
+from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond
+from sparkfleet.gateway.exchange import Exchange
+from sparkfleet.gateway.keys import authenticate
+from sparkfleet.gateway.limits import Limits, check_headers, check_target, read_body
+from sparkfleet.gateway.pick import Picker
+from sparkfleet.gateway.refusal import (
+    Refusal,
+    draining,
+    forbidden,
+    internal,
+    no_such_method,
+    no_such_path,
+    no_table,
+    not_ready,
+    unauthorised,
+    unknown_model,
+)
+from sparkfleet.gateway.route import route
+from sparkfleet.gateway.stream import Attempts, lost_event, relay
+from sparkfleet.gateway.table import ModelEntry, Table
+from sparkfleet.gateway.upstream import Answer, Request, Upstream, request_headers
+from sparkfleet.gateway.usage import Meter
+from sparkfleet.observe.metrics import GatewayMetrics
+
+access_log = logging.getLogger("sparkfleet.gateway.access")
+log = logging.getLogger("sparkfleet.gateway")
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_LOCAL_METHODS = ("GET", "HEAD")
+_MODELS = "/v1/models"
+_HEALTH = "/healthz"
+
+
+class Gateway:
+    """The ASGI application.
+
+    Args:
+        picker: chooses the engine of each request.
+        metrics: where to count.
+        table: what is served, if it is known already.
+        max_body_bytes: a longer request is refused.
+        max_body_s: a request that takes longer to arrive is refused.
+    """
+
+    def __init__(
+        self,
+        picker: Picker,
+        metrics: GatewayMetrics | None = None,
+        *,
+        table: Table | None = None,
+        max_body_bytes: int = Limits().body_bytes,
+        max_body_s: float = Limits().body_s,
+    ) -> None:
+        self.metrics = metrics or GatewayMetrics()
+        self._picker = picker
+        self._table = table or Table()
+        self._limits = Limits(body_bytes=max_body_bytes, body_s=max_body_s)
+        self._upstream = Upstream()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    @property
+    def table(self) -> Table:
+        """What is served. A table of version 0 says nothing, and replaces none that says something."""
+        return self._table
+
+    @table.setter
+    def table(self, table: Table) -> None:
+        if table.version:
+            self._table = table
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being answered."""
+        return self._in_flight
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no new requests, and wait for those in flight. Returns whether all ended in time."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        """Close the connections to the engines."""
+        await self._upstream.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            return await _refuse_websocket(receive, send)
+        if scope["type"] != "http":
+            raise NotImplementedError(f"no {scope['type']} here")
+        if scope["path"] == _HEALTH:
+            return await self._health(scope, send)
+        exchange = Exchange(scope["method"], scope["path"], scope["headers"])
+        self._begin()
+        try:
+            await self._guarded(exchange, scope, receive, send)
+        finally:
+            self._end(exchange)
+
+    def _begin(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _end(self, exchange: Exchange) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+        exchange.finish(self.metrics)
+        if access_log.isEnabledFor(logging.INFO):
+            access_log.info("%s", json.dumps(exchange.log_line()))
+
+    async def _guarded(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(exchange, scope, receive, send)
+        except ClientGone:
+            exchange.lost_client()
+        except asyncio.CancelledError:
+            exchange.lost_client("shutdown")
+            raise
+        except Refusal as refusal:
+            await _refuse(exchange, refusal, send)
+        except Exception:
+            log.exception("request %s failed", exchange.id)
+            if exchange.status:
+                exchange.kind = "internal"
+                raise  # the server cuts the connection
+            await _refuse(exchange, internal(), send)
+
+    async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        if not exchange.path.startswith("/v1/"):
+            raise no_such_path(exchange.path)
+        is_local = exchange.path == _MODELS or exchange.path.startswith(_MODELS + "/")
+        allowed = _LOCAL_METHODS if is_local else _METHODS
+        if exchange.method == "OPTIONS":
+            exchange.status = 204
+            return await respond(
+                send, 204, [(b"allow", ", ".join(allowed).encode()), _id_header(exchange)], b""
+            )
+        table = self._admit(exchange)
+        if exchange.method not in allowed:
+            raise no_such_method(exchange.method, allowed)
+        if is_local:
+            return await _models(exchange, table, send)
+        return await self._forward(exchange, table, scope, receive, send)
+
+    def _admit(self, exchange: Exchange) -> Table:
+        if self._draining:
+            raise draining()
+        if not self._table.version:
+            raise no_table()
+        check_headers(exchange.headers, self._limits)
+        exchange.key = authenticate(exchange.headers, self._table.keys)
+        if exchange.key is None:
+            given = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
+            raise unauthorised(given=given)
+        return self._table
+
+    async def _forward(
+        self, exchange: Exchange, table: Table, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        raw_path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
+        check_target(raw_path, query)
+        body = await read_body(exchange.headers, receive, self._limits)
+        model = _resolve(table, exchange, route(query, exchange.headers, body))
+        request = Request(
+            id=exchange.id,
+            method=exchange.method,
+            target=(raw_path + b"?" + query if query else raw_path).decode("ascii"),
+            headers=request_headers(exchange.headers),
+            body=body,
+        )
+        exchange.attempts = Attempts(self._picker, self._upstream, model, request)
+        with self.metrics.in_flight.labels(model.name).track_inprogress():
+            await self._pass_on(exchange, exchange.attempts, receive, send)
+
+    async def _pass_on(self, exchange: Exchange, attempts: Attempts, receive: Receive, send: Send) -> None:
+        sent = perf_counter()
+        async with WhileConnected(receive):
+            answer = await attempts.answer()
+            try:
+                meter = self._begin_answer(exchange, answer, sent)
+                await send(_start(exchange, answer))
+                complete = await relay(answer, send, meter)
+            finally:
+                answer.close()
+        if not complete:
+            exchange.lost_engine()
+            if not exchange.is_stream:
+                return  # without an end: the server cuts the connection
+        last = b"" if complete else lost_event(exchange.dialect, meter)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _begin_answer(self, exchange: Exchange, answer: Answer, sent: float) -> Meter:
+        exchange.status = answer.status
+        if answer.status >= 400:
+            exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
+        on_gap = None
+        if answer.is_stream:
+            exchange.is_stream = True
+            self.metrics.ttft.labels(exchange.model).observe(perf_counter() - sent)
+            on_gap = self.metrics.itl.labels(exchange.model).observe
+        exchange.meter = Meter(sent, on_gap)
+        return exchange.meter
+
+    async def _health(self, scope: Scope, send: Send) -> None:
+        state = "draining" if self._draining else "ok" if self._table.version else "starting"
+        body = json.dumps({"status": state}).encode()
+        head = scope["method"] == "HEAD"
+        await respond(send, 200 if state == "ok" else 503, [_JSON], body, head=head)
+
+
+_JSON = (b"content-type", b"application/json")
+
+
+def _resolve(table: Table, exchange: Exchange, name: str) -> ModelEntry:
+    assert exchange.key is not None
+    model = table.models.get(name)
+    if model is None:
+        raise unknown_model(name, [entry.name for entry in table.visible_to(exchange.key)])
+    exchange.model = model.name
+    if not model.allows(exchange.key):
+        raise forbidden(name, exchange.key.name)
+    if model.state != "ready":
+        raise not_ready(model)
+    return model
+
+
+async def _models(exchange: Exchange, table: Table, send: Send) -> None:
+    assert exchange.key is not None
+    entries = table.visible_to(exchange.key)
+    document: dict[str, Any] = {"object": "list", "data": [_model(entry) for entry in entries]}
+    wanted = exchange.path.removeprefix(_MODELS).removeprefix("/")
+    if wanted:
+        entry = next((entry for entry in entries if entry.name == wanted), None)
+        if entry is None:
+            raise unknown_model(wanted, [entry.name for entry in entries])
+        document = _model(entry)
+    exchange.status = 200
+    body = json.dumps(document).encode()
+    await respond(send, 200, [_JSON, _id_header(exchange)], body, head=exchange.head)
+
+
+def _model(entry: ModelEntry) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": entry.name,
+        "object": "model",
+        "created": entry.created,
+        "owned_by": "sparkfleet",
+        "state": entry.state,
+    }
+    if entry.context is not None:
+        document["max_model_len"] = entry.context  # the name that vLLM and SGLang use
+    return document
+
+
+def _start(exchange: Exchange, answer: Answer) -> dict[str, Any]:
+    headers = [*answer.headers(), _id_header(exchange)]
+    return {"type": "http.response.start", "status": answer.status, "headers": headers}
+
+
+async def _refuse(exchange: Exchange, refusal: Refusal, send: Send) -> None:
+    exchange.status, exchange.kind = refusal.status, refusal.kind
+    headers = [_JSON, _id_header(exchange), *refusal.headers]
+    await respond(send, refusal.status, headers, refusal.body(exchange.dialect), head=exchange.head)
+
+
+async def _refuse_websocket(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.close", "code": 1008, "reason": "websockets are not served here"})
+
+
+def _id_header(exchange: Exchange) -> tuple[bytes, bytes]:
+    return (b"x-request-id", exchange.id.encode())

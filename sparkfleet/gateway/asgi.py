@@ -1,0 +1,65 @@
+"""The few words of ASGI that the gateway speaks, and a watch on the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names in lower case, as ASGI delivers them."""
+
+
+class ClientGone(Exception):
+    """The client hung up; nobody is left to answer."""
+
+
+class WhileConnected:
+    """Runs the body of an `async with` for as long as the client stays, in the manner of `asyncio.timeout`.
+
+    The whole request must have been received before. When the client hangs up, whatever the body waits for is
+    cancelled at once (so an engine's connection closes and its generation stops), and `ClientGone` is raised.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._watch = asyncio.create_task(self._until_gone())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.cancel()
+        if not self._gone:
+            return
+        # Ours was the only request to cancel: turn it into an exception that says why.
+        if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise ClientGone from None
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+
+async def respond(send: Send, status: int, headers: Headers, body: bytes, *, head: bool = False) -> None:
+    """A whole answer. `head`: the request was HEAD, so that the body stays here."""
+    length = [] if status == HTTPStatus.NO_CONTENT else [(b"content-length", str(len(body)).encode())]
+    fields = [*headers, *length]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": b"" if head else body})

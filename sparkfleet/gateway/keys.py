@@ -1,0 +1,67 @@
+"""API keys of clients, and the token that the gateway shows to the engines.
+
+A key carries 256 random bits, so one round of SHA-256 is enough to store it: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Iterator
+
+from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.table import KeyEntry
+
+PREFIX = "sk-sf-"
+_KEY_BYTES = 32
+_LONGEST_KEY = 512
+
+
+def generate(name: str) -> tuple[str, KeyEntry]:
+    """A new key: the plain text, to be shown once, and the entry to store."""
+    plain = PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+    return plain, KeyEntry(id=f"key-{secrets.token_hex(4)}", name=name, sha256=digest(plain.encode()))
+
+
+def digest(key: bytes) -> str:
+    """How a key is stored."""
+    return hashlib.sha256(key).hexdigest()
+
+
+def authenticate(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
+    """The entry of the key that the request carries, or None.
+
+    Reads `Authorization: Bearer` (OpenAI's clients) and `x-api-key` (Anthropic's). Every stored key is
+    compared, so that the time taken does not tell which one matched.
+    """
+    known = tuple(keys)
+    found: KeyEntry | None = None
+    for presented in _presented(headers):
+        mark = digest(presented)
+        for entry in known:
+            if hmac.compare_digest(mark, entry.sha256):
+                found = entry
+    return found
+
+
+def engine_token(secret: bytes, group: str) -> str:
+    """The bearer token that one group's engine expects, so that nobody goes around the gateway.
+
+    Args:
+        secret: the fleet's own secret, at least 32 bytes, never shown.
+        group: name of the group; a token leaked from one engine opens no other.
+    """
+    return hmac.new(secret, b"sparkfleet engine token\0" + group.encode(), hashlib.sha256).hexdigest()
+
+
+def _presented(headers: Headers) -> Iterator[bytes]:
+    for name, value in headers:
+        if len(value) > _LONGEST_KEY:
+            continue
+        if name == b"authorization":
+            scheme, _, credentials = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                yield credentials.strip()
+        elif name == b"x-api-key":
+            yield value.strip()

@@ -1,0 +1,94 @@
+"""How much, and how slowly, a client may send."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from sparkfleet.gateway.asgi import ClientGone, Headers, Receive
+from sparkfleet.gateway.refusal import bad_request, headers_too_large, no_such_path, too_large, too_slow
+from sparkfleet.values import Value
+
+_PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
+_QUERY = re.compile(rb"[\x21-\x7e]*")
+_PER_HEADER = 32
+"""What a header costs beside its name and value, as HTTP/2 counts it (RFC 9113, 6.5.2)."""
+
+_CLOSED = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+"""Paths of vLLM that change the engine: for whoever runs the fleet, not for holders of an API key."""
+
+
+class Limits(Value):
+    """What one request may cost before an engine is asked."""
+
+    body_bytes: int = 32 << 20
+    """Enough for several images in base64, or for an hour of compressed speech."""
+    body_s: float = 60.0
+    """From the first wait for the body to its last byte."""
+    header_count: int = 100
+    header_bytes: int = 32 << 10
+
+
+def check_headers(headers: Headers, limits: Limits) -> None:
+    """Refuse what is too much to look at.
+
+    Raises:
+        Refusal: 431.
+    """
+    if len(headers) > limits.header_count:
+        raise headers_too_large()
+    if sum(len(name) + len(value) + _PER_HEADER for name, value in headers) > limits.header_bytes:
+        raise headers_too_large()
+
+
+def check_target(raw_path: bytes, query: bytes) -> None:
+    """Refuse a path that could mean something else to the engine than it does here, such as `/v1/../metrics`.
+
+    Raises:
+        Refusal: 404 for the path, 400 for the query.
+    """
+    path = raw_path.decode("latin-1")
+    if not _PATH.fullmatch(raw_path) or path in _CLOSED:
+        raise no_such_path(path)
+    if not _QUERY.fullmatch(query):
+        raise bad_request("The query string has characters that must be percent-encoded.")
+
+
+async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes:
+    """The whole body. One that says that it is too long is refused before a byte of it is read.
+
+    Raises:
+        Refusal: 413, or 408 when it does not arrive within `limits.body_s`.
+        ClientGone: the client hung up.
+    """
+    if _declared_length(headers) > limits.body_bytes:
+        raise too_large(limits.body_bytes)
+    try:
+        async with asyncio.timeout(limits.body_s):
+            return await _collect(receive, limits.body_bytes)
+    except TimeoutError:
+        raise too_slow(limits.body_s) from None
+
+
+def _declared_length(headers: Headers) -> int:
+    length = next((value for name, value in headers if name == b"content-length"), b"0")
+    # At most 18 digits: longer ones are too long anyway, and int() refuses thousands of them.
+    if not length.isdigit():
+        raise bad_request("The content-length is not a number.")
+    return int(length[:18])
+
+
+async def _collect(receive: Receive, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)

@@ -1,0 +1,249 @@
+"""Every way in which the gateway itself says no, in the words of the API that was spoken.
+
+OpenAI's clients expect `{"error": {message, type, param, code}}`; Anthropic's, on `/v1/messages`, expect
+`{"type": "error", "error": {type, message}}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Literal
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.gateway.table import ModelEntry
+
+Dialect = Literal["openai", "anthropic"]
+
+_LONGEST_NAME = 120
+_MOST_NAMES = 20
+
+_OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class Refusal(SparkfleetError):
+    """A request that the gateway answers itself, with an error.
+
+    Args:
+        what: what is wrong, one sentence.
+        status: HTTP status.
+        code: machine-readable reason, in the answer's `code`.
+        kind: label in `sparkfleet_errors_total`.
+        param: the field of the request that is wrong, if it is one.
+        headers: extra headers of the answer.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int,
+        code: str,
+        kind: str = "bad_request",
+        param: str | None = None,
+        means: str = "",
+        do: str = "",
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(what, means=means, do=do)
+        self.status = status
+        self.code = code
+        self.kind = kind
+        self.param = param
+        self.headers = headers
+
+    def body(self, dialect: Dialect) -> bytes:
+        """The answer's JSON."""
+        return error_json(
+            " ".join(str(self).splitlines()), self.status, code=self.code, param=self.param, dialect=dialect
+        )
+
+
+def error_json(message: str, status: int, *, code: str, dialect: Dialect, param: str | None = None) -> bytes:
+    """An error object as the clients of `dialect` expect it, ASCII only."""
+    if dialect == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
+
+
+def dialect_of(path: str) -> Dialect:
+    """Which API is spoken on `path`."""
+    return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
+
+
+def unauthorised(*, given: bool) -> Refusal:
+    """401: no key, or one that nobody knows."""
+    return Refusal(
+        "This API key is not known here." if given else "No API key was given.",
+        do='Send "Authorization: Bearer sk-sf-…". `sparkfleet keys create NAME` makes a key.',
+        status=401,
+        code="invalid_api_key",
+        kind="unauthorised",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
+
+
+def forbidden(model: str, key_name: str) -> Refusal:
+    """403: a good key, not for this model."""
+    return Refusal(
+        f'The key "{key_name}" may not use the model "{_short(model)}".',
+        do='The deployment\'s "keys" say which keys may.',
+        status=403,
+        code="model_not_allowed",
+        kind="forbidden",
+        param="model",
+    )
+
+
+def unknown_model(model: str, known: Iterable[str]) -> Refusal:
+    """404: no deployment of that name. `known` are the names that the caller may use."""
+    names = list(known)
+    listed = ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
+    return Refusal(
+        f'There is no model "{_short(model)}".',
+        do=f"There is: {listed}." if names else "No model is deployed yet: see `sparkfleet apply`.",
+        status=404,
+        code="model_not_found",
+        kind="unknown_model",
+        param="model",
+    )
+
+
+def not_ready(entry: ModelEntry) -> Refusal:
+    """503: the deployment exists, but serves nobody at the moment."""
+    state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
+    return _later(
+        f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
+        entry.retry_after_s,
+        code="model_not_ready",
+        kind="not_ready",
+    )
+
+
+def no_engine(entry: ModelEntry) -> Refusal:
+    """503: the deployment should be serving, but no group takes the request."""
+    return _later(
+        f'No engine of "{entry.name}" takes requests at the moment.',
+        entry.retry_after_s,
+        code="no_engine",
+        kind="no_engine",
+    )
+
+
+def engine_lost(entry: ModelEntry) -> Refusal:
+    """503: every engine that was asked went away before its first byte."""
+    return _later(
+        f'The engine of "{entry.name}" went away before it answered; it is being replaced.',
+        entry.retry_after_s,
+        code="engine_lost",
+        kind="engine_lost",
+    )
+
+
+def no_table() -> Refusal:
+    """503: the gateway has just started and does not know the fleet yet."""
+    return _later("The gateway is starting.", 1, code="starting", kind="not_ready")
+
+
+def draining() -> Refusal:
+    """503: this gateway replica is going away; another one answers on the same port."""
+    return _later(
+        "This gateway is shutting down.",
+        1,
+        code="draining",
+        kind="draining",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def bad_request(what: str, *, do: str = "", param: str | None = None, code: str = "bad_request") -> Refusal:
+    """400: the request cannot be understood."""
+    return Refusal(what, do=do, status=400, code=code, param=param)
+
+
+def too_large(limit: int) -> Refusal:
+    """413: the body is longer than `limit` bytes."""
+    return Refusal(
+        f"The request body is larger than {limit} bytes.",
+        status=413,
+        code="request_too_large",
+        kind="too_large",
+    )
+
+
+def headers_too_large() -> Refusal:
+    """431: more headers than any client has reason to send."""
+    return Refusal(
+        "The request headers are too large.", status=431, code="headers_too_large", kind="too_large"
+    )
+
+
+def too_slow(seconds: float) -> Refusal:
+    """408: the body did not arrive in time. The connection is closed: the rest of it may still come."""
+    return Refusal(
+        f"The request body did not arrive within {seconds:g} s.",
+        status=408,
+        code="request_timeout",
+        kind="too_slow",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def no_such_path(path: str) -> Refusal:
+    """404: not a path of this API."""
+    return Refusal(
+        f'There is nothing at "{_short(path)}".',
+        do="The API is below /v1.",
+        status=404,
+        code="not_found",
+        kind="not_found",
+    )
+
+
+def no_such_method(method: str, allowed: Iterable[str]) -> Refusal:
+    """405."""
+    return Refusal(
+        f'The method "{_short(method)}" is not supported here.',
+        status=405,
+        code="method_not_allowed",
+        headers=((b"allow", ", ".join(allowed).encode()),),
+    )
+
+
+def internal() -> Refusal:
+    """500: a defect of the gateway. The log has the traceback under the request's id."""
+    return Refusal(
+        "The gateway failed to handle this request.",
+        do="Its log has the reason, under this answer's x-request-id.",
+        status=500,
+        code="internal_error",
+        kind="internal",
+    )
+
+
+def _later(
+    what: str, seconds: int, *, code: str, kind: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> Refusal:
+    return Refusal(
+        what,
+        do=f"Try again in {seconds} s.",
+        status=503,
+        code=code,
+        kind=kind,
+        headers=((b"retry-after", str(seconds).encode()), *headers),
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else text[:_LONGEST_NAME] + "…"

@@ -1,0 +1,14 @@
+"""What a gateway replica says of itself to the controller."""
+
+from __future__ import annotations
+
+from sparkfleet.values import Value
+
+
+class GatewayReport(Value):
+    """A gateway replica. `at` is Unix seconds."""
+
+    replica: str
+    url: str
+    metrics_url: str
+    at: float

@@ -1,0 +1,126 @@
+"""From an engine to the client: who is asked, who is asked next, and the byte pump.
+
+Another engine is asked only as long as the client has seen nothing. After the first byte a failure is told as
+such: an event stream ends with an error event and no `[DONE]`, anything else is cut off, so that nobody takes
+a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+
+from sparkfleet.gateway.asgi import Send
+from sparkfleet.gateway.pick import Picker, Target
+from sparkfleet.gateway.refusal import Dialect, Refusal, engine_lost, error_json, no_engine
+from sparkfleet.gateway.table import ModelEntry
+from sparkfleet.gateway.upstream import Answer, EngineLost, Request, Upstream
+from sparkfleet.gateway.usage import Meter
+
+ATTEMPTS = 4
+"""How many engines are asked for one request."""
+DELIVERIES = 2
+"""How many engines may fail with the request in hand: one that kills engines must not meet them all."""
+PICK_S = 5.0
+"""How long a group is waited for, where the model is said to be ready."""
+
+
+class Attempts:
+    """The tries of one request.
+
+    Args:
+        picker: who chooses.
+        upstream: the connections.
+        model: what is asked for.
+        request: what is sent.
+    """
+
+    def __init__(self, picker: Picker, upstream: Upstream, model: ModelEntry, request: Request) -> None:
+        self._picker = picker
+        self._upstream = upstream
+        self._model = model
+        self._request = request
+        self._failed: set[str] = set()
+        self._deliveries = 0
+        self._held: Answer | None = None
+        self.group = ""
+        """The group that was asked last."""
+        self.retries = 0
+
+    async def answer(self) -> Answer:
+        """The first answer of an engine that is not failing; where all fail, the last one's own words.
+
+        Raises:
+            Refusal: 503, nobody could be asked or all went away.
+        """
+        try:
+            while (engine := await self._next()) is not None:
+                answer = await self._ask(engine)
+                if answer is not None:
+                    return answer
+            return self._give_up()
+        finally:
+            self._hold(None)
+
+    async def _next(self) -> Target | None:
+        if len(self._failed) >= ATTEMPTS or self._deliveries >= DELIVERIES:
+            return None
+        try:
+            async with asyncio.timeout(PICK_S):
+                engine = await self._picker.pick(self._model, exclude=frozenset(self._failed))
+        except TimeoutError:
+            return None
+        return None if engine is None or engine.url in self._failed else engine
+
+    async def _ask(self, engine: Target) -> Answer | None:
+        self.group = engine.group
+        self.retries = len(self._failed)
+        try:
+            answer = await self._upstream.open(engine, self._request)
+        except EngineLost as lost:
+            self._failed.add(engine.url)
+            self._deliveries += lost.delivered
+            return None
+        if not answer.engine_is_failing:
+            return answer
+        self._failed.add(engine.url)
+        self._deliveries += 1
+        self._hold(answer)
+        return None
+
+    def _give_up(self) -> Answer:
+        if self._held is None:
+            raise self._refusal()
+        answer, self._held = self._held, None
+        return answer
+
+    def _refusal(self) -> Refusal:
+        return engine_lost(self._model) if self._failed else no_engine(self._model)
+
+    def _hold(self, answer: Answer | None) -> None:
+        if self._held is not None:
+            self._held.close()
+        self._held = answer
+
+
+async def relay(answer: Answer, send: Send, meter: Meter) -> bool:
+    """Pass the answer's chunks on as they come. Returns False when the engine went away in the middle."""
+    chunk = answer.first
+    while chunk:
+        meter.feed(chunk)
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        try:
+            chunk = await answer.response.content.readany()
+        except (aiohttp.ClientError, OSError):
+            return False
+    return True
+
+
+def lost_event(dialect: Dialect, meter: Meter) -> bytes:
+    """What ends an event stream whose engine went away. It starts afresh, if the last event was cut."""
+    message = "The engine went away while it was answering; the answer is incomplete."
+    data = error_json(message, 502, code="engine_lost", dialect=dialect)
+    name = b"event: error\n" if dialect == "anthropic" else b""
+    start = b"" if meter.ends_between_events else b"\n\n"
+    return start + name + b"data: " + data + b"\n\n"

@@ -1,0 +1,248 @@
+"""The connection to an engine: what is sent to it, and the first byte of what comes back.
+
+Bodies are never decoded, in either direction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+from aiohttp.abc import AbstractCookieJar
+from aiohttp.connector import AddrInfoType
+from yarl import URL
+
+from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.pick import Target
+from sparkfleet.gateway.route import MODEL_HEADER
+
+CONNECT_S = 2.0
+"""To open a connection. An engine that is alive accepts within milliseconds: the kernel does it for it."""
+IDLE_S = 2.0
+"""How long an idle connection is kept: shorter than uvicorn's 5 s, so that engines rarely close one first."""
+KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""A node that lost its power says nothing: after 25 s of silence from its kernel the request fails."""
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_NOT_FOR_ENGINES = _HOP_BY_HOP | {
+    b"accept-encoding",  # a compressed stream cannot be metered, and comes late
+    b"api-key",
+    b"authorization",
+    b"content-length",
+    b"cookie",
+    b"expect",
+    b"forwarded",
+    b"host",
+    b"x-api-key",
+    b"x-real-ip",
+    b"x-request-id",  # ours is sent: engines take it for the name of the request, which must be unique
+    MODEL_HEADER,
+}
+_NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-request-id"}
+_PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What goes to an engine."""
+
+    id: str
+    method: str
+    target: str
+    """Path and query, as the client encoded them."""
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Answer:
+    """An engine's answer, up to its first chunk: nothing of it has been shown to the client yet."""
+
+    response: aiohttp.ClientResponse
+    first: bytes
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        return self.response.status
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream of server-sent events."""
+        return self.response.content_type == "text/event-stream"
+
+    @property
+    def engine_is_failing(self) -> bool:
+        """Whether another engine should be asked: a status that dying engines give, not one a request earns.
+
+        vLLM answers 500 for what was running when its workers died, then 503 until it exits
+        (research/real-engines.md, section 4e).
+        """
+        return self.status in (
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            HTTPStatus.BAD_GATEWAY,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What of its headers the client gets."""
+        raw = [(name.lower(), value) for name, value in self.response.raw_headers]
+        dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
+        return [(name, value) for name, value in raw if name not in dropped]
+
+    def close(self) -> None:
+        """Close the connection: an engine that is still generating stops."""
+        self.response.close()
+
+
+class EngineLost(Exception):
+    """An engine went away before the first byte of its answer.
+
+    Args:
+        delivered: whether it had the request by then. If so, the request itself may have killed it.
+    """
+
+    def __init__(self, why: str, *, delivered: bool) -> None:
+        super().__init__(why)
+        self.delivered = delivered
+
+
+class Upstream:
+    """Connections to engines, kept open between requests."""
+
+    def __init__(self) -> None:
+        self._pooled: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
+
+    async def open(self, engine: Target, request: Request) -> Answer:
+        """Send the request and wait, as long as it takes, for the first chunk of the answer.
+
+        A pooled connection may have been closed by the engine a moment ago; whether the engine itself is gone
+        is found out by asking once more on a fresh one.
+
+        Raises:
+            EngineLost: it cannot be reached, or went away.
+        """
+        if self._pooled is None or self._fresh is None:
+            self._pooled, self._fresh = _session(keep=True), _session(keep=False)
+        try:
+            return await _ask(self._pooled, engine, request)
+        except EngineLost as lost:
+            if not lost.delivered:
+                raise
+            return await _ask_again(self._fresh, engine, request)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for session in (self._pooled, self._fresh):
+            if session is not None:
+                await session.close()
+        self._pooled = self._fresh = None
+
+
+def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """What of a client's headers an engine gets: nothing that identifies, nothing about the connection."""
+    dropped = _NOT_FOR_ENGINES | _named_by_connection(headers)
+    return tuple(
+        (name.decode("ascii"), value.decode("ascii"))
+        for name, value in headers
+        if name not in dropped
+        and not name.startswith(b"x-forwarded-")
+        and _PRINTABLE.fullmatch(name)
+        and _PRINTABLE.fullmatch(value)
+    )
+
+
+def _named_by_connection(headers: Headers) -> frozenset[bytes]:
+    lines = (value for name, value in headers if name == b"connection")
+    return frozenset(token.strip().lower() for line in lines for token in line.split(b","))
+
+
+async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request) -> Answer:
+    headers = [*request.headers, ("x-request-id", request.id), ("accept-encoding", "identity")]
+    if engine.token:
+        headers.append(("authorization", f"Bearer {engine.token}"))
+    try:
+        response = await session.request(
+            request.method,
+            URL(engine.url + request.target, encoded=True),
+            headers=headers,
+            data=request.body or None,
+            allow_redirects=False,
+        )
+    except (aiohttp.ClientConnectorError, TimeoutError) as error:
+        raise EngineLost(str(error) or "no connection in time", delivered=False) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise EngineLost(str(error) or type(error).__name__, delivered=True) from error
+    return await _first_chunk(response)
+
+
+async def _ask_again(session: aiohttp.ClientSession, engine: Target, request: Request) -> Answer:
+    try:
+        return await _ask(session, engine, request)
+    except EngineLost as lost:
+        raise EngineLost(str(lost), delivered=True) from lost
+
+
+async def _first_chunk(response: aiohttp.ClientResponse) -> Answer:
+    try:
+        return Answer(response, await response.content.readany())
+    except (aiohttp.ClientError, OSError) as error:
+        response.close()
+        raise EngineLost(str(error) or type(error).__name__, delivered=True) from error
+    except asyncio.CancelledError:
+        response.close()
+        raise
+
+
+def _session(*, keep: bool) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        socket_factory=_socket,
+        **({"keepalive_timeout": IDLE_S} if keep else {"force_close": True}),
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        # No limit on the answer: prefilling a long context takes minutes on a Spark, in silence.
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=None),
+        auto_decompress=False,
+        cookie_jar=_no_cookies(),
+        skip_auto_headers=("user-agent", "accept", "content-type"),
+    )
+
+
+def _no_cookies() -> AbstractCookieJar:
+    return aiohttp.DummyCookieJar()
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setblocking(False)
+    watch_peer(made, KEEPALIVE)
+    return made
+
+
+def watch_peer(connection: socket.socket, settings: tuple[tuple[str, int], ...]) -> None:
+    """Have the kernel notice a peer that vanished without a word. `settings` in s, s, and probes."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in settings:
+        option = getattr(socket, name, None)  # Linux has all of them
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,139 @@
+"""What can be learnt from an answer while its bytes pass, at the cost of a few microseconds per chunk.
+
+Nothing is decoded on the way. The first and the last kilobytes are kept, and searched for `usage` at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+from sparkfleet.values import Value
+
+_HEAD = 4 << 10
+"""Anthropic's streams tell the prompt's tokens in their first event."""
+_TAIL = 8 << 10
+_EVENT = b"\ndata:"
+_USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
+_INPUT = ("prompt_tokens", "input_tokens")
+_OUTPUT = ("completion_tokens", "output_tokens")
+
+
+class Usage(Value):
+    """Tokens, as the engine counted them; None where it did not say."""
+
+    input: int | None = None
+    output: int | None = None
+
+
+class Meter:
+    """Watches one answer.
+
+    Args:
+        started: when the engine could begin, on `clock`.
+        on_gap: told the seconds between two chunks, as they arrive.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_edge",
+        "_head",
+        "_last",
+        "_on_gap",
+        "_started",
+        "_tail",
+        "chunks",
+        "events",
+        "first_s",
+        "size",
+    )
+
+    def __init__(
+        self,
+        started: float,
+        on_gap: Callable[[float], None] | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.chunks = 0
+        self.events = 0
+        """`data:` lines of an event stream, `[DONE]` included."""
+        self.size = 0
+        """Bytes so far."""
+        self.first_s = 0.0
+        """From `started` to the first chunk."""
+        self._started = started
+        self._last = started
+        self._on_gap = on_gap
+        self._clock = clock
+        self._edge = b"\n"
+        self._head = b""
+        self._tail = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """One chunk, at the moment it arrived."""
+        now = self._clock()
+        if not self.chunks:
+            self.first_s = now - self._started
+        elif self._on_gap is not None:
+            self._on_gap(now - self._last)
+        self._last = now
+        self.chunks += 1
+        self._count_events(chunk)
+        self._keep(chunk)
+
+    @property
+    def ends_between_events(self) -> bool:
+        """Whether an event may follow without being taken for a part of the one before."""
+        return self.size == 0 or self._tail.endswith((b"\n\n", b"\r\n\r\n"))
+
+    def usage(self) -> Usage:
+        """What the engine said about tokens; of several reports (they are running totals) the last."""
+        found = Usage()
+        for report in self._reports():
+            found = Usage(
+                input=_count(report, _INPUT, found.input), output=_count(report, _OUTPUT, found.output)
+            )
+        return found
+
+    def _count_events(self, chunk: bytes) -> None:
+        # A line may be cut anywhere: the last bytes are looked at again, one fewer than a match needs.
+        self.events += (self._edge + chunk).count(_EVENT)
+        self._edge = (self._edge + chunk[1 - len(_EVENT) :])[1 - len(_EVENT) :]
+
+    def _keep(self, chunk: bytes) -> None:
+        if self.size < _HEAD:
+            self._head += chunk[: _HEAD - self.size]
+        self.size += len(chunk)
+        self._tail += chunk[-_TAIL:]
+        if len(self._tail) > 4 * _TAIL:
+            del self._tail[:-_TAIL]
+
+    def _reports(self) -> Iterator[dict[str, Any]]:
+        if self.size > _TAIL:
+            yield from _usage_objects(self._head)
+        yield from _usage_objects(bytes(self._tail[-_TAIL:]))
+
+
+def _usage_objects(data: bytes) -> Iterator[dict[str, Any]]:
+    # Text that a model wrote cannot match: inside a JSON string the quotes are escaped.
+    text = data.decode("utf-8", "replace")
+    for match in _USAGE.finditer(text):
+        try:
+            value, _ = _DECODER.raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            continue  # cut off by the edge of what was kept
+        yield value
+
+
+def _count(report: dict[str, Any], names: tuple[str, ...], before: int | None) -> int | None:
+    for name in names:
+        value = report.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return before
+
+
+_DECODER = json.JSONDecoder()

@@ -1,0 +1,1 @@
+"""What is known: rules, hardware, images and measurements, as data with sources."""

@@ -1,0 +1,261 @@
+"""What is known to break, to corrupt, to be slow or to be limited: `rules.yaml`, checked on load.
+
+A rule says *when* (conditions on a `Situation`), *then* what a planner or a node check has to do about it, and where it is
+known from. `planning/rules.py` applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.conditions import Condition, holds, read_conditions
+from sparkfleet.knowledge.entries import Data, Date, Sources, entries, frozen, packaged, parse
+from sparkfleet.knowledge.situation import Situation
+from sparkfleet.knowledge.versions import Truth, every, some
+from sparkfleet.values import Value
+
+FILE = "rules.yaml"
+
+Severity = Literal["garbage", "fails", "slow", "limits"]
+Blast = Literal["request", "engine", "host", "cluster"]
+Confidence = Literal["vendor", "multi", "single", "conjecture"]
+Metric = Literal["decode_tps", "prefill_tps", "ttft"]
+
+SEVERITIES: tuple[Severity, ...] = ("garbage", "fails", "slow", "limits")
+"""Worst first: wrong answers are worse than none."""
+
+
+def _pairs(value: object) -> object:
+    return tuple(value.items()) if isinstance(value, Mapping) else value
+
+
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
+Lines = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class Reject(Value):
+    """The candidate is not taken."""
+
+    do: Literal["reject"]
+
+
+class Penalise(Value):
+    """The candidate is worth less. Without a factor the speed model already knows, and the rule explains."""
+
+    do: Literal["penalise"]
+    factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """What the speed is multiplied by (a TTFT is divided by it)."""
+    metric: Metric = "decode_tps"
+
+
+class Limits(Value):
+    """Largest values that work."""
+
+    memory_fraction: float | None = None
+    context: int | None = None
+    """Tokens of prompt and completion."""
+    prompt_tokens: int | None = None
+    concurrency: int | None = None
+    batch_tokens: int | None = None
+    """Tokens of one prefill step."""
+    speculation_tokens: int | None = None
+
+
+class Require(Value):
+    """The candidate is taken with something added to it."""
+
+    do: Literal["require"]
+    flags: Lines = ()
+    """`--name` or `--name=value`; replaces a flag of that name."""
+    env: Pairs = ()
+    speculative: Pairs = ()
+    """Keys of vLLM's speculative config."""
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Require:
+        if self.model_fields_set == {"do"}:
+            raise ValueError("expected flags, env, speculative or limits")
+        return self
+
+
+class Warn(Value):
+    """The candidate is taken and the user is told."""
+
+    do: Literal["warn"]
+
+
+class Doctor(Value):
+    """Nothing a planner could decide: a check of nodes, links or of a launch that is about to happen."""
+
+    do: Literal["doctor"]
+
+
+Action = Annotated[Reject | Penalise | Require | Warn | Doctor, Field(discriminator="do")]
+
+
+class Remedy(Value):
+    """What a person can do about it."""
+
+    flags: Lines = ()
+    env: Pairs = ()
+    version: str = ""
+    image: str = ""
+    alternative: str = ""
+    steps: Lines = ()
+    check: str = ""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Remedy:
+        if not self.model_fields_set:
+            raise ValueError("expected at least one remedy")
+        return self
+
+
+def _situations(value: object) -> object:
+    return (value,) if isinstance(value, Mapping) else value
+
+
+Situations = Annotated[tuple[Situation, ...], BeforeValidator(_situations), Field(min_length=1)]
+
+
+class Example(Value):
+    """Situations in which the rule must fire, and such in which it must stay silent. A test holds it to them."""
+
+    fires: Situations
+    silent: Situations
+
+
+def _conditions(value: object) -> object:
+    return value if isinstance(value, tuple) else read_conditions(value)
+
+
+def _alternatives(value: object) -> object:
+    items = value if isinstance(value, tuple) else (value,)
+    return tuple(item if isinstance(item, tuple) else read_conditions(item) for item in items)
+
+
+class Rule(Value):
+    """Something known about a combination."""
+
+    id: Annotated[str, Field(pattern=r"[a-z0-9]+(-[a-z0-9]+)*")]
+    issue: str = ""
+    """The known issue it is a part of, where that became several rules."""
+    title: str
+    symptom: str
+    """What one sees."""
+    when: Annotated[tuple[Condition, ...], BeforeValidator(_conditions)]
+    unless: Annotated[tuple[tuple[Condition, ...], ...], BeforeValidator(_alternatives)] = ()
+    """Known to be fine: the rule stays silent where all conditions of one of these hold."""
+    then: Action
+    severity: Severity
+    blast: Blast
+    confidence: Confidence
+    remedy: Remedy
+    against: str = ""
+    """Evidence that says otherwise, with its versions."""
+    sources: Sources
+    date: Date
+    example: Example
+
+    @property
+    def issue_id(self) -> str:
+        """The known issue that this rule comes from."""
+        return self.issue or self.id
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The facts it depends on."""
+        conditions = (*self.when, *(one for group in self.unless for one in group))
+        return tuple(dict.fromkeys(condition.fact for condition in conditions))
+
+    def applies(self, situation: Situation) -> Truth:
+        """Does it fire here? NO on a CPU unless the rule itself asks about the device: all of this is about GB10."""
+        if situation.device == "cpu" and "device" not in self.asks:
+            return Truth.NO
+        found = holds(self.when, situation)
+        if found is Truth.NO or not self.unless:
+            return found
+        return every((found, some(holds(group, situation) for group in self.unless).opposite))
+
+
+class Book(Value):
+    """Everything in `rules.yaml`."""
+
+    rules: tuple[Rule, ...]
+    not_rules: tuple[tuple[str, str], ...]
+    """Known issues that did not become rules, each with the reason."""
+
+
+def read_book(text: str, name: str = FILE) -> Book:
+    """The rules in `text`, sources written out.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, rule and field.
+    """
+    data = parse(name, text, frozenset({"sources", "rules", "not_rules"}))
+    cited = _texts(name, data, "sources")
+    rules = entries(name, "rules", data["rules"], Rule)
+    left_out = _texts(name, data, "not_rules")
+    for rule in rules:
+        if rule.issue_id in left_out:
+            raise SpecError(f"knowledge/{name}: {rule.id}: stands under rules and under not_rules")
+    return Book(
+        rules=tuple(_cite(name, rule, cited) for rule in rules),
+        not_rules=tuple(left_out.items()),
+    )
+
+
+def _texts(name: str, data: Data, section: str) -> dict[str, str]:
+    found = frozen(data[section])
+    if not isinstance(found, dict) or not all(isinstance(text, str) and text for text in found.values()):
+        raise SpecError(f"knowledge/{name}: {section}: expected a mapping of names to texts")
+    return found
+
+
+def _cite(name: str, rule: Rule, cited: Mapping[str, str]) -> Rule:
+    for source in rule.sources:
+        if source not in cited and "/" not in source:
+            raise SpecError(f"knowledge/{name}: {rule.id}: sources: {source} is neither an address nor listed in sources")
+    return rule.model_copy(update={"sources": tuple(cited.get(source, source) for source in rule.sources)})
+
+
+@cache
+def load_book() -> Book:
+    """The packaged rules and what was left out.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_book(packaged(FILE))
+
+
+def load_rules() -> tuple[Rule, ...]:
+    """All packaged rules, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return load_book().rules
+
+
+@cache
+def planning_rules() -> tuple[Rule, ...]:
+    """The rules that a planner judges candidates by."""
+    return tuple(rule for rule in load_rules() if not isinstance(rule.then, Doctor))
+
+
+@cache
+def doctor_rules() -> tuple[Rule, ...]:
+    """The rules that node, link and launch checks ask; `rule.asks` names the facts they need."""
+    return tuple(rule for rule in load_rules() if isinstance(rule.then, Doctor))

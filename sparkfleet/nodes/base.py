@@ -1,0 +1,48 @@
+"""How a node is reached: one small protocol, `Channel`, with `local`, `ssh` and `fake` beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sparkfleet.values import Value
+
+
+class Completed(Value):
+    """A command that ran to its end. `exit_code` is negative when a signal ended it, as in `subprocess`."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Channel(Protocol):
+    """Runs commands and moves small files on one node. Commands are argv, never strings."""
+
+    node: str
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+    ) -> Completed:
+        """Run `argv` to its end; a non-zero exit is a value, not an exception.
+
+        `env` is set on top of the node's own environment. Cancelling, or `timeout_s`, kills the whole process group.
+
+        Raises:
+            NodeError: the node cannot be reached, the program does not exist, or the time ran out.
+        """
+        ...
+
+    async def read(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        """At most `limit` bytes of a file from `offset`. Raises NodeError where it cannot be read."""
+        ...
+
+    async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """Replace a small file atomically, with `mode`. Its directory is made (0700) where it is missing."""
+        ...

@@ -1,0 +1,177 @@
+"""The node that this process runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sparkfleet.errors import NodeError
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.files import write_atomically
+
+OUTPUT_BYTES = 8 << 20
+"""Kept of stdout and of stderr each; the rest is read and dropped."""
+_DRAIN_S = 1.0
+"""How long a background child may hold the output open after its parent has ended."""
+_KILL_S = 5.0
+"""How long a killed child is waited for; it may hang in the kernel."""
+
+
+class LocalChannel:
+    """Runs commands as children of this process, each in a session of its own, never through a shell."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+    ) -> Completed:
+        """See `Channel.run`. Of stdout and stderr the first 8 MiB are kept; what is not UTF-8 is replaced."""
+        return await execute(argv, env={**os.environ, **(env or {})}, stdin=stdin, timeout_s=timeout_s)
+
+    async def read(self, path: str, *, limit: int = 1 << 20) -> bytes:
+        """See `Channel.read`."""
+        try:
+            return await asyncio.to_thread(_read, path, limit)
+        except (OSError, ValueError) as error:
+            raise NodeError(f"{path} cannot be read on {self.node}: {error}") from error
+
+    async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """See `Channel.write`. Raises NodeError where it cannot be written."""
+        try:
+            await asyncio.to_thread(write_atomically, Path(path), content, mode=mode)
+        except (OSError, ValueError) as error:
+            raise NodeError(f"{path} cannot be written on {self.node}: {error}") from error
+
+
+async def execute(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    timeout_s: float = 60.0,
+    pass_fds: Sequence[int] = (),
+) -> Completed:
+    """Run a child to its end with exactly `env`. Cancelling, or `timeout_s`, kills its process group.
+
+    Raises:
+        NodeError: it cannot be started, or the time ran out.
+    """
+    child = await _start(argv, env, pass_fds)
+    try:
+        child.feed(stdin)
+        async with asyncio.timeout(timeout_s):
+            await child.exited.wait()
+        return await child.completed(argv)
+    except TimeoutError:
+        raise NodeError(
+            f"{argv[0]} did not end within {timeout_s:g} s",
+            means="It was killed, with everything in its process group.",
+        ) from None
+    finally:
+        await child.end()
+
+
+async def _start(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> _Child:
+    if not argv:
+        raise NodeError("there is nothing to run: the command is empty")
+    loop = asyncio.get_running_loop()
+    try:
+        _, child = await loop.subprocess_exec(
+            _Child, *argv, env=env, start_new_session=True, pass_fds=tuple(pass_fds)
+        )
+    except FileNotFoundError as error:
+        raise NodeError(
+            f"{argv[0]} was not found", do="install it, or put its directory into PATH"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise NodeError(f"{argv[0]} cannot be run: {error}") from error
+    return child
+
+
+class _Child(asyncio.SubprocessProtocol):
+    """A running child. Not `asyncio.subprocess.Process`: some versions of its `wait` wait for the pipes, too."""
+
+    def __init__(self) -> None:
+        self.exited = asyncio.Event()
+        self._outputs = {1: _Output(), 2: _Output()}
+        self._open = set(self._outputs)
+        self._silent = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._outputs[fd].add(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        if not self._open:
+            self._silent.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
+
+    def feed(self, content: bytes) -> None:
+        """Give it its stdin, as far as it wants to read it."""
+        pipe = self._transport.get_pipe_transport(0)
+        assert isinstance(pipe, asyncio.WriteTransport)
+        if content:
+            pipe.write(content)
+        pipe.write_eof()
+
+    async def completed(self, argv: Sequence[str]) -> Completed:
+        """What it said and how it ended, once it has exited."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._silent.wait(), _DRAIN_S)
+        exit_code = self._transport.get_returncode()
+        assert exit_code is not None
+        stdout, stderr = (output.text() for output in self._outputs.values())
+        return Completed(argv=tuple(argv), exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+    async def end(self) -> None:
+        """Leave nothing behind: no pipe, and where it has not exited, no process of its group."""
+        if not self.exited.is_set():
+            with suppress(ProcessLookupError):
+                os.killpg(self._transport.get_pid(), signal.SIGKILL)
+        self._transport.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), _KILL_S)
+
+
+class _Output:
+    """The first `OUTPUT_BYTES` of a stream, and how much came after them."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = OUTPUT_BYTES - len(self._kept)
+        self._kept += data[:room]
+        self._dropped += max(len(data) - room, 0)
+
+    def text(self) -> str:
+        text = self._kept.decode(errors="replace")
+        return f"{text}\n[cut: {self._dropped} more bytes]" if self._dropped else text
+
+
+def _read(path: str, limit: int) -> bytes:
+    # O_NONBLOCK: a FIFO nobody writes to is empty, not endless.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        return file.read(limit)

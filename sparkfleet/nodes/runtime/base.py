@@ -1,0 +1,137 @@
+"""How one rank is run on a node: `process` (a supervised process group), later `container`, and `fake`."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Protocol
+
+from sparkfleet.values import Value
+
+
+class RankId(Value):
+    """What a rank is, in words that survive restarts: `<fleet>/<deployment>/g<generation>/<replica>/<rank>`."""
+
+    fleet: str
+    deployment: str
+    generation: int
+    replica: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.fleet}/{self.deployment}/g{self.generation}/{self.replica}/{self.rank}"
+
+    @property
+    def slug(self) -> str:
+        """The same, safe as a file name."""
+        return str(self).replace("/", "_")
+
+
+class RankSpec(Value):
+    """Everything needed to run one rank.
+
+    `secret_env` is never printed, logged or kept: it is handed over in a 0600 file that is removed once it was read, and
+    where the engine prints one of its values (of eight characters or more), the log has `***` instead.
+    """
+
+    id: RankId
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str], ...] = ()
+    prepare: tuple[str, ...] = ()
+    """A command that must succeed before `argv` starts, e.g. building a checkpoint; () for none."""
+    log_path: str
+    host: str = "127.0.0.1"
+    port: int
+    lease_s: float = 30.0
+    """The rank ends by itself when nobody has owned it for this long."""
+    grace_s: float = 10.0
+    """Between SIGTERM and SIGKILL of the whole process group when it is stopped."""
+
+    @property
+    def digest(self) -> str:
+        """Same digest, same command: a running rank with it may be adopted instead of started again.
+
+        The port does not count, neither as `port` nor as a word of its own in `argv` or `env`. Secrets do.
+        """
+        told = self.model_dump_json(exclude={"port"}).replace(f'"{self.port}"', '"{port}"')
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+class Phase(StrEnum):
+    """Where a rank is in its life."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+
+
+class RankStatus(Value):
+    """What a rank's supervisor says of it. Times are Unix seconds."""
+
+    id: RankId
+    digest: str
+    phase: Phase
+    port: int
+    pid: int | None = None
+    """The engine's own process, None before it is started."""
+    started_at: float
+    exit_code: int | None = None
+    """Of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED."""
+    reason: str = ""
+    owned: bool = False
+
+
+class Rank(Protocol):
+    """A rank that this process owns: while the object is open, the rank's lease holds."""
+
+    async def status(self) -> RankStatus:
+        """Ask now. Raises NodeError where the supervisor is gone."""
+        ...
+
+    async def wait(self) -> RankStatus:
+        """Return when the rank has exited, whatever the code, or its supervisor is gone (then phase is EXITED too).
+
+        Nothing of the rank is left by then: what outlived the engine had a second, or `grace_s`, to end.
+        """
+        ...
+
+    async def stop(self) -> RankStatus:
+        """TERM, grace, KILL of everything the rank started; returns when nothing of it is left."""
+        ...
+
+    async def close(self) -> None:
+        """Let go without stopping: the lease starts to run."""
+        ...
+
+
+class Runtime(Protocol):
+    """Start, adopt, find and sweep ranks on one node."""
+
+    async def start(self, spec: RankSpec) -> RankStatus:
+        """Start a supervisor for the rank and return at once, nobody owning it yet.
+
+        Idempotent: a live supervisor for the same id and digest is left alone and its status returned.
+        Raises NodeError if the same id runs with another digest, or the supervisor does not come up.
+        """
+        ...
+
+    async def own(self, id_: RankId) -> Rank | None:
+        """Take the lease of a running rank, or None when there is none, it is being stopped, or somebody else owns it.
+
+        A rank that ended by itself moments ago, unowned, is given too: its `wait` says at once how it ended.
+        """
+        ...
+
+    async def post_mortem(self, id_: RankId) -> RankStatus | None:
+        """How the last run of a rank ended; None where there was none, or it was swept since."""
+        ...
+
+    async def list(self) -> tuple[RankStatus, ...]:
+        """All ranks of this fleet whose supervisor lives on this node."""
+        ...
+
+    async def sweep(self, keep: frozenset[RankId]) -> tuple[str, ...]:
+        """Kill every process on the node that carries this fleet's rank label and is not in `keep`; says what it killed."""
+        ...

@@ -1,0 +1,1 @@
+"""What is seen: metrics, and where Prometheus finds them."""

@@ -1,0 +1,1 @@
+"""What to do: pure decisions, each with its reasons."""

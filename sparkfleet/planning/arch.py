@@ -1,0 +1,405 @@
+"""What of a checkpoint matters to memory and speed: parameters and bits by part, layers by kind, KV and state sizes.
+
+An `Arch` is built from a `config.json`-like mapping (`from_config`) or, where nothing better is known, from
+parameter counts alone (`from_counts`); `quantised` gives every part its bits. All pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from sparkfleet.values import Value
+
+PartKind = Literal["embedding", "head", "attention", "mlp", "experts", "shared", "vision", "mtp"]
+
+Config = Mapping[str, object]
+_Bits = Callable[["Part"], float]
+
+BF16_BITS = 16.0
+
+
+class Part(Value):
+    """One kind of weights. `params` counts all of it, `active` what one token passes through."""
+
+    kind: PartKind
+    params: float
+    active: float
+    bits: float = BF16_BITS
+    """Bits per parameter as stored, scales included."""
+
+    @property
+    def bytes(self) -> float:
+        """Size on disk and in memory, bytes."""
+        return self.params * self.bits / 8
+
+
+class Layers(Value):
+    """How many layers of each kind, and what they keep per token and per sequence."""
+
+    full: int = 0
+    sliding: int = 0
+    linear: int = 0
+    """Linear attention, GDN, KDA, Mamba: a state per sequence instead of KV per token."""
+    moe: int = 0
+    mlp: int = 0
+    window: int = 0
+    """Tokens that a sliding layer keeps."""
+    kv_elements: float = 0.0
+    """Cached elements per token, summed over the full layers."""
+    sliding_elements: float = 0.0
+    """Cached elements per token, summed over the sliding layers."""
+    state_bytes: float = 0.0
+    """Recurrent state per sequence, summed over the linear layers, bytes."""
+    kv_heads: int = 1
+    """How far KV can be split by tensor parallelism; 1 for a latent (MLA) cache, which every rank keeps whole."""
+    head_flops: float = 0.0
+    """FLOPs per query token and context token, summed over the full layers."""
+    window_flops: float = 0.0
+    """The same for the sliding layers, for context inside the window."""
+
+    @property
+    def blocks(self) -> int:
+        """Layers that mix tokens: as many as there are all-reduces after attention."""
+        return self.full + self.sliding + self.linear
+
+    @property
+    def mixers(self) -> int:
+        """Layers that mix channels: as many as there are all-reduces after an MLP or the experts."""
+        return self.moe + self.mlp
+
+
+class Arch(Value):
+    """A checkpoint as memory and speed see it."""
+
+    name: str
+    family: str
+    """Checkpoints of one family have equal shapes: "qwen3.5-27b" covers its FP8, NVFP4 and fine-tuned siblings."""
+    hidden: int
+    vocab: int
+    parts: tuple[Part, ...]
+    layers: Layers
+    experts: int = 0
+    top_k: int = 0
+    mtp_layers: int = 0
+    vision: bool = False
+    basis: str = "config"
+    """Where the shapes come from, e.g. "config.json" or "parameter counts"."""
+
+    def part(self, kind: PartKind) -> Part | None:
+        """The part of that kind, or None."""
+        return next((part for part in self.parts if part.kind == kind), None)
+
+    @property
+    def params(self) -> float:
+        """Parameters in all."""
+        return sum(part.params for part in self.parts)
+
+    @property
+    def active(self) -> float:
+        """Parameters that one token passes through."""
+        return sum(part.active for part in self.parts)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all weights."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def moe(self) -> bool:
+        """Has routed experts."""
+        return self.experts > 0
+
+    @property
+    def kind(self) -> str:
+        """Class of architecture for factors: dense or moe, and whether its attention is hybrid, sliding or latent."""
+        mixing = "moe" if self.moe else "dense"
+        if self.layers.linear:
+            return f"{mixing}-hybrid"
+        return f"{mixing}-sliding" if self.layers.sliding else mixing
+
+    def quantised(self, bits: Mapping[PartKind, float], total_bytes: float | None = None) -> Arch:
+        """The same shapes with `bits` per part.
+
+        `total_bytes` is the size of the weights where it is known: what the routed experts (or the MLPs of a dense
+        model) leave over tells how the attention and the rest are stored, which no label says.
+        """
+        parts = tuple(part.model_copy(update={"bits": bits.get(part.kind, part.bits)}) for part in self.parts)
+        if total_bytes is not None:
+            parts = _fit_bits(parts, total_bytes)
+        return self.model_copy(update={"parts": parts})
+
+
+def _fit_bits(parts: tuple[Part, ...], total_bytes: float) -> tuple[Part, ...]:
+    """Change the bits of attention and shared parts (then of everything linear) so that the sum is `total_bytes`."""
+    soft = {"attention", "shared"}
+    known = sum(part.bytes for part in parts if part.kind not in soft)
+    params = sum(part.params for part in parts if part.kind in soft)
+    if params > 0:
+        bits = 8 * (total_bytes - known) / params
+        if 3.0 <= bits <= BF16_BITS + 0.5:
+            return _with_bits(parts, soft, lambda _: bits)
+    linear = soft | {"mlp", "experts"}
+    fixed = sum(part.bytes for part in parts if part.kind not in linear)
+    scale = (total_bytes - fixed) / max(1.0, sum(part.bytes for part in parts if part.kind in linear))
+    if 0.6 <= scale <= 1.6:
+        return _with_bits(parts, linear, lambda part: min(BF16_BITS, part.bits * scale))
+    return parts
+
+
+def _with_bits(parts: tuple[Part, ...], kinds: set[str], bits: _Bits) -> tuple[Part, ...]:
+    return tuple(
+        part.model_copy(update={"bits": bits(part)}) if part.kind in kinds else part for part in parts
+    )
+
+
+def from_config(name: str, config: Config, *, family: str = "") -> Arch | None:
+    """Shapes from a `config.json` (text part) or the research form of it; None where it says too little.
+
+    Weights are bf16 until `quantised`. Formulas follow the public model definitions of each architecture; what a
+    config leaves out but states as `params_total_b` / `params_active_b` goes to the experts and to the attention.
+    """
+    if not _int(config, "hidden_size") or not _int(config, "num_hidden_layers"):
+        return _from_stated(name, config, family)
+    hidden, vocab = _int(config, "hidden_size"), _int(config, "vocab_size") or 150_000
+    layers = _layers(config)
+    parts = [Part(kind="embedding", params=hidden * vocab, active=0.0)]
+    parts.append(Part(kind="head", params=0.0 if config.get("tie_word_embeddings") else hidden * vocab,
+                      active=float(hidden * vocab)))
+    attention = _attention_params(config)
+    parts.append(Part(kind="attention", params=attention, active=attention))
+    parts += _mixer_parts(config, layers)
+    experts = _int(config, "num_experts")
+    arch = Arch(
+        name=name, family=family or name, hidden=hidden, vocab=vocab, layers=layers, parts=tuple(parts),
+        experts=experts, top_k=_int(config, "num_experts_per_tok"),
+        mtp_layers=_int(config, "num_nextn_predict_layers") or _int(config, "mtp_num_hidden_layers"),
+        basis="config.json",
+    )
+    return _stated(arch, _float(config, "params_total_b"), _float(config, "params_active_b"))
+
+
+def from_counts(name: str, total_b: float, active_b: float, *, family: str = "", notes: str = "") -> Arch:
+    """Shapes from parameter counts (billions) alone, by the proportions that models of that size have.
+
+    A dense 8B has 4096 × 34 layers, a 30B-A3B MoE 2048 × 48: width grows with the cube root of the active
+    parameters, depth with the rest. `notes` may say "sliding", "gdn", "mamba", "mla" as benchmarks do.
+    """
+    moe = active_b < 0.8 * total_b
+    scale = math.sqrt(total_b * active_b) if moe else total_b
+    hidden = int(64 * round((4096 * (scale / 8) ** 0.36) / 64)) if not moe else int(64 * round(2048 * (scale / 9.5) ** 0.4 / 64))
+    blocks = max(8, round(34 * (scale / 8) ** 0.27))
+    vocab = 150_000
+    head = hidden * vocab
+    attention = (0.25 if not moe else 0.35) * max(1e8, active_b * 1e9 - head)
+    routed = max(1e8, active_b * 1e9 - head - attention)
+    hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
+    full = max(1, round(blocks / 4)) if hybrid else blocks
+    sliding = round(full * 0.8) if "sliding" in notes else 0
+    kv_heads, width = (1, 576) if "mla" in notes or "csa" in notes else (8, 2 * 128 * (4 if moe else 8))
+    layers = Layers(
+        full=full - sliding, sliding=sliding, linear=blocks - full, moe=blocks if moe else 0,
+        mlp=0 if moe else blocks, window=1024 if sliding else 0, kv_elements=float((full - sliding) * width),
+        sliding_elements=float(sliding * width), state_bytes=(blocks - full) * hidden * 512.0,
+        kv_heads=kv_heads, head_flops=4.0 * hidden * (full - sliding),
+        window_flops=4.0 * hidden * sliding,
+    )
+    parts = (
+        Part(kind="embedding", params=float(head), active=0.0),
+        Part(kind="head", params=float(head) if total_b > 4 else 0.0, active=float(head)),
+        Part(kind="attention", params=attention, active=attention),
+        Part(kind="experts", params=max(routed, total_b * 1e9 - 2 * head - attention), active=routed)
+        if moe
+        else Part(kind="mlp", params=routed, active=routed),
+    )
+    return Arch(name=name, family=family or name, hidden=hidden, vocab=vocab, parts=parts, layers=layers,
+                experts=128 if moe else 0, top_k=max(1, round(128 * routed / parts[3].params)) if moe else 0,
+                basis="parameter counts")
+
+
+def _from_stated(name: str, config: Config, family: str) -> Arch | None:
+    total, active = _float(config, "params_total_b"), _float(config, "params_active_b")
+    if not total:
+        return None
+    return from_counts(name, total, active or total, family=family, notes=str(config.get("attention", "")))
+
+
+def _stated(arch: Arch, total_b: float, active_b: float) -> Arch:
+    """Move what the shapes do not explain of the stated counts to the experts (total) and the attention (active)."""
+    parts = {part.kind: part for part in arch.parts}
+    attention = parts["attention"]
+    if active_b and abs(active_b * 1e9 - arch.active) > 0.1 * arch.active:
+        more = max(active_b * 1e9 - arch.active, -0.7 * attention.params)
+        size = attention.params + more
+        parts["attention"] = attention.model_copy(update={"params": size, "active": size})
+    kind: PartKind = "experts" if "experts" in parts else "mlp"
+    if total_b and kind in parts:
+        more = total_b * 1e9 - sum(part.params for part in parts.values())
+        if abs(more) > 0.03 * total_b * 1e9 and parts[kind].params + more > 0:
+            size = parts[kind].params + more
+            update = {"params": size} if kind == "experts" else {"params": size, "active": size}
+            parts[kind] = parts[kind].model_copy(update=update)
+    return arch.model_copy(update={"parts": tuple(parts.values())})
+
+
+def _counts(config: Config, key: str) -> dict[str, int]:
+    value = config.get(key)
+    return {str(k): int(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _int(config: Config, key: str) -> int:
+    value = config.get(key)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+
+def _float(config: Config, key: str) -> float:
+    value = config.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+_KINDS = {
+    "full_attention": "full", "full_or_sparse_attention": "full", "attention(*)": "full", "attention": "full",
+    "sliding_attention": "sliding", "linear_attention": "linear", "mamba2(M)": "linear", "mamba": "linear",
+    "moe(E)": "moe", "moe": "moe", "mlp(-)": "mlp",
+}
+
+
+def _layer_counts(config: Config) -> dict[str, int]:
+    """Layers by kind: full, sliding, linear, moe, mlp."""
+    total = _int(config, "num_hidden_layers")
+    found = dict.fromkeys(("full", "sliding", "linear", "moe", "mlp"), 0)
+    for kind, n in _counts(config, "layer_type_counts").items():
+        found[_KINDS.get(kind, "full")] += n
+    pattern = _counts(config, "hybrid_layer_pattern_counts")
+    if pattern:
+        found["full"], found["sliding"] = pattern.get("0", 0), pattern.get("1", 0)
+    if isinstance(config.get("linear_attn"), Mapping):
+        found["full"] = -(-total // 4)
+        found["linear"] = total - found["full"]
+    if not found["full"] + found["sliding"] + found["linear"]:
+        every = _int(config, "full_attention_interval")
+        found["full"] = total // every if every else total
+        found["linear"] = total - found["full"]
+    if not found["moe"] + found["mlp"]:
+        dense = _int(config, "first_k_dense_replace") + _counts(config, "moe_layer_freq_counts").get("0", 0)
+        dense = min(dense, 3) if _int(config, "num_experts") else total
+        found["moe"], found["mlp"] = total - dense, dense
+    return found
+
+
+def _layers(config: Config) -> Layers:
+    n = _layer_counts(config)
+    heads, dim = _int(config, "num_attention_heads"), _head_dim(config)
+    kv_heads = _int(config, "num_key_value_heads") or heads
+    ratios = _counts(config, "compress_ratios_counts")
+    per_layer, split, width = 2.0 * kv_heads * dim, kv_heads, heads * dim
+    if ratios:  # DeepSeek V4: one latent of head_dim per 4 or 128 tokens, and an index key beside it
+        entry = _int(config, "head_dim") + _int(config, "index_head_dim")
+        per_layer = entry * sum(c / int(r) for r, c in ratios.items() if r != "0") / max(1, sum(ratios.values()))
+        split, width = 1, _int(config, "index_n_heads") * _int(config, "index_head_dim")
+    elif _int(config, "kv_lora_rank") or str(config.get("attention", "")).startswith(("DSA", "mla")):
+        per_layer = (_int(config, "kv_lora_rank") or 512) + (_int(config, "qk_rope_head_dim") or 64)
+        split = 1
+        if _int(config, "index_topk"):
+            per_layer += _int(config, "index_head_dim") / 2
+            width = _int(config, "index_n_heads") * _int(config, "index_head_dim")
+    glob = _int(config, "num_global_key_value_heads")
+    full_layer = 2.0 * glob * _int(config, "global_head_dim") if glob else per_layer
+    return Layers(
+        full=n["full"], sliding=n["sliding"], linear=n["linear"], moe=n["moe"], mlp=n["mlp"],
+        window=_int(config, "sliding_window"), kv_elements=n["full"] * full_layer,
+        sliding_elements=n["sliding"] * per_layer, state_bytes=n["linear"] * _state_bytes(config),
+        kv_heads=max(1, glob or split), head_flops=4.0 * (heads * _int(config, "global_head_dim") if glob else width) * n["full"],
+        window_flops=4.0 * heads * dim * n["sliding"],
+    )
+
+
+def _head_dim(config: Config) -> int:
+    heads = max(1, _int(config, "num_attention_heads"))
+    return _int(config, "head_dim") or _int(config, "qk_head_dim") or _int(config, "hidden_size") // heads
+
+
+def _state_bytes(config: Config) -> float:
+    """Bytes of one linear layer's state per sequence: float32 recurrent state and bf16 convolution window."""
+    kda = config.get("linear_attn")
+    if isinstance(kda, Mapping):
+        return 4.0 * _int(kda, "num_heads") * _int(kda, "head_dim") ** 2
+    if _int(config, "mamba_num_heads"):
+        inner = _int(config, "mamba_num_heads") * _int(config, "mamba_head_dim")
+        return inner * (4.0 * _int(config, "ssm_state_size") + 2.0 * _int(config, "conv_kernel"))
+    keys = _int(config, "linear_num_key_heads") * _int(config, "linear_key_head_dim")
+    values = _int(config, "linear_num_value_heads") * _int(config, "linear_value_head_dim")
+    if not values:
+        return 4.0 * 128 * _int(config, "hidden_size")
+    return 4.0 * values * _int(config, "linear_key_head_dim") + 8.0 * (2 * keys + values)
+
+
+def _attention_params(config: Config) -> float:
+    n = _layer_counts(config)
+    sliding = _softmax_params(config, glob=False)
+    full = _softmax_params(config, glob=True)
+    return n["full"] * full + n["sliding"] * sliding + n["linear"] * _linear_params(config)
+
+
+def _softmax_params(config: Config, *, glob: bool) -> float:
+    hidden, heads, dim = _int(config, "hidden_size"), _int(config, "num_attention_heads"), _head_dim(config)
+    kv_heads = _int(config, "num_key_value_heads") or heads
+    if glob and _int(config, "num_global_key_value_heads"):
+        kv_heads, dim = _int(config, "num_global_key_value_heads"), _int(config, "global_head_dim")
+        return float(hidden * (2 * heads * dim + kv_heads * dim))  # keys and values are shared
+    if _counts(config, "compress_ratios_counts"):
+        q, o = _int(config, "q_lora_rank"), _int(config, "o_lora_rank")
+        groups = max(1, heads * dim // 4096)
+        return float(hidden * q + q * heads * dim + hidden * 2 * dim + heads * dim * o + o * groups * hidden)
+    if _int(config, "kv_lora_rank"):
+        return _mla_params(config)
+    gate = 2 if _int(config, "full_attention_interval") or _int(config, "linear_num_value_heads") else 1
+    return float(hidden * dim * ((gate + 1) * heads + 2 * kv_heads))
+
+
+def _mla_params(config: Config) -> float:
+    hidden, heads = _int(config, "hidden_size"), _int(config, "num_attention_heads")
+    rank, q = _int(config, "kv_lora_rank"), _int(config, "q_lora_rank")
+    rope = _int(config, "qk_rope_head_dim") or 64
+    nope, value = _int(config, "qk_nope_head_dim") or 128, _int(config, "v_head_dim") or 128
+    queries = hidden * q + q * heads * (nope + rope) if q else hidden * heads * (nope + rope)
+    index = _int(config, "index_n_heads") * _int(config, "index_head_dim") * (q or hidden)
+    return float(queries + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden + index)
+
+
+def _linear_params(config: Config) -> float:
+    hidden = _int(config, "hidden_size")
+    kda = config.get("linear_attn")
+    if isinstance(kda, Mapping):
+        return 4.5 * hidden * _int(kda, "num_heads") * _int(kda, "head_dim")
+    if _int(config, "mamba_num_heads"):
+        inner = _int(config, "mamba_num_heads") * _int(config, "mamba_head_dim")
+        groups = 2 * _int(config, "n_groups") * _int(config, "ssm_state_size")
+        return float(hidden * (3 * inner + groups + _int(config, "mamba_num_heads")))
+    keys = _int(config, "linear_num_key_heads") * _int(config, "linear_key_head_dim")
+    values = _int(config, "linear_num_value_heads") * _int(config, "linear_value_head_dim")
+    return float(hidden * (2 * keys + 3 * values)) if values else 4.0 * hidden * hidden
+
+
+def _mixer_parts(config: Config, layers: Layers) -> list[Part]:
+    hidden, inner = _int(config, "hidden_size"), _int(config, "intermediate_size")
+    experts, top_k = _int(config, "num_experts"), _int(config, "num_experts_per_tok")
+    matrices = 2 if config.get("model_type") == "nemotron_h" or _int(config, "mamba_num_heads") else 3
+    if not experts:
+        size = float(matrices * hidden * inner * layers.mlp)
+        return [Part(kind="mlp", params=size, active=size)]
+    width = _int(config, "moe_intermediate_size") or inner
+    one = matrices * (_int(config, "moe_latent_size") or hidden) * width * layers.moe
+    latent = 2 * hidden * _int(config, "moe_latent_size") * layers.moe
+    shared = _int(config, "moe_shared_expert_intermediate_size") or _int(config, "shared_expert_intermediate_size")
+    shared = shared or _int(config, "n_shared_experts") * width
+    if config.get("model_type") == "gemma4_text":
+        shared = inner  # a dense MLP runs beside the experts
+    beside = float(matrices * hidden * shared * layers.moe + latent + hidden * experts * layers.moe)
+    parts = [
+        Part(kind="experts", params=float(one * experts), active=float(one * top_k)),
+        Part(kind="shared", params=beside, active=beside),
+    ]
+    dense = float(matrices * hidden * inner * layers.mlp)
+    return [*parts, Part(kind="mlp", params=dense, active=dense)] if dense else parts

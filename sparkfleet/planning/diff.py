@@ -1,0 +1,63 @@
+"""What a plan would change against what is wanted now. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.spec.deployment import Deployment
+from sparkfleet.values import Value
+
+Verb = Literal["start", "change", "keep"]
+
+
+class Change(Value):
+    """One line of a diff: what happens to a deployment, and which fields make it so."""
+
+    verb: Verb
+    name: str
+    fields: tuple[str, ...] = ()
+    """`field: before → after`, for `change`."""
+
+
+def compare(
+    spec: Deployment, plan: DeploymentPlan, before: tuple[Deployment, DeploymentPlan] | None
+) -> Change:
+    """What applying (`spec`, `plan`) does where `before` is wanted now.
+
+    Predictions and reasons may differ without a change: only what is launched counts.
+    """
+    if before is None:
+        return Change(verb="start", name=spec.name)
+    old_spec, old_plan = before
+    fields = (
+        *_differences("", old_spec.model_dump(), spec.model_dump()),
+        *_differences("plan.", _launched(old_plan), _launched(plan)),
+    )
+    return Change(verb="change" if fields else "keep", name=spec.name, fields=fields)
+
+
+def same_launch(one: DeploymentPlan, other: DeploymentPlan) -> bool:
+    """Whether two plans start the same groups."""
+    return _launched(one) == _launched(other)
+
+
+def _launched(plan: DeploymentPlan) -> dict[str, object]:
+    chosen = [group.choice.candidate.model_dump() for group in plan.groups]
+    return {"groups": len(chosen), **(chosen[0] if chosen else {})}
+
+
+def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
+    return tuple(
+        f"{prefix}{name}: {_shown(name, old.get(name))} → {_shown(name, new.get(name))}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    )
+
+
+def _shown(name: str, value: object) -> str:
+    """Values of environment variables may be secrets: only their names are shown."""
+    if name == "env":
+        names = [item[0] if isinstance(item, tuple) else item for item in value or ()]  # type: ignore[attr-defined]
+        return f"({', '.join(map(str, names))})"
+    return "–" if value in (None, (), []) else str(value)

@@ -1,0 +1,215 @@
+"""What a user sees: time to the first token, tok/s of one request and of all of them, with error bands and reasons.
+
+The functions follow one batch of requests: prompts wait for each other's prefill, and while some are prefilled the
+others hardly decode. See `docs/planner.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sparkfleet.knowledge.factors import Effect, Factors, Quantity
+from sparkfleet.planning.acceptance import acceptance, tokens_per_step
+from sparkfleet.planning.calibration import (
+    decode_coefficient,
+    decode_keys,
+    prefill_coefficient,
+    prefill_keys,
+)
+from sparkfleet.planning.plan import Band, Provenance
+from sparkfleet.planning.speed import Costs, Setup, costs, prefill_terms, step_terms
+from sparkfleet.planning.workload import Workload
+from sparkfleet.values import Value
+
+MAX_RUNNING = 256
+"""Requests that run together where nothing else is set (vLLM's `--max-num-seqs`)."""
+
+
+class Term(Value):
+    """One physical term of a time, as explained to a person."""
+
+    name: str
+    seconds: float
+    """As the ceilings say."""
+    coefficient: float
+    """Fitted: how much longer it takes."""
+
+
+class Applied(Value):
+    """One effect that was applied."""
+
+    key: str
+    factor: float
+    """On the time: above 1 is slower."""
+    n: int
+    spread: float
+
+
+class Explained(Value):
+    """A time with everything it was made of."""
+
+    seconds: float
+    terms: tuple[Term, ...]
+    effects: tuple[Applied, ...]
+
+
+class Rates(Value):
+    """What a setup does with a workload."""
+
+    ttft_ms: Band | None
+    """None where the prompt's length is not known."""
+    prefill_tps: Band | None
+    decode_tps_per_request: Band
+    decode_tps_aggregate: Band
+    accepted: float = 1.0
+    """Tokens per step, 1 without speculation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A setup with its costs and the factors that apply to it: answers any workload."""
+
+    setup: Setup
+    cost: Costs
+    factors: Factors
+
+    def prefill_s(self, batch: float, workload: Workload) -> float:
+        """Seconds until `batch` prompts of the workload, started together, are all prefilled."""
+        depth = workload.depth if workload.depth_cached else 0
+        terms = prefill_terms(self.setup, self.cost, batch, workload.prefill, depth)
+        known = self.factors.coefficients["prefill"]
+        total = math.fsum(s * known.get(prefill_coefficient(self.setup, name), 1.0) for name, s in terms.items())
+        return total * math.exp(self._effect("prefill", prefill_keys(self.setup, workload.prompt, batch)))
+
+    def step_s(self, batch: float, context: float) -> float:
+        """Seconds of one decode step of `batch` requests."""
+        width = self.setup.k + 1 if self.setup.method != "none" else 1
+        terms = step_terms(self.setup, self.cost, batch, width, context)
+        known = self.factors.coefficients["decode"]
+        total = math.fsum(s * known.get(decode_coefficient(self.setup, name), 1.0) for name, s in terms.items())
+        return total * math.exp(self._effect("decode", decode_keys(self.setup, batch)))
+
+    def yielded(self, workload: Workload) -> float:
+        """Tokens that one step yields per request."""
+        if self.setup.method == "none":
+            return 1.0
+        return tokens_per_step(acceptance(self.setup, workload.content, self.factors), self.setup.k)
+
+    def _effect(self, quantity: Quantity, keys: tuple[str, ...]) -> float:
+        known = self.factors.effects[quantity]
+        return math.fsum(known[key].log for key in keys if key in known)
+
+
+def model_of(setup: Setup, factors: Factors) -> Model:
+    """The model that answers workloads for a setup."""
+    return Model(setup, costs(setup), factors)
+
+
+def rates(model: Model, workload: Workload) -> Rates:
+    """Predict. Deterministic; about 0.1 ms."""
+    batch = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING))
+    per_token = model.step_s(batch, workload.context) / model.yielded(workload)
+    known = support(model.setup, model.factors)
+    spec = "none" if model.setup.method == "none" else "spec"
+
+    def band(value: float, quantity: str) -> Band:
+        return _band(value, model.factors.bands.get(f"{quantity}/{spec}/{known}", 0.7), model, known)
+
+    if not workload.prefill:
+        alone = band(1 / per_token, "decode")
+        return Rates(ttft_ms=None, prefill_tps=None, decode_tps_per_request=alone,
+                     decode_tps_aggregate=band(batch / per_token, "decode"), accepted=model.yielded(workload))
+    all_s = model.prefill_s(batch, workload)
+    if workload.arrivals_per_s is not None:
+        request, aggregate, ttft = _open_loop(model, workload, all_s / batch)
+    else:
+        request, aggregate = _closed_loop(workload, batch, per_token, all_s)
+        ttft = _first_token(model, workload, batch, per_token)
+    return Rates(
+        ttft_ms=band(1000 * ttft, "prefill"), prefill_tps=band(batch * workload.prefill / all_s, "prefill"),
+        decode_tps_per_request=band(request, "decode"), decode_tps_aggregate=band(aggregate, "decode"),
+        accepted=model.yielded(workload),
+    )
+
+
+def _closed_loop(workload: Workload, batch: float, per_token: float, all_s: float) -> tuple[float, float]:
+    """(tok/s of one request, of all) when a request follows as soon as one ends."""
+    others = all_s * (batch - 1) / batch
+    waits = {"decode": (0.0, 0.0), "burst": (others / 2, others), "served": (others, all_s), "steady": (others, others)}
+    of_one, of_all = waits[workload.window]
+    decode = workload.generate * per_token
+    return workload.generate / (decode + of_one), batch * workload.generate / (decode + of_all)
+
+
+def _first_token(model: Model, workload: Workload, batch: float, per_token: float) -> float:
+    """Mean seconds to the first token: prompts queue for the prefill, and requests beyond the slots for a slot."""
+    mean = model.prefill_s((batch + 1) / 2, workload)
+    waiting = workload.concurrency / batch - 1.0
+    return mean + waiting * (model.prefill_s(1, workload) * batch + workload.generate * per_token) / 2 * 1.0
+
+
+def _open_loop(model: Model, workload: Workload, one_s: float) -> tuple[float, float, float]:
+    """(tok/s of one request, of all, seconds to the first token) when requests arrive at a rate of their own.
+
+    Little's law: as many run as arrive during one request's life; prefills take their share of the time away.
+    """
+    rate, limit = workload.arrivals_per_s or 0.0, float(model.setup.max_running or MAX_RUNNING)
+    busy = min(0.9, rate * one_s)
+    running, per_token = 1.0, 1.0
+    for _ in range(12):
+        per_token = model.step_s(running, workload.context) / model.yielded(workload) / (1 - busy)
+        running = min(limit, max(1.0, (running + rate * workload.generate * per_token) / 2))
+    life = one_s + workload.generate * per_token
+    drained = workload.requests / rate + life
+    aggregate = min(workload.requests * workload.generate / drained, running / per_token)
+    ttft = model.prefill_s(1, workload) * (1 + busy / (2 * (1 - busy)))
+    return 1 / per_token, aggregate, ttft
+
+
+def support(setup: Setup, factors: Factors) -> str:
+    """How much is measured about setups like this one: "known", "family", "kind" or "none"."""
+    known = factors.effects["decode"]
+    keys = decode_keys(setup, 1)
+
+    def n(prefix: str) -> int:
+        key = next((k for k in keys if k.startswith(prefix + "=")), "")
+        return known[key].n if key in known else 0
+
+    if n("family+format+engine") >= 3 and (setup.tp == 1 or n("tp+family") >= 3):
+        return "known"
+    if n("family"):
+        return "family"
+    return "kind" if n("engine+kind") else "none"
+
+
+def _band(value: float, half: float, model: Model, known: str) -> Band:
+    basis, provenance = "modelled from physics", Provenance.MODELLED
+    if known in ("known", "family"):
+        n = _measurements(model)
+        basis, provenance = f"calibrated on {n} measurements", Provenance.CALIBRATED
+    return Band(low=value * math.exp(-half), mid=value, high=value * math.exp(half), provenance=provenance, basis=basis)
+
+
+def _measurements(model: Model) -> int:
+    """How many measurements speak about this family, in this format and on this engine where there are any."""
+    known = model.factors.effects["decode"]
+    keys = {key.partition("=")[0]: key for key in decode_keys(model.setup, 1)}
+    counts = (known.get(keys[level], Effect(log=0, n=0, spread=0)).n for level in ("family+format+engine", "family+format", "family"))
+    return next((n for n in counts if n), 0)
+
+
+def explain_step(model: Model, batch: float, context: float) -> Explained:
+    """One decode step with its terms and the effects applied to it."""
+    width = model.setup.k + 1 if model.setup.method != "none" else 1
+    coefficients, effects = model.factors.coefficients["decode"], model.factors.effects["decode"]
+    terms = tuple(
+        Term(name=name, seconds=s, coefficient=coefficients.get(decode_coefficient(model.setup, name), 1.0))
+        for name, s in step_terms(model.setup, model.cost, batch, width, context).items()
+    )
+    applied = tuple(
+        Applied(key=key, factor=math.exp(e.log), n=e.n, spread=e.spread)
+        for key in decode_keys(model.setup, batch)
+        if (e := effects.get(key)) is not None
+    )
+    return Explained(seconds=model.step_s(batch, context), terms=terms, effects=applied)

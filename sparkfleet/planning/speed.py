@@ -1,0 +1,180 @@
+"""How fast a setup serves a workload: bytes and FLOPs over measured ceilings first, then factors fitted to measurements.
+
+    step      one decode step of B sequences: weights, experts touched, KV, state, launches, all-reduces, draft
+    prefill   n tokens at a depth: matrix products, attention, one pass over the weights per chunk, all-reduces
+    rates     what a user sees: TTFT with its queue, tok/s of one request and of all, with prefills in between
+
+Every physical time is a named *term* that is multiplied by a fitted coefficient (1.0: as the ceiling says). What the terms
+leave over is a product of *effects*, each known from n measurements with a spread. `docs/planner.md` has the equations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkfleet.knowledge.physics import LinkSpeed, physics
+from sparkfleet.planning.arch import Arch
+from sparkfleet.planning.links import all_reduce_s
+from sparkfleet.values import Value
+
+CHUNK = 8192
+"""Tokens of one prefill chunk where nothing else is set; a pass over all weights each."""
+PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
+"""Drafters that propose all k tokens in one pass."""
+DRAFT_LAYERS = 5
+"""Layers of a DFlash or DSpark drafter (zai-org/GLM-5.3-Flash, deepseek-ai/DeepSeek-V4-Flash-DSpark)."""
+
+
+class Setup(Value):
+    """How a checkpoint is run, as far as speed depends on it."""
+
+    arch: Arch
+    engine: str
+    format: str
+    """Key of `formats` in physics.yaml."""
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    link: LinkSpeed | None = None
+    kv_bytes: float = 1.0
+    """Bytes per cached element."""
+    kernel: str = ""
+    """"marlin" where the format has no kernel of its own and weights are unpacked to bf16 on the way."""
+    eager: bool = False
+    release: str = ""
+    max_running: int | None = None
+    """Most requests that run together; more wait."""
+    method: str = "none"
+    k: int = 0
+    topk: int = 1
+    chunk: int = CHUNK
+    """Most tokens of one prefill pass (`--max-num-batched-tokens`, `--chunked-prefill-size`, `-ub`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A setup in bytes and FLOPs per rank, computed once."""
+
+    dense: float
+    """Bytes that every step reads: attention, MLPs, shared experts, head."""
+    experts: float
+    """Bytes of all routed experts."""
+    pick: float
+    """Chance of one expert to be picked by one token."""
+    active: float
+    flops: float
+    kv_token: float
+    kv_window: float
+    window: int
+    state: float
+    blocks: int
+    linear: int
+    moe: int
+    head: float
+    layer: float
+    """Dense bytes of one layer, for drafters."""
+    head_flops: float
+    window_flops: float
+    hidden: int
+    ranks: int
+    pp: int
+
+
+def costs(setup: Setup) -> Costs:
+    """What one step of the setup must move and compute on each rank."""
+    arch, layers = setup.arch, setup.arch.layers
+    dense = sum(p.active * p.bits / 8 for p in arch.parts if p.kind not in ("experts", "embedding", "vision", "mtp"))
+    experts = arch.part("experts")
+    head = arch.part("head")
+    split = min(setup.tp, layers.kv_heads)
+    form = physics().formats[setup.format]
+    compute = "bf16" if setup.kernel == "marlin" else form.compute
+    return Costs(
+        dense=dense / setup.tp,
+        experts=experts.bytes / max(setup.tp, setup.ep) if experts else 0.0,
+        pick=arch.top_k / arch.experts if arch.experts else 0.0,
+        active=arch.active / setup.tp,
+        flops=physics().ceilings.flops(compute),
+        kv_token=layers.kv_elements * setup.kv_bytes / split,
+        kv_window=layers.sliding_elements * setup.kv_bytes / split,
+        window=layers.window or 1024,
+        state=2 * layers.state_bytes / setup.tp,
+        blocks=layers.blocks + layers.mixers, linear=layers.linear, moe=layers.moe,
+        head=head.active * head.bits / 8 / setup.tp if head else 0.0,
+        layer=dense / setup.tp / max(1, layers.blocks),
+        head_flops=layers.head_flops / setup.tp, window_flops=layers.window_flops / setup.tp, hidden=arch.hidden, ranks=setup.tp, pp=setup.pp,
+    )
+
+
+def touched(pick: float, tokens: float) -> float:
+    """Share of the experts that at least one of `tokens` tokens picks."""
+    return 1.0 - (1.0 - pick) ** tokens if pick else 0.0
+
+
+def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: float) -> dict[str, float]:
+    """Seconds of one decode step, by term. `width` tokens per sequence are verified (k + 1; 1 without speculation)."""
+    read = physics().ceilings.read_gb_per_s * 1e9
+    tokens = batch * width
+    kv = cost.kv_token * context + cost.kv_window * min(context, cost.window)
+    terms = {
+        "weights": cost.dense / read,
+        "experts": cost.experts * touched(cost.pick, tokens) / read,
+        "kv": batch * kv / read,
+        "state": batch * cost.state / read,
+        "compute": 2 * cost.active * tokens / cost.flops,
+        "launch": cost.blocks * 1e-5,
+        "linear": cost.linear * 1e-5,
+        "routing": cost.moe * 1e-5,
+        "step": 1e-3,
+        "sequence": batch * 1e-4,
+    }
+    if setup.link is not None:
+        latency, transfer = all_reduce_s(setup.link, cost.ranks, tokens * cost.hidden * 2)
+        hops = cost.blocks if setup.tp > 1 else 0
+        terms["latency"] = hops * latency + (setup.pp - 1) * setup.link.latency_us * 1e-6
+        terms["transfer"] = hops * transfer
+    if setup.method != "none":
+        terms |= draft_terms(setup, cost, batch, read)
+    return terms
+
+
+def draft_terms(setup: Setup, cost: Costs, batch: float, read: float) -> dict[str, float]:
+    """Seconds that proposing k tokens takes, by term."""
+    if setup.method == "ngram":
+        return {}
+    if setup.method in PARALLEL_DRAFTS:
+        return {"draft": (DRAFT_LAYERS * cost.layer + cost.head) / read, "draft_launch": DRAFT_LAYERS * 2e-5}
+    one = cost.layer + cost.head + cost.experts / max(1, cost.moe) * touched(cost.pick, batch)
+    return {"draft": setup.k * one / read, "draft_launch": setup.k * 1e-4}
+
+
+def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth: float) -> dict[str, float]:
+    """Seconds to prefill `batch` prompts of `tokens` after `depth` others each, by term.
+
+    Prompts share chunks: short ones of many requests pass over the weights together.
+    """
+    ceilings = physics().ceilings
+    read = ceilings.read_gb_per_s * 1e9
+    total = batch * tokens
+    passes = max(1.0, total / setup.chunk)
+    chunk = min(total, setup.chunk)
+    window = min(tokens, cost.window)
+    terms = {
+        "compute": 2 * cost.active * total / cost.flops,
+        "attention": total * (cost.head_flops * (depth + tokens / 2) + cost.window_flops * window / 2)
+        / (ceilings.bf16_tflops * 1e12),
+        "weights": passes * (cost.dense + cost.experts * touched(cost.pick, chunk)) / read,
+        "linear": total * cost.linear * 1e-8,
+        "fixed": 1e-2,
+    }
+    if setup.link is not None:
+        latency, transfer = all_reduce_s(setup.link, cost.ranks, chunk * cost.hidden * 2)
+        terms["transfer"] = passes * cost.blocks * (latency + transfer) if setup.tp > 1 else 0.0
+    return terms
+
+
+def weigh(terms: Mapping[str, float], coefficients: Mapping[str, float]) -> float:
+    """Sum of terms times their coefficients."""
+    return math.fsum(seconds * coefficients.get(name, 1.0) for name, seconds in terms.items())

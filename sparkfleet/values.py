@@ -1,0 +1,11 @@
+"""The base of everything that is passed between packages: frozen, strict, printable as JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Value(BaseModel):
+    """A frozen value: unknown fields are errors, nothing is coerced silently, equal contents are equal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())

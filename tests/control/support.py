@@ -1,0 +1,24 @@
+"""Values that the tests of `control` share."""
+
+from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan, Prediction, Rung, Shape
+from sparkfleet.spec.deployment import Deployment
+
+GIB = 1 << 30
+
+
+def deployment(name="tiny", **fields):
+    return Deployment(name=name, model="builtin:tiny", **fields)
+
+
+def plan(name="tiny", groups=1, high=1.0, **fields):
+    fields = {"context": 512, "concurrency": 4, "device": "cpu", **fields}
+    candidate = Candidate(
+        model="builtin:tiny",
+        shape=Shape(nodes=("this",)),
+        engine="vllm",
+        engine_version="0.32.0+cpu",
+        **fields,
+    )
+    prediction = Prediction(memory_bytes_per_rank=Band(low=0.0, mid=0.0, high=high))
+    rung = Rung(candidate=candidate, prediction=prediction, reason="the only one")
+    return DeploymentPlan(name=name, objective="interactive", groups=(GroupPlan(ladder=(rung,)),) * groups)

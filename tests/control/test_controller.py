@@ -1,0 +1,246 @@
+import asyncio
+
+import pytest
+from support import GIB, deployment, plan
+
+from sparkfleet.control import controller as module
+from sparkfleet.control.controller import Controller
+from sparkfleet.control.fake_apps import FakeApps
+from sparkfleet.control.order import order_for
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.status import GroupPhase, GroupReport
+from sparkfleet.control.store import Store
+from sparkfleet.errors import ControlError
+from sparkfleet.observe.metrics import ControlMetrics
+
+
+class World:
+    """A controller on fakes, and what it did to them."""
+
+    def __init__(self, tmp_path):
+        self.paths = FleetPaths(tmp_path)
+        self.store = Store(tmp_path / "s.db")
+        self.apps = FakeApps()
+        self.metrics = ControlMetrics()
+        self.free = 100 * GIB
+        self.swept = []
+        self.controller = self.restarted()
+
+    def restarted(self):
+        self.controller = Controller(
+            fleet="home",
+            store=self.store,
+            apps=self.apps,
+            metrics=self.metrics,
+            endpoint="http://127.0.0.1:8000/v1",
+            order_of=lambda desired: order_for(self.paths, desired),
+            available=self._available,
+            sweep=self._sweep,
+        )
+        return self.controller
+
+    async def _available(self):
+        return self.free
+
+    async def _sweep(self, keep):
+        self.swept.append(keep)
+        return ()
+
+    async def put(self, **fields):
+        high = fields.pop("high", 1.0)
+        desired, _ = await self.controller.put(deployment(), plan(high=high, **fields), "me")
+        await self.controller.reconcile()
+        return desired.generation
+
+    async def ready(self, generation, replica=0):
+        self.apps.become("tiny", generation, "running")
+        await self.controller.report(report(generation, replica=replica, phase=GroupPhase.READY))
+        await self.controller.reconcile()
+
+    async def table(self):
+        return await self.controller.table(known=-1, wait_s=0)
+
+
+def report(generation=1, **fields):
+    fields = {"replica": 0, "phase": GroupPhase.STARTING, "node": "this", "since": 1.0, **fields}
+    return GroupReport(deployment="tiny", generation=generation, **fields)
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.store.close()
+
+
+async def test_from_wanted_to_ready(world):
+    assert await world.put() == 1
+    assert [order.generation for order in world.apps.orders] == [1]
+    assert (await world.table()).models["tiny"].state == "starting"
+    await world.ready(1)
+    entry = (await world.table()).models["tiny"]
+    assert (entry.state, entry.app) == ("ready", "tiny--g1")
+    assert world.controller.status().deployments[0].state == "ready"
+
+
+async def test_serve_says_running_but_no_group_has_spoken(world):
+    await world.put()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.reconcile()
+    assert (await world.table()).models == {} or (await world.table()).models["tiny"].state == "starting"
+
+
+async def test_the_old_one_serves_until_the_new_one_is_ready(world):
+    await world.put()
+    await world.ready(1)
+    assert await world.put(concurrency=8) == 2
+    assert (await world.table()).models["tiny"].app == "tiny--g1"
+    assert world.controller.status().deployments[0].state == "updating"
+    await world.ready(2)
+    assert (await world.table()).models["tiny"].app == "tiny--g2"
+    assert world.apps.apps["tiny", 1].status == "retiring"
+
+
+async def test_without_memory_for_both_the_old_one_goes_first(world):
+    await world.put()
+    await world.ready(1)
+    world.free = 1 * GIB
+    await world.put(concurrency=8, high=2.0 * GIB)
+    assert world.apps.apps["tiny", 1].status == "retiring"
+    assert ("tiny", 2) not in world.apps.apps
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 2].status == "starting"
+
+
+async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world):
+    await world.put()
+    await world.ready(1)
+    await world.put(concurrency=8)
+    await world.controller.report(report(2, phase=GroupPhase.FAILED, detail="no such flag"))
+    world.apps.become("tiny", 2, "failed", "Serve's words")
+    await world.controller.reconcile()
+    status = world.controller.status().deployments[0]
+    assert status.state == "failed"
+    assert "1 still serves" in status.detail
+    assert (await world.table()).models["tiny"].app == "tiny--g1"
+    failed = [event for event in await world.controller.events(0, "tiny", 0) if event.message == "no such flag"]
+    assert {event.kind for event in failed} == {"failed"}
+
+
+async def test_delete_retires_and_forgets(world):
+    await world.put()
+    await world.ready(1)
+    await world.controller.remove("tiny", "me")
+    await world.controller.reconcile()
+    assert (await world.table()).models == {}
+    assert world.controller.status().deployments[0].state == "stopping"
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.controller.status().deployments == ()
+
+
+async def test_delete_of_something_that_is_not_there_names_what_is(world):
+    await world.put()
+    with pytest.raises(ControlError, match="'nope'") as caught:
+        await world.controller.remove("nope", "me")
+    assert "tiny" in caught.value.do
+
+
+async def test_pause_stops_everything_and_forgets_nothing(world):
+    await world.put()
+    await world.ready(1)
+    world.controller.pause()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1].status == "retiring"
+    assert set(world.store.desired()) == {"tiny"}
+
+
+async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(world):
+    """The gateways must not be told that a running model is not ready, only because nobody has said so yet."""
+    await world.put()
+    await world.ready(1)
+    world.restarted()
+    await world.controller.reconcile()
+    assert (await world.table()).version == 0
+    await world.ready(1)
+    assert (await world.table()).models["tiny"].state == "ready"
+
+
+async def test_a_group_that_fell_silent_is_not_ready(world, monkeypatch):
+    await world.put()
+    await world.ready(1)
+    monkeypatch.setattr(module, "STALE_S", 0.0)
+    monkeypatch.setattr(module, "SETTLE_S", 0.0)
+    await world.controller.reconcile()
+    assert (await world.table()).models["tiny"].state == "starting"
+
+
+async def test_a_newer_table_wakes_a_waiting_gateway(world):
+    known = (await world.table()).version
+    waiting = asyncio.create_task(world.controller.table(known, wait_s=30))
+    await asyncio.sleep(0)
+    await world.put()
+    assert "tiny" in (await asyncio.wait_for(waiting, 5)).models
+
+
+async def test_an_event_wakes_a_waiting_watcher(world):
+    waiting = asyncio.create_task(world.controller.events(0, None, wait_s=30))
+    await asyncio.sleep(0)
+    await world.put()
+    assert (await asyncio.wait_for(waiting, 5))[0].kind == "wanted"
+
+
+async def test_keys_reach_the_table_and_leave_it(world):
+    text, key = await world.controller.create_key("laptop")
+    await world.controller.reconcile()
+    assert (await world.table()).keys == (key,)
+    assert text.startswith("sk-sf-")
+    with pytest.raises(ControlError, match="already"):
+        await world.controller.create_key("laptop")
+    await world.controller.revoke_key("laptop")
+    await world.controller.reconcile()
+    assert (await world.table()).keys == ()
+    with pytest.raises(ControlError, match="no key"):
+        await world.controller.revoke_key("laptop")
+
+
+async def test_metrics_and_targets_of_a_ready_group(world):
+    await world.put()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.report(
+        report(phase=GroupPhase.READY, engine="vllm", url="http://127.0.0.1:4000", started_s=3.0,
+               measured={"ttft_ms": 10.0, "decode_tps": 50.0})
+    )  # fmt: skip
+    await world.controller.reconcile()
+    value = world.metrics.registry.get_sample_value
+    assert value("sparkfleet_group_state", {"deployment": "tiny", "group": "tiny/g1/0", "state": "ready"}) == 1
+    assert value("sparkfleet_starts_total", {"deployment": "tiny", "outcome": "ready"}) == 1
+    assert [t["targets"] for t in world.controller.targets("127.0.0.1:1")] == [["127.0.0.1:1"], ["127.0.0.1:4000"]]
+    assert [m.value for m in world.store.measurements("tiny")] == [10.0, 50.0]
+
+
+async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, monkeypatch):
+    calls = []
+
+    async def fails_once():
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("Serve is away")
+        return ()
+
+    monkeypatch.setattr(world.apps, "list", fails_once)
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    running = asyncio.create_task(world.controller.run())
+    try:
+        events = await asyncio.wait_for(world.controller.events(0, None, wait_s=5), 6)
+        assert "Serve is away" in events[0].message
+        while len(calls) < 2:
+            await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+
+
+async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
+    await world.put()
+    assert world.swept == [frozenset({("tiny", 1)})]

@@ -1,0 +1,86 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.control.reconcile import Action, decide
+from sparkfleet.control.status import App
+
+
+def app(generation, status="running", name="m"):
+    return App(deployment=name, generation=generation, status=status)
+
+
+def verbs(actions):
+    return [(action.verb, action.deployment, action.generation) for action in actions]
+
+
+def test_what_is_wanted_and_not_there_is_deployed():
+    assert verbs(decide({"m": 1}, [], {})) == [("deploy", "m", 1)]
+
+
+def test_what_is_there_and_wanted_is_left_alone():
+    assert decide({"m": 1}, [app(1)], {}) == ()
+    assert decide({"m": 1}, [app(1, "starting")], {}) == ()
+
+
+def test_what_nobody_wants_is_retired_once():
+    assert verbs(decide({}, [app(1)], {})) == [("retire", "m", 1)]
+    assert decide({}, [app(1, "retiring")], {}) == ()
+
+
+def test_the_old_one_serves_until_the_new_one_is_ready():
+    assert verbs(decide({"m": 2}, [app(1)], {"m": True})) == [("deploy", "m", 2)]
+    assert decide({"m": 2}, [app(1), app(2, "starting")], {}) == ()
+    assert verbs(decide({"m": 2}, [app(1), app(2)], {})) == [("retire", "m", 1)]
+
+
+def test_without_room_for_both_the_old_one_goes_first():
+    first = decide({"m": 2}, [app(1)], {"m": False})
+    assert verbs(first) == [("retire", "m", 1)]
+    assert "memory" in first[0].reason
+    assert decide({"m": 2}, [app(1, "retiring")], {"m": False}) == ()
+    assert verbs(decide({"m": 2}, [], {"m": False})) == [("deploy", "m", 2)]
+
+
+def test_a_generation_that_failed_leaves_the_old_one_serving():
+    assert decide({"m": 2}, [app(1), app(2, "failed")], {}) == ()
+
+
+def test_every_action_has_a_reason():
+    actions = decide({"a": 1, "b": 2}, [app(1, name="b"), app(1, name="c")], {})
+    assert len(actions) == 3
+    assert all(action.reason for action in actions)
+
+
+statuses = st.sampled_from(["starting", "running", "failed", "retiring"])
+
+
+@given(
+    wanted=st.dictionaries(st.sampled_from("ab"), st.integers(1, 3)),
+    apps=st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(1, 3)), statuses),
+    room=st.booleans(),
+)
+def test_it_always_converges(wanted, apps, room):
+    """Doing what is decided, with applications that start and end, comes to what is wanted and stays there."""
+    for _ in range(8):
+        now = [App(deployment=n, generation=g, status=s) for (n, g), s in apps.items()]
+        actions = decide(wanted, now, dict.fromkeys(wanted, room))
+        assert len(set(verbs(actions))) == len(actions)
+        apps = {mark: _grown(status) for mark, status in apps.items() if status != "retiring"}
+        for action in actions:
+            mark = (action.deployment, action.generation)
+            apps[mark] = "starting" if action.verb == "deploy" else "retiring"
+    stuck = {mark for mark, status in apps.items() if status == "failed"}
+    serving = {mark for mark in apps if mark not in stuck}
+    assert {mark for mark in serving if mark[0] not in wanted} == set()
+    for name, generation in wanted.items():
+        assert (name, generation) in apps
+
+
+def _grown(status):
+    return "running" if status == "starting" else status
+
+
+def test_actions_are_values():
+    assert decide({"m": 1}, [], {})[0] == Action(
+        verb="deploy", deployment="m", generation=1, reason="wanted and not there"
+    )

@@ -1,0 +1,99 @@
+import itertools
+import sqlite3
+
+import pytest
+from support import deployment, plan
+
+from sparkfleet.control.store import KEEP_EVENTS, Store
+from sparkfleet.gateway.keys import generate
+
+
+@pytest.fixture
+def store(tmp_path):
+    ticks = itertools.count(1)
+    store = Store(tmp_path / "s.db", clock=lambda: float(next(ticks)))
+    yield store
+    store.close()
+
+
+def test_what_is_asked_for_comes_back_after_a_restart(tmp_path, store):
+    asked, changed = store.put(deployment(), plan(), "me")
+    assert changed
+    again = Store(tmp_path / "s.db")
+    assert again.desired() == {"tiny": asked}
+    again.close()
+
+
+def test_the_same_again_is_no_change(store):
+    first, _ = store.put(deployment(), plan(), "me")
+    second, changed = store.put(deployment(), plan(), "somebody else")
+    assert not changed
+    assert second == first
+
+
+def test_a_prediction_that_moved_is_no_change(store):
+    store.put(deployment(), plan(high=1.0), "me")
+    assert store.put(deployment(), plan(high=2.0), "me")[1] is False
+
+
+def test_a_change_is_a_new_generation(store):
+    store.put(deployment(), plan(), "me")
+    second, changed = store.put(deployment(), plan(concurrency=8), "me")
+    assert changed
+    assert second.generation == 2
+
+
+def test_a_generation_is_never_used_twice(store):
+    store.put(deployment(), plan(), "me")
+    assert store.remove("tiny")
+    assert store.put(deployment(), plan(), "me")[0].generation == 2
+
+
+def test_removing_what_is_not_there(store):
+    assert not store.remove("nothing")
+
+
+def test_keys(store):
+    _, key = generate("laptop")
+    assert store.add_key(key)
+    assert not store.add_key(generate("laptop")[1])
+    assert store.keys() == (key,)
+    assert store.remove_key("laptop") == key
+    assert store.remove_key("laptop") is None
+    assert store.keys() == ()
+
+
+def test_a_key_is_not_in_the_file(tmp_path, store):
+    text, key = generate("laptop")
+    store.add_key(key)
+    store.close()
+    assert text.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_events_in_order_after_a_mark(store):
+    first = store.record("a", 1, "", "wanted", "")
+    second = store.record("b", 1, "b/g1/0", "ready", "started in 3 s")
+    assert store.events() == (first, second)
+    assert store.events(after=first.id) == (second,)
+    assert store.events(deployment="a") == (first,)
+    assert store.last_event_id() == second.id
+
+
+def test_events_do_not_pile_up_for_ever(store):
+    for _ in range(KEEP_EVENTS + 5):
+        store.record("a", 1, "", "beat", "")
+    assert len(store.events(limit=2 * KEEP_EVENTS)) == KEEP_EVENTS
+
+
+def test_measurements(store):
+    store.measure("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
+    assert {m.name: m.value for m in store.measurements("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}
+    assert store.measurements("a", generation=2) == ()
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "new.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(sqlite3.DatabaseError, match="newer sparkfleet"):
+        Store(tmp_path / "new.db")

@@ -1,0 +1,122 @@
+"""A gateway and its fake engines, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sparkfleet.engines.fake import FakeEngine, Pace
+from sparkfleet.gateway.app import Gateway
+from sparkfleet.gateway.keys import generate
+from sparkfleet.gateway.pick import Target
+from sparkfleet.gateway.server import Server, serve
+from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+
+TOKEN = "internal-token"
+ENTRY = ModelEntry(
+    name="tiny", app="app", deployment="engine", state="ready", context=4096, created=1700000000
+)
+
+
+class InOrder:
+    """Picks the first engine that has not failed, and remembers what it was asked."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets = list(targets)
+        self.excluded: list[AbstractSet[str]] = []
+
+    async def pick(self, model: ModelEntry, *, exclude: AbstractSet[str]) -> Target | None:
+        self.excluded.append(exclude)
+        return next((target for target in self.targets if target.url not in exclude), None)
+
+
+@dataclass
+class Door:
+    """A gateway that listens, its engines, and a client with a good key."""
+
+    gateway: Gateway
+    server: Server
+    engines: list[FakeEngine]
+    picker: InOrder
+    key: str
+    entry: KeyEntry
+    http: aiohttp.ClientSession
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.engines[0]
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self.gateway.metrics.registry
+
+    def value(self, name: str, **labels: str) -> float:
+        """A sample of the gateway's metrics; 0 where there is none."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    def body(self, path: str = "/v1/chat/completions", **more: Any) -> dict[str, Any]:
+        asked = {"prompt": "one two three"}
+        if path in ("/v1/chat/completions", "/v1/messages"):
+            asked = {"messages": [{"role": "user", "content": "one two three"}]}  # type: ignore[dict-item]
+        return {"model": "tiny", **asked, **more}
+
+    async def post(
+        self, path: str = "/v1/chat/completions", **more: Any
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        async with self.http.post(self.url + path, json=self.body(path, **more)) as response:
+            return response.status, response.headers, await response.read()
+
+
+OpenDoor = Callable[..., Awaitable[Door]]
+
+
+@pytest.fixture
+async def open_door() -> AsyncIterator[OpenDoor]:
+    """Makes doors, and closes them after the test. Arguments: `engines` or `paces`, `models`, `table`, `**gateway`."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            *,
+            engines: Sequence[FakeEngine] | None = None,
+            pace: Pace | None = None,
+            models: Sequence[ModelEntry] = (ENTRY,),
+            extra_keys: Sequence[KeyEntry] = (),
+            table: Table | None = None,
+            **options: Any,
+        ) -> Door:
+            if engines is None:
+                engines = [FakeEngine(model="tiny", pace=pace, token=TOKEN)]
+            for engine in engines:
+                await stack.enter_async_context(engine)
+            key, entry = generate("alice")
+            if table is None:
+                table = Table(version=1, models={m.name: m for m in models}, keys=(entry, *extra_keys))
+            picker = InOrder(
+                [Target(url=e.url, token=e.token, group=f"group-{i}") for i, e in enumerate(engines)]
+            )
+            gateway = Gateway(picker, table=table, **options)
+            stack.push_async_callback(gateway.aclose)
+            server = await serve(gateway, "127.0.0.1", 0)
+            stack.push_async_callback(server.aclose)
+            http = aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"})
+            stack.push_async_callback(http.close)
+            return Door(gateway, server, list(engines), picker, key, entry, http)
+
+        yield make
+
+
+@pytest.fixture
+async def door(open_door: OpenDoor) -> Door:
+    """One gateway before one engine that answers at once."""
+    return await open_door()

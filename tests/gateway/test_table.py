@@ -1,0 +1,52 @@
+import pytest
+from pydantic import ValidationError
+
+from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+
+ALICE = KeyEntry(id="key-1", name="alice", sha256="0" * 64)
+BOB = KeyEntry(id="key-2", name="bob", sha256="1" * 64)
+
+
+def entry(name: str, *keys: str) -> ModelEntry:
+    return ModelEntry(name=name, app=f"app-{name}", deployment="engine", state="ready", keys=keys)
+
+
+def test_a_table_survives_json() -> None:
+    starting = ModelEntry(
+        name="qwen/qwen3",
+        app="a",
+        deployment="d",
+        state="starting",
+        detail="loading weights, 40 of 100 GiB",
+        retry_after_s=30,
+        created=1700000000,
+        context=32768,
+        keys=("alice",),
+    )
+    table = Table(version=7, models={"qwen/qwen3": starting, "é": entry("é")}, keys=(ALICE, BOB))
+    assert Table.model_validate_json(table.model_dump_json()) == table
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"version": "1"}', '{"version": 1, "surprise": 2}', '{"models": {"a": {"name": "a"}}}'],
+)
+def test_what_is_not_a_table_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        Table.model_validate_json(text)
+
+
+def test_an_unknown_state_is_refused() -> None:
+    with pytest.raises(ValidationError, match="state"):
+        ModelEntry.model_validate({"name": "a", "app": "a", "deployment": "d", "state": "sleeping"})
+
+
+def test_a_model_without_keys_is_for_all_of_them_and_one_with_keys_only_for_those() -> None:
+    table = Table(models={"b": entry("b"), "a": entry("a", "alice"), "c": entry("c", "bob", "carol")})
+    assert [model.name for model in table.visible_to(ALICE)] == ["a", "b"]
+    assert [model.name for model in table.visible_to(BOB)] == ["b", "c"]
+
+
+def test_tables_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Table().version = 2  # type: ignore[misc]

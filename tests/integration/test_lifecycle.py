@@ -1,0 +1,257 @@
+"""The life of a deployment, and what dies on the way. Runs after `test_serving` on the same fleet."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from conftest import TINY
+
+from sparkfleet.control.head import LABEL
+from sparkfleet.nodes.runtime import processes
+
+pytestmark = pytest.mark.integration
+
+
+class Load:
+    """Requests in a thread, one after the other, until told to stop."""
+
+    def __init__(self, fleet, model="tiny", max_tokens=4, pause=0.02):
+        self.statuses = []
+        self._fleet, self._model, self._max_tokens, self._pause = fleet, model, max_tokens, pause
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def _work(self):
+        headers = {"authorization": f"Bearer {self._fleet.key}"}
+        body = {"model": self._model, "prompt": "Hello", "max_tokens": self._max_tokens}
+        with httpx.Client(base_url=self._fleet.endpoint, headers=headers, timeout=60) as client:
+            while not self._stop.is_set():
+                try:
+                    self.statuses.append(client.post("/completions", json=body).status_code)
+                except httpx.HTTPError as error:
+                    self.statuses.append(type(error).__name__)
+                time.sleep(self._pause)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+
+def group(fleet, name="tiny"):
+    return fleet.deployment(name)["groups"][0]
+
+
+def ready(fleet, name="tiny"):
+    found = fleet.deployment(name)
+    return found is not None and found["state"] == "ready"
+
+
+def test_applying_the_same_again_changes_nothing(fleet):
+    file = fleet.write("tiny.yaml", TINY)
+    pid = group(fleet)["pid"]
+    assert fleet.run("plan", file)[0] == 0
+    assert "No change" in fleet.apply(file)
+    assert group(fleet)["pid"] == pid
+
+
+def test_plan_says_what_would_change_and_exits_with_2(fleet):
+    code, out, _ = fleet.run("plan", fleet.write("changed.yaml", TINY.replace("16", "8")))
+    assert code == 2
+    assert "concurrency: 16 → 8" in out
+
+
+def test_what_does_not_fit_exits_with_3_and_its_reasons(fleet):
+    file = fleet.write("large.yaml", "name: large\nmodel: Qwen/Qwen3-235B-A22B-GPTQ-Int4\n")
+    code, _, err = fleet.run("plan", file)
+    assert code == 3
+    assert "Qwen/Qwen3-235B-A22B-GPTQ-Int4" in err
+
+
+def test_a_wrong_file_names_its_line(fleet):
+    file = fleet.write("wrong.yaml", "name: tiny\nmodl: builtin:tiny\n")
+    code, _, err = fleet.run("apply", "--yes", file)
+    assert code == 1
+    assert "wrong.yaml:2" in err
+    assert "model" in err
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_applied(fleet):
+    code, _, err = fleet.run("apply", fleet.write("changed.yaml", TINY.replace("16", "8")))
+    assert code == 1
+    assert "--yes" in err
+
+
+def test_describe_and_logs_say_what_happened(fleet):
+    assert "ready" in fleet.ok("describe", "tiny")
+    assert fleet.json("describe", "tiny")["deployment"]["groups"][0]["measured"]["ttft_ms"] > 0
+    assert fleet.ok("logs", "tiny", "--tail", "5").strip()
+
+
+def test_logs_follow(fleet):
+    with fleet.popen("logs", "tiny", "--follow", "--tail", "0") as process:
+        openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).completions.create(
+            model="tiny", prompt="Hello", max_tokens=1
+        )
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
+def test_a_changed_file_replaces_only_that_and_no_request_fails(fleet):
+    before = group(fleet)
+    with Load(fleet) as load:
+        out = fleet.apply(fleet.write("tiny.yaml", TINY.replace("16", "8")))
+        fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
+    assert "concurrency" in out
+    after = group(fleet)
+    assert after["generation"] == before["generation"] + 1
+    assert after["pid"] != before["pid"]
+    assert set(load.statuses) == {200}
+
+
+def test_kill_the_controller_and_no_request_fails(fleet):
+    """Its state comes back from the store, its table from the groups; nobody else notices."""
+    (controller,) = actors(fleet, "ControllerActor")
+    with Load(fleet) as load:
+        os.kill(controller, signal.SIGKILL)
+        fleet.until(lambda: actors(fleet, "ControllerActor") not in ([], [controller]))
+        fleet.until(lambda: ready(fleet))
+        time.sleep(3)  # longer than a gateway's poll: it has the new table
+    assert set(load.statuses) == {200}
+    assert len(load.statuses) > 20
+
+
+def actors(fleet, name):
+    """Process ids of a kind of actor of this fleet."""
+    found = processes.labelled({LABEL: fleet.paths.label})
+    return [p.pid for p in found if f"ray::{name}" in Path(f"/proc/{p.pid}/cmdline").read_text()]
+
+
+def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
+    """Two deployments: the group of one is replaced; what the other streams arrives whole."""
+    other = fleet.write("other.yaml", TINY.replace("name: tiny", "name: other"))
+    fleet.apply(other)
+    victim = group(fleet)["pid"]
+    results = {}
+
+    def stream(name):
+        with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0) as client:
+            try:
+                chunks = client.completions.create(
+                    model=name, prompt="Hello", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+                )
+                results[name] = sum(1 for _ in chunks)
+            except openai.APIError as error:
+                results[name] = error
+
+    threads = [threading.Thread(target=stream, args=(name,)) for name in ("tiny", "other")]
+    for thread in threads:
+        thread.start()
+    fleet.until(lambda: group(fleet)["running"] == 1, timeout=20, every=0.05)
+    os.kill(victim, signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    assert isinstance(results["tiny"], openai.APIError), results
+    assert results["other"] >= 100
+    fleet.until(lambda: ready(fleet) and group(fleet)["pid"] != victim)
+    fleet.ok("delete", "--yes", "other")
+
+
+def test_a_group_that_is_not_ready_is_503_with_retry_after(fleet):
+    victim = group(fleet)["pid"]
+    os.kill(victim, signal.SIGKILL)
+    headers = {"authorization": f"Bearer {fleet.key}"}
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 1}
+
+    def refused():
+        response = httpx.post(f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=30)
+        return response if response.status_code == 503 else None
+
+    response = fleet.until(refused, timeout=15, every=0.02)
+    assert int(response.headers["retry-after"]) > 0
+    assert response.json()["error"]["message"]
+    fleet.until(lambda: ready(fleet) and group(fleet)["pid"] != victim)
+
+
+def test_kill_a_groups_actor_and_its_engine_is_adopted(fleet):
+    """Fifteen minutes of loading are not thrown away because a small process died."""
+    engine = group(fleet)["pid"]
+    (actor,) = actors(fleet, "ServeReplica:tiny")
+    os.kill(actor, signal.SIGKILL)
+    fleet.until(lambda: actors(fleet, "ServeReplica:tiny") not in ([], [actor]))
+    fleet.until(lambda: ready(fleet) and group(fleet)["adopted"])
+    assert group(fleet)["pid"] == engine
+
+
+def test_kill_the_gateway_and_it_comes_back(fleet):
+    (gateway,) = actors(fleet, "ServeReplica:gateway")
+    os.kill(gateway, signal.SIGKILL)
+    client = openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5)
+
+    def answers():
+        try:
+            return client.completions.create(model="tiny", prompt="Hello", max_tokens=1)
+        except openai.APIError:
+            return None
+
+    fleet.until(answers, timeout=60)
+
+
+def test_an_engine_that_cannot_start_fails_with_its_reason_and_leaves_the_old_one(fleet):
+    pid = group(fleet)["pid"]
+    broken = TINY.replace("16", "8") + "engine_args: [--no-such-flag]\n"
+    code, out, err = fleet.run("apply", "--yes", fleet.write("tiny.yaml", broken))
+    assert code == 1
+    assert "--no-such-flag" in out + err
+    assert group(fleet)["pid"] == pid
+    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
+    fleet.apply(fleet.write("tiny.yaml", TINY))
+
+
+def test_ctrl_c_stops_the_watching_not_the_work(fleet):
+    file = fleet.write("second.yaml", TINY.replace("name: tiny", "name: second"))
+    with fleet.popen("apply", "--yes", file) as process:
+        fleet.until(lambda: fleet.deployment("second"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    fleet.until(lambda: ready(fleet, "second"))
+    fleet.ok("delete", "--yes", "second")
+
+
+def test_delete_leaves_no_process_and_no_port(fleet):
+    url = group(fleet)["url"]
+    fleet.ok("delete", "--yes", "tiny")
+    assert fleet.ranks() == []
+    assert fleet.json("status")["deployments"] == []
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
+    code, _, err = fleet.run("delete", "--yes", "tiny")
+    assert code == 1
+    assert "tiny" in err
+
+
+def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
+    fleet.apply(fleet.write("tiny.yaml", TINY))
+    fleet.ok("down")
+    assert fleet.everything() == []
+    port = int(json.loads(fleet.paths.address.read_text())["gateway_port"])
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert fleet.json("status")["up"] is False
+    fleet.ok("up")
+    fleet.until(lambda: ready(fleet))
+    answer = openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).completions.create(
+        model="tiny", prompt="Hello", max_tokens=2
+    )
+    assert answer.choices[0].text

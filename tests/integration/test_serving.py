@@ -1,0 +1,195 @@
+"""Real clients against the real engine through the real gateway."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def client(fleet):
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0) as client:
+        yield client
+
+
+def get(fleet, url, key=None, data=None, headers=None):
+    """(status, headers, body) of a plain request."""
+    headers = {**({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
+    request = urllib.request.Request(url, data=data, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.headers, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read()
+
+
+def chat(fleet, key, **body):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, **body}
+    return get(fleet, f"{fleet.endpoint}/chat/completions", key, json.dumps(body).encode(),
+               {"content-type": "application/json"})  # fmt: skip
+
+
+def test_a_chat_answers_in_words(client):
+    answer = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Who are you?"}], max_tokens=40, temperature=0
+    )
+    words = answer.choices[0].message.content.split()
+    assert len(words) >= 4
+    assert sum(word.strip(".,!?'\"").isalpha() for word in words) > len(words) / 2
+    assert answer.usage.completion_tokens > 0
+
+
+def test_a_chat_streams(client):
+    stream = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "What is a rail?"}],
+        max_tokens=32,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices).strip()
+    assert chunks[-1].usage.completion_tokens > 1
+
+
+def test_a_completion(client):
+    answer = client.completions.create(model="tiny", prompt="The DGX Spark", max_tokens=8)
+    assert answer.choices[0].text
+
+
+def test_a_response(client):
+    answer = client.responses.create(model="tiny", input="Hello", max_output_tokens=16)
+    assert answer.output_text
+
+
+def test_an_anthropic_message(fleet):
+    base = fleet.endpoint.removesuffix("/v1")
+    with anthropic.Anthropic(base_url=base, api_key=fleet.key, max_retries=0) as client:
+        message = client.messages.create(
+            model="tiny", max_tokens=16, messages=[{"role": "user", "content": "Hello"}]
+        )
+        assert message.content[0].text
+        with client.messages.stream(
+            model="tiny", max_tokens=16, messages=[{"role": "user", "content": "Hello"}]
+        ) as stream:
+            assert "".join(stream.text_stream)
+
+
+def test_models_are_listed(client):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_an_endpoint_that_this_model_lacks_is_the_engines_own_answer(client):
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.embeddings.create(model="tiny", input="Hello")
+    assert 400 <= caught.value.status_code < 500
+
+
+async def test_sixteen_streams_at_once(fleet):
+    async def one(client, number):
+        stream = await client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": f"Question {number}: what is a link?"}],
+            max_tokens=24,
+            stream=True,
+            extra_body={"ignore_eos": True},
+            stream_options={"include_usage": True},
+        )
+        return [chunk async for chunk in stream][-1].usage.completion_tokens
+
+    async with openai.AsyncOpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0) as client:
+        counts = await asyncio.gather(*(one(client, n) for n in range(16)))
+    assert counts == [24] * 16
+
+
+def engine_metric(fleet, name):
+    """A number from the engine's own metrics page."""
+    url = fleet.deployment()["groups"][0]["url"] + "/metrics"
+    page = httpx.get(url).text
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name + "{"))
+
+
+def test_a_client_that_hangs_up_stops_the_generation(fleet):
+    """A long generation is cut short in the engine, not merely no longer read."""
+    before = engine_metric(fleet, "vllm:generation_tokens_total")
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 480, "stream": True, "ignore_eos": True}
+    headers = {"authorization": f"Bearer {fleet.key}"}
+    with httpx.stream("POST", f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=60) as response:
+        next(response.iter_raw())
+    fleet.until(lambda: engine_metric(fleet, "vllm:num_requests_running") == 0, timeout=20, every=0.1)
+    assert engine_metric(fleet, "vllm:generation_tokens_total") - before < 480
+
+
+def test_nobody_goes_around_the_gateway(fleet):
+    url = fleet.deployment()["groups"][0]["url"]
+    status, _, _ = get(fleet, url + "/v1/models", key=fleet.key)
+    assert status == 401
+
+
+def test_a_missing_key(fleet):
+    status, headers, body = chat(fleet, None)
+    assert status == 401
+    assert "Bearer" in headers["www-authenticate"]
+    assert json.loads(body)["error"]["message"]
+
+
+def test_a_wrong_key(fleet):
+    assert chat(fleet, "sk-sf-wrong")[0] == 401
+
+
+def test_an_unknown_model_names_those_that_exist(fleet):
+    status, _, body = chat(fleet, fleet.key, model="nope")
+    assert status == 404
+    assert "tiny" in json.loads(body)["error"]["message"]
+
+
+def test_bad_json(fleet):
+    status, _, body = get(fleet, f"{fleet.endpoint}/chat/completions", fleet.key, b"{nope")
+    assert status == 400
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_that_is_too_large(fleet):
+    status, _, _ = get(fleet, f"{fleet.endpoint}/chat/completions", fleet.key, b"x" * 33_000_000)
+    assert status == 413
+
+
+def test_a_request_that_the_engine_refuses_is_passed_on(fleet):
+    status, _, body = chat(fleet, fleet.key, max_tokens=100_000)
+    assert status == 400
+    assert json.loads(body)["error"]["message"]
+
+
+def test_a_revoked_key_is_worthless_at_once(fleet):
+    key = fleet.json("keys", "create", "guest")["key"]
+    fleet.until(lambda: chat(fleet, key)[0] == 200, timeout=10)
+    fleet.ok("keys", "revoke", "guest")
+    fleet.until(lambda: chat(fleet, key)[0] == 401, timeout=10)
+
+
+def test_metrics_of_gateway_controller_and_engine_are_found_by_prometheus(fleet):
+    """The target list leads to three pages, and each counts what has happened."""
+    assert chat(fleet, fleet.key)[0] == 200
+    api = json.loads(fleet.paths.address.read_text())["api"]
+    targets = {group["labels"]["job"]: group["targets"][0] for group in httpx.get(api + "/targets").json()}
+    pages = {job: httpx.get(f"http://{target}/metrics").text for job, target in targets.items()}
+    assert 'sparkfleet_requests_total{model="tiny",path="/v1/chat/completions",status="200"}' in pages["gateway"]
+    assert "sparkfleet_ttft_seconds_bucket" in pages["gateway"]
+    assert 'sparkfleet_tokens_total{kind="output",model="tiny"}' in pages["gateway"]
+    assert 'sparkfleet_starts_total{deployment="tiny",outcome=' in pages["controller"]
+    assert "vllm:generation_tokens_total" in pages["vllm"]
+
+
+def test_the_key_is_nowhere_in_the_state_directory(fleet):
+    secret = fleet.key.encode()
+    files = [path for path in fleet.paths.root.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if secret in path.read_bytes()] == []

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from sparkfleet.errors import NodeError
+from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.nodes.fake import Call, FakeChannel
+
+
+def test_is_a_channel():
+    channel: Channel = FakeChannel("spark1")
+    assert channel.node == "spark1"
+
+
+async def test_the_longest_prefix_answers():
+    channel = FakeChannel("spark1", {("ip",): "any", ("ip", "-j", "link"): "links"})
+    assert (await channel.run(["ip", "-j", "link", "show"])).stdout == "links"
+    assert (await channel.run(["ip", "address"])).stdout == "any"
+
+
+async def test_answers_may_be_results_errors_or_functions():
+    failed = Completed(argv=("false",), exit_code=1, stdout="", stderr="no")
+
+    def echo(call: Call) -> Completed:
+        return Completed(argv=call.argv, exit_code=0, stdout=call.stdin.decode() + call.env["A"], stderr="")
+
+    channel = FakeChannel("spark1", {("false",): failed, ("cat",): echo, ("ssh",): NodeError("unreachable")})
+    assert await channel.run(["false"]) == failed
+    assert (await channel.run(["cat"], stdin=b"in", env={"A": "b"})).stdout == "inb"
+    with pytest.raises(NodeError, match="unreachable"):
+        await channel.run(["ssh"])
+
+
+async def test_calls_are_recorded_also_those_without_a_response():
+    channel = FakeChannel("spark1")
+    with pytest.raises(NodeError, match="spark1 has no response"):
+        await channel.run(["reboot", "now"], stdin=b"yes")
+    assert channel.calls == [Call(("reboot", "now"), {}, b"yes")]
+
+
+async def test_files():
+    channel = FakeChannel("spark1", files={"/proc/meminfo": b"MemTotal"})
+    await channel.write("/etc/x", b"content", mode=0o644)
+    assert await channel.read("/proc/meminfo", limit=3) == b"Mem"
+    assert await channel.read("/etc/x") == b"content"
+    assert channel.modes == {"/etc/x": 0o644}
+    with pytest.raises(NodeError, match="does not exist"):
+        await channel.read("/missing")
