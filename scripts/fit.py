@@ -67,8 +67,11 @@ ACCEPTANCE_PRIORS = {
 # Ridge strength by level: general keys are held closer to zero than their number of rows would.
 RIDGE = collections.defaultdict(lambda: 0.4, {
     "engine": 1.2, "engine+kind": 0.8, "release": 0.6, "crowd": 0.8, "crowd+kind": 0.6, "crowd+family": 0.6,
+    "source": 0.4, "run": 0.4,
 })
-ROBUST_AT = 0.15
+NUISANCE = ("source=", "run=")
+"""What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
+ROBUST_AT = 0.3
 """Errors (log) beyond which a row counts linearly."""
 
 
@@ -117,7 +120,8 @@ def batch_of(case: Case) -> float:
 
 def prefill_problem(cases: Sequence[Case]) -> Problem:
     """Prefill rates and times to the first token."""
-    rows = []
+    rows: list = []
+    bare: list[int] = []
     for case in cases:
         work, measured = case.workload, dict(case.measured)
         if not work.prefill:
@@ -129,10 +133,13 @@ def prefill_problem(cases: Sequence[Case]) -> Problem:
             batch = (running + 1) / 2 if alone else running
             tokens = work.prefill * (1 if alone else running * case.replicas)
             rows.append((case, "prefill_tps", tokens / measured["prefill_tps"], batch, not queued))
+            bare.append(len(rows) - 1) if not alone else None
         if "ttft_ms" in measured:
             rows.append((case, "ttft_ms", measured["ttft_ms"] / 1000, (running + 1) / 2, not queued))
     terms = [prefill_terms(c.setup, costs(c.setup), b, c.workload.prefill, c.workload.depth if c.workload.depth_cached else 0)
              for c, _, _, b, _ in rows]
+    for i in bare:
+        terms[i].pop("fixed")
     return _problem(
         [(c, what, seconds, ok) for c, what, seconds, _, ok in rows], terms, prefill_coefficient,
         [prefill_keys(c.setup, c.workload.prompt, b) for c, _, _, b, _ in rows], [() for _ in rows], np.zeros(len(rows)), PREFILL_PRIORS,
@@ -246,7 +253,7 @@ def solve(problem: Problem, use: Array, rounds: int = 30) -> Fit:
         whole = step + problem.mix[pick]
         share = step / whole
         error = problem.y[pick] - np.log(whole)
-        robust = weight / np.sqrt(1 + (error / ROBUST_AT) ** 2)
+        robust = weight / (1 + (error / ROBUST_AT) ** 2)
         slopes = np.hstack([share[:, None] * each / total[:, None],
                             np.where(accept_at >= 0, -(share * slope)[:, None], 0.0),
                             np.where(effects_at >= 0, share[:, None], 0.0)])
@@ -272,6 +279,7 @@ def as_factors(prefill: Fit, decode: Fit, counts: dict[str, collections.Counter]
         return {
             key: {"log": round(value, 4), "n": counts[quantity][key], "spread": round(spreads.get((quantity, key), 0.0), 3)}
             for key, value in sorted(found.items())
+            if not key.startswith(NUISANCE)
         }
 
     return Factors.model_validate({
@@ -290,7 +298,7 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 def fit(cases: Sequence[Case], use: Callable[[Case], bool], bands: dict[str, float] | None = None) -> Factors:
     """Both quantities: prefill first, because decode rates contain prefills of others."""
     chosen = [case for case in cases if use(case)]
-    problem = prefill_problem(chosen)
+    problem = with_sources(prefill_problem(chosen))
     found = solve(problem, np.ones(len(problem.y), bool))
     counts = {"prefill": _counts(problem, problem.effects)}
     half = as_factors(found, Fit({}, {}, {}), {**counts, "decode": collections.Counter(), "acceptance": collections.Counter()}, {}, {})
@@ -300,7 +308,7 @@ def fit(cases: Sequence[Case], use: Callable[[Case], bool], bands: dict[str, flo
         model = models.setdefault(id(case), model_of(case.setup, half))
         return model.prefill_s(batch, case.workload)
 
-    decoding = decode_problem(chosen, seconds)
+    decoding = with_sources(decode_problem(chosen, seconds))
     decoded = solve(decoding, np.ones(len(decoding.y), bool))
     counts |= {"decode": _counts(decoding, decoding.effects), "acceptance": _counts(decoding, decoding.accept)}
     spreads = _spreads("prefill", chosen, problem, half) if bands is not None else {}
@@ -309,6 +317,15 @@ def fit(cases: Sequence[Case], use: Callable[[Case], bool], bands: dict[str, flo
         spreads |= _spreads("decode", chosen, decoding, factors)
         factors = as_factors(found, decoded, counts, spreads, bands)
     return factors
+
+
+def with_sources(problem: Problem) -> Problem:
+    """The problem with an effect for each source and each of its runs."""
+    problem.effects = [
+        (*keys, f"source={case.source}", f"run={run_of(case)}")
+        for keys, case in zip(problem.effects, problem.cases, strict=True)
+    ]
+    return problem
 
 
 def _counts(problem: Problem, keys: list[tuple[str, ...]]) -> collections.Counter:

@@ -41,7 +41,7 @@ class Case(Value):
     replicas: int = 1
     """Independent copies that share the concurrency."""
     per_request_prefill: bool = False
-    """`prefill_tps` is prompt / TTFT of one request, not of all of them together."""
+    """`prefill_tps` is prompt / TTFT of one request, not the engine's own rate for all of them together."""
     assumed: tuple[str, ...] = ()
     """What the row does not say and was assumed."""
     measured: tuple[tuple[str, float], ...] = ()
@@ -96,7 +96,7 @@ def case_of(row: Row, configs: Configs) -> Case:
     tp, pp = _split(row, nodes, replicas)
     setup = Setup(
         arch=arch, engine=_engine(row, assumed), format=format_name, tp=tp, pp=pp, ep=_whole(row, "ep") or 1,
-        link=_link(row, notes, tp * pp), kv_bytes=_kv_bytes(row), kernel="marlin" if "marlin" in notes else "",
+        link=_link(row, notes, tp * pp), kv_bytes=_kv_bytes(row), kernel=_kernel(row, notes, format_name),
         eager="eager" in notes and "non-eager" not in notes, release=_release(row),
         max_running=_slots(notes), chunk=_chunk(row, notes), **_speculation(row, notes, assumed),
     )
@@ -104,9 +104,15 @@ def case_of(row: Row, configs: Configs) -> Case:
     return Case(
         id=row.get("id", ""), source=source_of(row), model=row["model"], quant=row.get("quant", ""), nodes=nodes,
         setup=setup, workload=workload, replicas=replicas,
-        per_request_prefill="per-request prompt/ttft" in notes or "prompt/ttft" in notes,
+        per_request_prefill=_by_ttft(row, notes, workload),
         assumed=tuple(assumed), measured=measured,
     )
+
+
+def _by_ttft(row: Row, notes: str, workload: Workload) -> bool:
+    """Whether a prefill rate was computed from the TTFT: said, or one request without a harness that knows better."""
+    better = row.get("engine", "") in ("llama.cpp", "ollama", "ds4") or "llama-benchy" in notes
+    return "prompt/ttft" in notes or (workload.concurrency == 1 and not better)
 
 
 def _window(notes: str) -> Window:
@@ -233,6 +239,12 @@ def _slots(notes: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def _kernel(row: Row, notes: str, format_name: str) -> str:
+    """Marlin where it is said, and on vLLM's CUDA 12.9 images, which have no FP8 or FP4 kernel for SM121."""
+    without = "cu129" in row.get("engine_version_or_image", "") and format_name in ("fp8", "nvfp4")
+    return "marlin" if "marlin" in notes or without else ""
+
+
 def _chunk(row: Row, notes: str) -> int:
     found = re.search(r"(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*(\d+)(k?)", notes)
     if found:
@@ -294,7 +306,8 @@ def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
     return Workload(
         prompt=prompt, depth=depth, depth_cached=cached, generate=generate, concurrency=concurrency,
         arrivals_per_s=float(rate.group(1)) if rate else None,
-        requests=int(total.group(1)) if total else 100, content=_content(notes), window=_window(notes),
+        requests=int(total.group(1)) if total else max(100, round(250 * float(rate.group(1)))) if rate else 100,
+        content=_content(notes), window=_window(notes),
     )
 
 

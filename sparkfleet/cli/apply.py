@@ -13,8 +13,8 @@ from sparkfleet.cli.output import console, errors, measured
 from sparkfleet.cli.plan import FilesArgument, Planned, current, decide, show
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
 from sparkfleet.cli.watch import Progress, until_settled
-from sparkfleet.control.api import ApplyRequest
 from sparkfleet.control.client import FleetClient
+from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.control.status import DeploymentStatus
 from sparkfleet.control.survey import survey
 from sparkfleet.errors import SparkfleetError

@@ -18,7 +18,8 @@ from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, 
 from sparkfleet.errors import ControlError
 
 KeyOption = Annotated[
-    str, typer.Option("--key", envvar="SPARKFLEET_API_KEY", help="An API key of the endpoint.", show_envvar=True)
+    str,
+    typer.Option("--key", envvar="SPARKFLEET_API_KEY", help="An API key of the endpoint.", show_envvar=True),
 ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from sparkfleet.cli import apply, ask, delete, describe, down, keys, logs, plan, status, up, version
@@ -16,49 +15,55 @@ EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan: changes pending · 3 infeasible · "
     "130 interrupted (the work goes on)"
 )
+VERBS = (
+    plan.plan,
+    apply.apply,
+    status.status,
+    describe.describe,
+    logs.logs,
+    ask.ask,
+    delete.delete,
+    up.up,
+    down.down,
+    version.version,
+)
 
 app = typer.Typer(
     name="sparkfleet",
     help="Serve open models well on NVIDIA DGX Sparks.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for verb in (
-    plan.plan,
-    apply.apply,
-    status.status,
-    describe.describe,
-    logs.logs,
-    delete.delete,
-    up.up,
-    down.down,
-):
+for verb in VERBS:
     app.command()(verb)
-app.command()(version.version)
 app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:
     """Entry point of `sparkfleet`."""
+    sys.exit(int(_code()))
+
+
+def _code() -> int:
     try:
-        code = app(standalone_mode=False) or Exit.DONE
+        return app(standalone_mode=False) or Exit.DONE
     except SparkfleetError as error:
         print_error(error)
-        code = error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        errors.print("interrupted; what was asked for goes on")
-        code = Exit.INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except BrokenPipeError:
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("Interrupted. What was asked for before goes on.")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `sparkfleet logs NAME | head`
         sys.stderr.close()
-        code = Exit.DONE
-    sys.exit(int(code))
+        return Exit.DONE
+    except Exception as error:
+        # A wrong command line. Typer may bring a copy of click of its own, so its classes are known by what they do.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        return Exit.PENDING
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from sparkfleet.control.api import ApplyRequest
-from sparkfleet.control.boot import UpRequest
 from sparkfleet.control.client import FleetClient, connect
 from sparkfleet.control.head import Address
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.requests import ApplyRequest, UpRequest
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.local import LocalChannel

@@ -26,6 +26,7 @@ class Progress:
         self._status: Status | None = None
         self._said_at = time.monotonic()
         self._began = time.monotonic()
+        self._heard = ""
 
     def passing(self, words: str) -> None:
         """Show what is going on now."""
@@ -39,8 +40,13 @@ class Progress:
             console.print(text)
             self._said_at = time.monotonic()
 
+    def still(self, words: str) -> None:
+        """Show that it goes on, with the last that was heard."""
+        self.passing(f"{words}: {self._heard}" if self._heard else words)
+
     def event(self, event: Event) -> None:
         """Show an event: for good, or in passing."""
+        self._heard = event.message if event.kind in PASSING else ""
         if event.kind in PASSING:
             self.passing(event.message)
             return
@@ -67,7 +73,7 @@ async def until_settled(
         if len(settled) == len(wanted):
             progress.done()
             return settled
-        progress.passing("waiting for " + ", ".join(sorted(wanted.keys() - settled.keys())))
+        progress.still("waiting for " + ", ".join(sorted(wanted.keys() - settled.keys())))
 
 
 async def until_gone(client: FleetClient, name: str, after: int, progress: Progress) -> None:

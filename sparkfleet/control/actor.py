@@ -115,7 +115,7 @@ class ControllerActor:
 
 def create(config: ControllerConfig) -> None:
     """Create the controller in the cluster that this process has joined, and wait until it is up."""
-    actor = ControllerActor.options(
+    actor = ControllerActor.options(  # type: ignore[attr-defined]  # added by the decorator
         name=CONTROLLER, namespace=NAMESPACE, lifetime="detached", get_if_exists=True
     ).remote(config.model_dump_json())
     ray.get(actor.ping.remote())

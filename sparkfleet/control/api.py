@@ -13,28 +13,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from pydantic import ValidationError
 
 from sparkfleet.control.controller import Controller
+from sparkfleet.control.requests import ApplyRequest, KeyRequest
 from sparkfleet.control.status import STATUS_VERSION
 from sparkfleet.errors import ControlError, SparkfleetError
-from sparkfleet.planning.plan import DeploymentPlan
-from sparkfleet.spec.deployment import Deployment
 from sparkfleet.values import Value
 
 OPEN_PATHS = frozenset({"/metrics", "/targets"})
 MAX_WAIT_S = 30.0
-
-
-class ApplyRequest(Value):
-    """A deployment and the plan that its owner agreed to."""
-
-    spec: Deployment
-    plan: DeploymentPlan
-    who: str
-
-
-class KeyRequest(Value):
-    """A name for a new key."""
-
-    name: str
 
 
 def build(controller: Controller, token: str, registry: CollectorRegistry) -> web.Application:

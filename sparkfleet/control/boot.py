@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkfleet.control.api import ApplyRequest
 from sparkfleet.control.apps import CONTROLLER, NAMESPACE
 from sparkfleet.control.client import FleetClient, connect
 from sparkfleet.control.head import (
@@ -35,27 +34,18 @@ from sparkfleet.control.head import (
 )
 from sparkfleet.control.order import order_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.requests import ApplyRequest, UpRequest
 from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.nodes.runtime import processes
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.nodes.runtime.process import ProcessRuntime
 from sparkfleet.spec.inventory import Inventory
-from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
 
 RAY_START_S = 90.0
 STOP_S = 60.0
-
-
-class UpRequest(Value):
-    """What `up` is given on its standard input, as JSON."""
-
-    state_dir: str
-    inventory: Inventory
-    apply: ApplyRequest | None = None
-    """A deployment to ask for at once, so that its engine starts beside Ray."""
 
 
 async def up(request: UpRequest) -> Address:

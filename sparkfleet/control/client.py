@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import aiohttp
 
-from sparkfleet.control.api import ApplyRequest, KeyRequest
 from sparkfleet.control.head import Address, read_address
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.requests import ApplyRequest, KeyRequest
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.store import Event
 from sparkfleet.errors import ControlError

@@ -459,8 +459,8 @@ def _needed(plan: DeploymentPlan) -> int:
 
 def _ready_words(report: GroupReport) -> str:
     measured = report.measured
-    how = "adopted" if report.adopted else "started"
-    words = f"{how} in {report.started_s:.1f} s" if report.started_s is not None else how
+    how = "adopted, ready after" if report.adopted else "started in"
+    words = f"{how} {report.started_s or 0:.1f} s"
     if {"ttft_ms", "decode_tps"} <= measured.keys():
         words += f"; measured TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s alone"
     return words

@@ -133,4 +133,4 @@ class GroupReplica:
 
 def _node_name() -> str:
     labels = ray.get_runtime_context().get_node_labels()
-    return labels.get("sparkfleet.node") or ray.util.get_node_ip_address()
+    return str(labels.get("sparkfleet.node") or ray.util.get_node_ip_address())

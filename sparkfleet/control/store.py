@@ -76,16 +76,22 @@ class Measurement(Value):
 
 
 class Store:
-    """The file. Not thread-safe: the controller calls it from its event loop only (every call takes well under 1 ms).
+    """The file. Not thread-safe: the controller calls it from its event loop only.
+
+    Every write is on the disk when the call returns (about 4 ms each on an ordinary disk).
 
     Args:
         path: the database file; made (0600 by its directory's 0700) where it is missing.
         clock: Unix seconds, replaceable in tests.
+        keep_events: how many of the newest events are kept.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, keep_events: int = KEEP_EVENTS
+    ) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
         self._clock = clock
+        self._keep_events = keep_events
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._migrate()
@@ -159,14 +165,14 @@ class Store:
         return None
 
     def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
-        """Write an event; the oldest beyond `KEEP_EVENTS` are dropped."""
+        """Write an event; the oldest beyond `keep_events` are dropped."""
         at = self._clock()
         cursor = self._db.execute(
             "INSERT INTO events (at, deployment, generation, subject, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
             (at, deployment, generation, subject, kind, message),
         )
         assert cursor.lastrowid is not None
-        self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - KEEP_EVENTS,))
+        self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - self._keep_events,))
         return Event(
             id=cursor.lastrowid,
             at=at,

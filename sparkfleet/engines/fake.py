@@ -628,7 +628,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     try:
         asyncio.run(_run(arguments))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         print(f"cannot listen on {arguments.host} port {arguments.port}: {error}", file=sys.stderr)
         return 1
     return 0

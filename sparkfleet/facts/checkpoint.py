@@ -31,8 +31,8 @@ from sparkfleet.facts.safetensors_header import Tensor
 from sparkfleet.facts.vision_size import vision_parameters, vision_section
 from sparkfleet.facts.weight_map import (
     WeightMap,
+    check_complete,
     check_grouped_attention,
-    check_layers,
     count_mtp,
     map_weights,
 )
@@ -291,9 +291,9 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
     scope = scope_of(config, family, layers)
     stored = read_quantization(config, read_beside(source, "hf_quant_config.json"), scope)
     if family is None:
-        check_grouped_attention(tensors, layers, outer.where)
+        check_grouped_attention(tensors, scope.names, layers, outer.where)
     weights = map_weights(tensors, scope.names, stored, str(source))
-    check_layers(weights, len(layers), str(source))
+    check_complete(weights, layers, read_experts(config).routed, str(source))
     tied = _tied(config, weights)
     kept = [portion for portion in weights.portions if not (tied and portion.part is Part.HEAD)]
     return _common(outer, config, name, layers).model_copy(

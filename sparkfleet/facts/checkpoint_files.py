@@ -81,13 +81,13 @@ def _indexed(directory: Path, index: Path) -> tuple[list[Tensor], int]:
 
 
 def _shards(directory: Path, index: Path, entries: Mapping[str, object]) -> list[Path]:
-    # By identity first: an index has many entries and few values, and they need not be hashable.
-    names = {name if isinstance(name, str) else None for name in entries.values()}
-    if None in names or len(names) > MOST_SHARDS:
+    if set(map(type, entries.values())) != {str}:
         raise FactError(f"{index}: weight_map does not name files.", do="Download the checkpoint again.")
-    shards = sorted(name for name in names if name is not None)
+    shards = sorted(map(str, set(entries.values())))
+    if len(shards) > MOST_SHARDS:
+        raise FactError(f"{index}: names {len(shards)} files.", do="Do not use this checkpoint.")
     for name in shards:
-        if Path(name).name != name or name in (".", "..") or not name.isprintable():
+        if not name or Path(name).name != name or name == ".." or not name.isprintable():
             raise FactError(
                 f"{index}: names the file {shown(name)}, which is not one of its own directory.",
                 means="The index is damaged or hostile; nothing outside the directory is read.",

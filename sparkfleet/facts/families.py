@@ -115,8 +115,8 @@ FAMILIES: Mapping[str, Family] = {
     "glm4_moe_lite": _LATENT,
     "mistral4": _LATENT,
     # vLLM 0.32 takes the experts of DeepSeek V4 for FP4 where nothing is said.
-    "deepseek_v4": Family(mixer="compressed", unsaid={"expert_dtype": "fp4"}),
-    "deepseek_ref": Family(mixer="compressed"),
+    "deepseek_v4": Family(mixer="compressed", unsaid={"expert_dtype": "fp4", "o_groups": 8}),
+    "deepseek_ref": Family(mixer="compressed", unsaid={"o_groups": 8}),
     "qwen3_next": _DELTA,
     "qwen3_5": _DELTA,
     "qwen3_5_moe": _DELTA,

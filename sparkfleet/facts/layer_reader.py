@@ -129,7 +129,11 @@ def _kimi_kinds(config: Config) -> Sequence[LayerKind] | None:
 
 
 def _kind_by_rule(config: Config, family: Family, index: int) -> LayerKind:
-    if family.mixer in ("delta", "kimi-delta", "mamba"):
+    if family.mixer == "mamba":
+        raise config.missing("hybrid_override_pattern", "layers_block_type")
+    if family.mixer in ("delta", "kimi-delta"):
+        if not config.has("full_attention_interval"):
+            raise config.missing("layer_types", "full_attention_interval")
         interval = config.integer("full_attention_interval", high=MOST_LAYERS)
         return LayerKind.FULL if (index + 1) % interval == 0 else LayerKind.LINEAR
     if config.has("attn_type_list"):
@@ -311,6 +315,8 @@ def _state(config: Config, family: Family) -> LinearState:
         return _kimi_state(config)
     if family.mixer == "delta":
         return _delta_state(config)
+    if not config.has("model_type"):
+        raise config.missing("linear_num_value_heads", "mamba_num_heads")
     raise FactError(
         f"{config.where}: linear attention in a model of type {shown(config.text('model_type'))}.",
         means="How large the state of such a layer is, is not known.",

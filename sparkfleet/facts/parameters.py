@@ -191,7 +191,7 @@ def _compressed(config: Config, layer: LayerGroup) -> int:
     """DeepSeek V4: low-rank queries, one latent head, grouped low-rank output, and what compresses and indexes."""
     hidden, heads, dim = config.integer("hidden_size"), layer.query_heads, layer.key_dim
     rank, out = config.integer("q_lora_rank"), config.integer("o_lora_rank")
-    groups = config.integer_or(8, "o_groups", low=1, high=1 << 16)
+    groups = config.integer("o_groups", high=1 << 16)
     size = hidden * rank + rank * heads * dim + hidden * dim + heads * dim * out + groups * out * hidden
     if layer.kind is LayerKind.MLA:
         size += 2 * hidden * dim * (2 if layer.index_dim else 1)
@@ -223,8 +223,10 @@ def _kimi(config: Config, values: int, heads: int, dim: int) -> int:
 
 
 def _between_layers(config: Config) -> int:
-    """Hyper-connections: what mixes the parallel residual streams around each layer."""
+    """What surrounds a layer: projections of per-layer embeddings, or of the parallel streams of hyper-connections."""
     hidden = config.integer("hidden_size")
+    if config.integer_or(0, "hidden_size_per_layer_input"):
+        return 3 * hidden * config.integer("hidden_size_per_layer_input")
     if config.has("hc_lowrank"):
         streams = config.integer("hc_count", high=1 << 10)
         return HYPER_CONNECTIONS * hidden * streams * (2 * config.integer("hc_lowrank") + streams)

@@ -73,10 +73,11 @@ DRAFT_NAMES = frozenset(
     {"draft", "draft_model", "dspark", "dflash", "eagle", "medusa", "midlayer", "d2t", "t2d"}
 )
 ROUTER_NAMES = frozenset({"gate", "router", "shared_expert_gate", "tid2eid", "e_score_correction_bias"})
+EXPERT_NAMES = frozenset({"experts", "moe"})
 LINEAR_NAMES = frozenset({"linear_attn", "mamba", "ssm"})
 ATTENTION_NAMES = frozenset({"self_attn", "attn", "attention", "self_attention"})
 ATTENTION_LEAVES = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"})
-MLP_NAMES = frozenset({"mlp", "feed_forward", "ffn", "block_sparse_moe"})
+MLP_NAMES = frozenset({"mlp", "feed_forward", "ffn"})
 MLP_LEAVES = frozenset(
     {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1_latent_proj", "fc2_latent_proj"}
 )
@@ -135,8 +136,11 @@ RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.EMBEDDING, lambda name: name.has(EMBEDDING_NAMES)),
     (Part.HEAD, lambda name: name.has(HEAD_NAMES) or name.words[0] in TOP_LEVEL_HEADS),
     (Part.ROUTER, lambda name: name.has(ROUTER_NAMES)),
-    (Part.SHARED_EXPERTS, lambda name: name.starts("shared_expert", "shared_mlp")),
-    (Part.EXPERTS, lambda name: "experts" in name.words),
+    (Part.SHARED_EXPERTS, lambda name: name.starts("shared_expert", "share_expert", "shared_mlp")),
+    (Part.EXPERTS, lambda name: name.has(EXPERT_NAMES)),
+    # Kimi Linear calls its dense layers so as well.
+    (Part.MLP, lambda name: "block_sparse_moe" in name.words and name.has(MLP_LEAVES)),
+    (Part.EXPERTS, lambda name: "block_sparse_moe" in name.words),
     (Part.NORMS, lambda name: name.speaks_of("norm") or name.starts("ln_")),
     (Part.LINEAR_ATTENTION, lambda name: name.has(LINEAR_NAMES)),
     (Part.LINEAR_ATTENTION, lambda name: name.has(ATTENTION_NAMES) and name.linear),

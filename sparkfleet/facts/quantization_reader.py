@@ -326,8 +326,9 @@ def _bitsandbytes(section: Config, config: Config, scope: Scope) -> Quantization
 
 
 def _kept(section: Config, *keys: str) -> list[tuple[str, Scheme | None]]:
-    """The modules that are left as they are."""
-    return [(name, None) for key in keys for name in section.texts(key) or ()]
+    """The modules that are left as they are; `hf_quant_config.json` often repeats those of config.json."""
+    names = dict.fromkeys(name for key in keys for name in section.texts(key) or ())
+    return [(name, None) for name in names]
 
 
 def _block(section: Config, key: str = "weight_block_size") -> tuple[int, int] | None:

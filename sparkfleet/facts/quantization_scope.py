@@ -55,7 +55,7 @@ _PREFIX = re.compile(r"^(re:|[-+]:)")
 _GROUP = re.compile(r"\((?:\?:)?([\w|.*]+)\)")
 _ANY = re.compile(r"(?:\.[*+]|\\[dw][*+]?|\[0-9\][*+]?|\[\^\.\][*+]?)\??")
 _READABLE = re.compile(r"[\w.*:/-]*\Z", re.ASCII)
-_LAYER_START = re.compile(r"\blayers\.(\d{1,6})\*")
+_WHOLE_LAYERS = re.compile(r"\blayers\.(\d{1,6})(\.?)\*\Z")
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
 
 
@@ -115,28 +115,26 @@ class Scope:
 
     def _shares(self, name: str) -> Iterator[tuple[Part, float]]:
         """What a name speaks of: parts, each with the number of layers (or 1 for a part outside the layers)."""
-        starts = _LAYER_START.search(name)
-        if starts:
-            yield from self._whole_layers(starts[1])
-            return
         if MINOR.search(name):
             return
         part = self.names.part(name.replace("*", ""))
+        whole = _WHOLE_LAYERS.search(name)
         if part in WHOLE_PARTS:
             # A list that leaves single projections of an MTP head alone does not leave the head alone.
             if part is not Part.MTP or _leaf(name) not in LEAF_SHARES:
                 yield part, 1.0
         elif part in LAYER_PARTS:
             yield part, self._layers_named(name, part) * self._leaf_share(name, part)
+        elif whole:
+            yield from self._whole_layers(whole[1], exactly=bool(whole[2]))
 
-    def _whole_layers(self, start: str) -> Iterator[tuple[Part, float]]:
-        """`layers.7*`: everything in layer 7 (and in 70 to 79, as the pattern says)."""
+    def _whole_layers(self, number: str, *, exactly: bool) -> Iterator[tuple[Part, float]]:
+        """`layers.7.*`: everything in layer 7; `layers.7*`: in 70 to 79 as well."""
         for part in LAYER_PARTS:
-            count = sum(str(layer).startswith(start) for layer in self.members.get(part, ()))
+            layers = (str(layer) for layer in self.members.get(part, ()))
+            count = sum(layer == number if exactly else layer.startswith(number) for layer in layers)
             if count:
                 yield part, float(count)
-        if str(self.names.layers).startswith(start):
-            yield Part.MTP, 1.0
 
     def _layers_named(self, name: str, part: Part) -> float:
         layers = self.members.get(part, ())
@@ -158,7 +156,8 @@ class Scope:
 def plain_names(pattern: str) -> list[str] | None:
     """A pattern as names with `*` for anything; None where it says more than can be read."""
     text = _PREFIX.sub("", pattern).removeprefix("^").removesuffix("$")
-    text = _ANY.sub("*", text.replace("\\.", "\0")).replace("\0", ".")
+    if text != pattern or "\\" in text:
+        text = _ANY.sub("*", text.replace("\\.", "\0")).replace("\0", ".")
     pieces = _GROUP.split(text)
     choices = [piece.split("|") if index % 2 else [piece] for index, piece in enumerate(pieces)]
     names = ["".join(choice) for choice in islice(product(*choices), MOST_ALTERNATIVES + 1)]

@@ -64,7 +64,11 @@ def read_json_object(path: Path, limit: int) -> Mapping[str, object]:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise FactError(f"{path}: {size} bytes; at most {limit} are expected here.")
+            raise FactError(
+                f"{path}: {size} bytes; at most {limit} are expected here.",
+                means="It is not the file that its name says.",
+                do="Download the checkpoint again.",
+            )
         content = _read(file, path, limit)
     return parse_json_object(content, str(path))
 
@@ -95,4 +99,4 @@ def _read(file: BinaryIO, path: Path, limit: int) -> bytes:
     try:
         return file.read(limit)
     except OSError as error:
-        raise FactError(f"{path}: cannot be read: {error.strerror}.") from error
+        raise FactError(f"{path}: cannot be read: {error.strerror}.", do="Check the disk.") from error

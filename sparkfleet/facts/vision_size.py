@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkfleet.facts.config_json import Config
 
 DEPTH = ("depth", "num_hidden_layers", "vt_num_hidden_layers", "layers")
-WIDTH = ("hidden_size", "vt_hidden_size", "embed_dim", "width")
+WIDTH = ("embed_dim", "hidden_size", "vt_hidden_size", "width")
 INNER = ("intermediate_size", "vt_intermediate_size")
 MERGE = ("spatial_merge_size", "merge_size")
 MOST = 1 << 20

@@ -45,7 +45,12 @@ SERVICE_SUFFIXES = (
 )
 """Last word of the tensors that hold no parameters but serve to unpack or to compute them."""
 
-KEY_PROJECTION = re.compile(r"\.k_proj\.(weight|qweight|weight_packed)$")
+KEY_PROJECTION = re.compile(r"\.k_proj\.(weight|weight_packed|scales)$")
+
+STATEFUL = re.compile(r"\b(conv\w*|A_log|dt_proj|time_mix|recurrent)\b", re.ASCII)
+"""What a layer that keeps a state has, and attention has not."""
+
+_EXPERT_NUMBER = re.compile(r"(?<=\.experts\.)\d+")
 
 _SERVICE = frozenset(SERVICE_SUFFIXES)
 
@@ -95,15 +100,15 @@ def map_weights(
         FactError: weights are packed, and nothing says how.
     """
     found = WeightMap()
-    for tensor in tensors:
+    for tensor, count in _alike(tensors).items():
         part = names.part(tensor.name)
         meaning = _meaning(tensor, part, quantization)
         if meaning is None:
             raise _unexplained(tensor, where)
         name, parameters = meaning
         key = (part, tensor.dtype, name)
-        found.sizes[key] += tensor.stored_bytes
-        found.parameters[key] += parameters
+        found.sizes[key] += count * tensor.stored_bytes
+        found.parameters[key] += count * parameters
         if part is Part.MTP:
             found.mtp_layers.add(_mtp_layer(tensor.name))
         elif part is not Part.VISION:
@@ -111,47 +116,91 @@ def map_weights(
     return found
 
 
-def check_layers(found: WeightMap, layers: int, where: str) -> None:
-    """Every decoder layer has tensors. Raises FactError where some do not."""
-    missing = [layer for layer in range(layers) if layer not in found.layers]
+def _alike(tensors: Iterable[Tensor]) -> Counter[Tensor]:
+    """The experts of a layer counted together: a model with 400,000 tensors has a few thousand different ones."""
+    return Counter(
+        Tensor(_EXPERT_NUMBER.sub("0", name, count=1) if ".experts." in name else name, dtype, (), size)
+        for name, dtype, _, size in tensors
+    )
+
+
+def check_complete(found: WeightMap, layers: Sequence[LayerGroup], experts: int, where: str) -> None:
+    """Every decoder layer has tensors, and what the config speaks of is there under a name that is understood.
+
+    Raises:
+        FactError: it is not.
+    """
+    missing = [layer for layer in range(len(layers)) if layer not in found.layers]
     # Draft heads and a few old models do not number their layers in this way.
     if missing and found.layers - {None}:
-        raise FactError(
-            f"{where}: no weights for {len(missing)} of {layers} layers, the first is layer {missing[0]}.",
-            means="The checkpoint is incomplete, or its config.json belongs to another one.",
-            do="Download the checkpoint again.",
+        raise _incomplete(
+            where, f"for {len(missing)} of {len(layers)} layers, the first is layer {missing[0]}"
         )
+    if experts and not found.has(Part.EXPERTS):
+        raise _incomplete(where, f"for its {experts} experts")
+    if any(layer.state for layer in layers) and not found.has(Part.LINEAR_ATTENTION):
+        raise _incomplete(where, "for its linear attention")
+
+
+def _incomplete(where: str, what: str) -> FactError:
+    return FactError(
+        f"{where}: no weights {what}.",
+        means="The checkpoint is incomplete, its config.json belongs to another one, or its names are not understood.",
+        do="Download the checkpoint again.",
+    )
 
 
 def count_mtp(found: WeightMap, declared: int) -> int:
     """How many MTP layers there are. Nemotron-H writes one as two numbered blocks, so the config's number is the most."""
-    return min(declared or len(found.mtp_layers), len(found.mtp_layers))
+    if not found.mtp_layers:
+        return 0
+    # What joins the layers of a head has no number.
+    numbered = len(found.mtp_layers - {""}) or 1
+    return min(declared or numbered, numbered)
 
 
-def check_grouped_attention(tensors: Iterable[Tensor], layers: Sequence[LayerGroup], where: str) -> None:
-    """For an architecture that is not known: its weights are those of plain grouped-query attention.
+def check_grouped_attention(
+    tensors: Iterable[Tensor], names: PartNames, layers: Sequence[LayerGroup], where: str
+) -> None:
+    """For an architecture that is not known: its weights are those of plain grouped-query attention, and of nothing else.
 
     Raises:
         FactError: they are not, so what it keeps per token is not known.
     """
+    tensors = list(tensors)
+    strange = next((tensor for tensor in tensors if _keeps_state(tensor, names)), None)
+    if strange is not None:
+        raise _not_known(where, f"has {shown(strange.name)}")
     widths = {
         layer_of(tensor.name): _rows(tensor) for tensor in tensors if KEY_PROJECTION.search(tensor.name)
     }
     for index, layer in enumerate(layers):
         if widths.get(index) != layer.kv_heads * layer.key_dim:
-            raise FactError(
-                f"{where}: the architecture is not known, and layer {index} has no plain attention of "
-                f"{layer.kv_heads} KV heads of {layer.key_dim}.",
-                means="How much memory it needs per token is not known.",
-                do="Choose another model.",
+            raise _not_known(
+                where, f"layer {index} does not have {layer.kv_heads} KV heads of {layer.key_dim}"
             )
 
 
+def _keeps_state(tensor: Tensor, names: PartNames) -> bool:
+    part = names.part(tensor.name)
+    return part is Part.LINEAR_ATTENTION or (
+        part is not Part.VISION and STATEFUL.search(tensor.name) is not None
+    )
+
+
+def _not_known(where: str, why: str) -> FactError:
+    return FactError(
+        f"{where}: the architecture is not known, and {why}.",
+        means="It is not plain attention, so how much memory it needs per token is not known.",
+        do="Choose another model.",
+    )
+
+
 def _rows(tensor: Tensor) -> int:
-    """The outputs of a projection: GPTQ and AWQ store them as columns, AWQ several in one element."""
-    if tensor.name.endswith("qweight"):
-        return tensor.shape[-1] if tensor.shape else 0
-    return tensor.shape[0] if tensor.shape else 0
+    """The outputs of a projection; GPTQ and AWQ pack their weights, but their scales have a column for each."""
+    if not tensor.shape:
+        return 0
+    return tensor.shape[-1] if tensor.name.endswith("scales") else tensor.shape[0]
 
 
 def _meaning(tensor: Tensor, part: Part, quantization: Quantization | None) -> tuple[str, int] | None:

@@ -40,48 +40,57 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._head_size = 0
+        self._head_size: int | None = None
+        """So far; None between heads."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock. (uvicorn narrows the type of `transport` likewise.)"""
         super().connection_made(transport)
-        self._await_head()
+        self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
-        self._head_is_there()
+        self._stop_clock()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse, and refuse a head that does not end."""
-        if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._await_head()
+        if self.cycle is None or self.cycle.response_complete:
+            # An empty line, or what is left of a body that was refused: neither may go on for ever.
+            self._start_clock()
         super().data_received(data)
-        if self._head_timer is not None and not self.transport.is_closing():
+        if self._head_size is not None and not self.transport.is_closing():
             self._head_size += len(data)
             if self._head_size > self.head_bytes:
                 self._refuse(431, headers_too_large().body("openai"))
 
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._start_clock()
+        self._head_size = 0
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
-        """Stop the clock, and begin the request."""
-        self._head_is_there()
+        """The head is there: stop the clock, and begin the request."""
+        self._stop_clock()
+        self._head_size = None
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP is told so in the same form as every other error."""
         self._refuse(400, bad_request(msg).body("openai"))
 
-    def _await_head(self) -> None:
-        self._head_size = 0
-        self._head_timer = self.loop.call_later(self.head_s, self.transport.close)
+    def _start_clock(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_s, self.transport.close)
 
-    def _head_is_there(self) -> None:
+    def _stop_clock(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _refuse(self, status: int, body: bytes) -> None:
-        self._head_is_there()
+        self._stop_clock()
         head = (
             f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -169,6 +178,16 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._listening.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn's own looks every 100 ms whether all is over; this one is told.
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # an idle one closes, a busy one will after its answer
+        await _end(set(self.server_state.tasks), self.config.timeout_graceful_shutdown)
+
     async def is_listening(self, task: asyncio.Task[None]) -> None:
         waiting = asyncio.create_task(self._listening.wait())
         await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
@@ -179,6 +198,16 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def _end(tasks: set[asyncio.Task[None]], timeout_s: float | None) -> None:
+    if not tasks:
+        return
+    _, pending = await asyncio.wait(tasks, timeout=timeout_s)
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)
 
 
 def _config(app: App, protocol: type[GuardedProtocol]) -> uvicorn.Config:

@@ -8,6 +8,7 @@ a part for the whole.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import aiohttp
 
@@ -17,6 +18,8 @@ from sparkfleet.gateway.refusal import Dialect, Refusal, engine_lost, error_json
 from sparkfleet.gateway.table import ModelEntry
 from sparkfleet.gateway.upstream import Answer, EngineLost, Request, Upstream
 from sparkfleet.gateway.usage import Meter
+
+log = logging.getLogger("sparkfleet.gateway")
 
 ATTEMPTS = 4
 """How many engines are asked for one request."""
@@ -79,6 +82,9 @@ class Attempts:
         try:
             answer = await self._upstream.open(engine, self._request)
         except EngineLost as lost:
+            log.warning(
+                "%s: lost %s at %s: %s", self._request.id, engine.group or "an engine", engine.url, lost
+            )
             self._failed.add(engine.url)
             self._deliveries += lost.delivered
             return None

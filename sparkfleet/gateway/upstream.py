@@ -6,6 +6,7 @@ Bodies are never decoded, in either direction.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import socket
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ IDLE_S = 2.0
 """How long an idle connection is kept: shorter than uvicorn's 5 s, so that engines rarely close one first."""
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """A node that lost its power says nothing: after 25 s of silence from its kernel the request fails."""
+
+_ONE_WRITE = 1 << 18
 
 _HOP_BY_HOP = frozenset(
     {
@@ -183,14 +186,23 @@ async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request)
             request.method,
             URL(engine.url + request.target, encoded=True),
             headers=headers,
-            data=request.body or None,
+            data=_payload(request.body),
             allow_redirects=False,
         )
     except (aiohttp.ClientConnectorError, TimeoutError) as error:
         raise EngineLost(str(error) or "no connection in time", delivered=False) from error
     except (aiohttp.ClientError, OSError) as error:
         raise EngineLost(str(error) or type(error).__name__, delivered=True) from error
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        # It is the gateway that is not let in: the client's key was good. Another engine has taken the port.
+        response.close()
+        raise EngineLost("it does not accept the gateway's token", delivered=False)
     return await _first_chunk(response)
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    # A long body is written piece by piece: the other streams go on meanwhile.
+    return io.BytesIO(body) if len(body) > _ONE_WRITE else body or None
 
 
 async def _ask_again(session: aiohttp.ClientSession, engine: Target, request: Request) -> Answer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,8 @@ from sparkfleet.values import Value
 _HEAD = 4 << 10
 """Anthropic's streams tell the prompt's tokens in their first event."""
 _TAIL = 8 << 10
+_MOST_REPORTS = 16
+"""Looked at, the last ones: a schema that a client made up may be echoed, nested a thousand times."""
 _EVENT = b"\ndata:"
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _INPUT = ("prompt_tokens", "input_tokens")
@@ -120,7 +123,7 @@ class Meter:
 def _usage_objects(data: bytes) -> Iterator[dict[str, Any]]:
     # Text that a model wrote cannot match: inside a JSON string the quotes are escaped.
     text = data.decode("utf-8", "replace")
-    for match in _USAGE.finditer(text):
+    for match in deque(_USAGE.finditer(text), _MOST_REPORTS):
         try:
             value, _ = _DECODER.raw_decode(text, match.end())
         except (ValueError, RecursionError):

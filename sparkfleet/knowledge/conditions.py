@@ -16,40 +16,48 @@ All conditions of a mapping have to hold.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, Literal
 
 from sparkfleet.knowledge.situation import FACTS, Kind, Situation
 from sparkfleet.knowledge.versions import Truth, every, parse_range, some
 from sparkfleet.values import Value
 
-Ask = Callable[[Any, str], Truth]
+Test = Callable[[Any], Truth]
 
 
 class Condition(Value):
     """One question about one fact."""
 
     fact: str
-    quantity: str
-    """any, all or none of `wanted` (for yes-or-no facts and presence, `wanted` is one of "true" and "false")."""
+    quantity: Literal["any", "all", "none", "present"]
+    """How many of `wanted` have to be met. For presence `wanted` is "true" or "false"."""
     wanted: tuple[str, ...]
 
     def holds(self, situation: Situation) -> Truth:
         """The answer. UNKNOWN where the fact is."""
         value = _value(situation, self.fact)
-        if value is None:
-            return Truth.UNKNOWN
+        return Truth.UNKNOWN if value is None else self._test(value)
+
+    @cached_property
+    def _test(self) -> Test:
+        # Made once: a planner asks every condition about every candidate.
         if self.quantity == "present":
-            return Truth.of(bool(value) == (self.wanted[0] == "true"))
-        ask = _ASK[FACTS[self.fact]]
-        answers = (ask(value, item) for item in self.wanted)
-        if self.quantity == "all":
-            return every(answers)
-        found = some(answers)
-        return found.opposite if self.quantity == "none" else found
+            present = self.wanted[0] == "true"
+            return lambda value: Truth.of(bool(value) == present)
+        kind = FACTS[self.fact]
+        test = _TESTS[kind](self.wanted, every if self.quantity == "all" else some)
+        if self.quantity == "none":
+            met = test
+
+            def test(value: Any) -> Truth:
+                return met(value).opposite
+
+        return lru_cache(maxsize=1024)(test) if kind in _COSTLY else test
 
     def __str__(self) -> str:
         wanted = ", ".join(self.wanted)
@@ -60,7 +68,14 @@ class Condition(Value):
 
 def holds(conditions: tuple[Condition, ...], situation: Situation) -> Truth:
     """Do all of them hold? Stops at the first that does not."""
-    return every(condition.holds(situation) for condition in conditions)
+    result = Truth.YES
+    for condition in conditions:
+        answer = condition.holds(situation)
+        if answer is Truth.NO:
+            return answer
+        if answer is Truth.UNKNOWN:
+            result = answer
+    return result
 
 
 def _value(situation: Situation, fact: str) -> Any:
@@ -71,52 +86,69 @@ def _value(situation: Situation, fact: str) -> Any:
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
+_Join = Callable[[Iterable[Truth]], Truth]
+_Tests = Callable[[tuple[str, ...], _Join], Test]
 
-@lru_cache(maxsize=2048)
+_COSTLY = frozenset({Kind.TEXT, Kind.VERSION})
+
+
 def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern.lower()))
 
 
-def _like(value: str, pattern: str) -> Truth:
-    return Truth.of(_glob(pattern).fullmatch(value.lower()) is not None)
+def _text(wanted: tuple[str, ...], join: _Join) -> Test:
+    patterns = [_glob(pattern) for pattern in wanted]
+    return lambda value: join(Truth.of(pattern.fullmatch(value.lower()) is not None) for pattern in patterns)
 
 
-def _in_range(value: str, wanted: str) -> Truth:
-    return parse_range(wanted).contains(value) if value else Truth.NO
+def _version(wanted: tuple[str, ...], join: _Join) -> Test:
+    ranges = [parse_range(item) for item in wanted]
+    return lambda value: join(one.contains(value) for one in ranges) if value else Truth.NO
 
 
-def _in_numbers(value: float, wanted: str) -> Truth:
-    return Truth.of(all(_compares(value, operator, bound) for operator, bound in _numbers(wanted)))
+def _number(wanted: tuple[str, ...], join: _Join) -> Test:
+    ranges = [_numbers(item) for item in wanted]
+    return lambda value: join(
+        Truth.of(all(compare(value, bound) for compare, bound in one)) for one in ranges
+    )
 
 
-def _compares(value: float, operator: str, bound: float) -> bool:
-    return {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound, "=": value == bound}[
-        operator
+def _yes_no(wanted: tuple[str, ...], join: _Join) -> Test:
+    answers = [item == "true" for item in wanted]
+    return lambda value: join(Truth.of(value == answer) for answer in answers)
+
+
+def _set(wanted: tuple[str, ...], join: _Join) -> Test:
+    return lambda value: join(Truth.of(item in value) for item in wanted)
+
+
+def _options(wanted: tuple[str, ...], join: _Join) -> Test:
+    asked = [
+        (name, _glob(pattern) if equals else None)
+        for name, equals, pattern in (one.partition("=") for one in wanted)
     ]
 
+    def given(value: Mapping[str, str], name: str, pattern: re.Pattern[str] | None) -> bool:
+        return name in value and (pattern is None or pattern.fullmatch(value[name].lower()) is not None)
 
-def _is(value: bool, wanted: str) -> Truth:
-    return Truth.of(value == (wanted == "true"))
-
-
-def _has(value: tuple[str, ...], wanted: str) -> Truth:
-    return Truth.of(wanted in value)
+    return lambda value: join(Truth.of(given(value, name, pattern)) for name, pattern in asked)
 
 
-def _given(value: Mapping[str, str], wanted: str) -> Truth:
-    name, equals, pattern = wanted.partition("=")
-    if name not in value:
-        return Truth.NO
-    return _like(value[name], pattern) if equals else Truth.YES
+_TESTS: Mapping[Kind, _Tests] = {
+    Kind.TEXT: _text,
+    Kind.VERSION: _version,
+    Kind.NUMBER: _number,
+    Kind.YES_NO: _yes_no,
+    Kind.SET: _set,
+    Kind.OPTIONS: _options,
+}
 
-
-_ASK: Mapping[Kind, Ask] = {
-    Kind.TEXT: _like,
-    Kind.VERSION: _in_range,
-    Kind.NUMBER: _in_numbers,
-    Kind.YES_NO: _is,
-    Kind.SET: _has,
-    Kind.OPTIONS: _given,
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
 }
 
 
@@ -136,19 +168,26 @@ _QUANTITIES: Mapping[Kind, frozenset[str]] = {
 }
 
 
-@lru_cache(maxsize=1024)
-def _numbers(text: str) -> tuple[tuple[str, float], ...]:
+def _numbers(text: str) -> list[tuple[Callable[[float, float], bool], float]]:
     """The comparisons of a number range.
 
     Raises:
         ValueError: it is not one.
     """
     if span := _SPAN.fullmatch(text.strip()):
-        return ((">=", float(span[1])), ("<=", float(span[2])))
+        return [(operator.ge, float(span[1])), (operator.le, float(span[2]))]
     found = [_COMPARISON.fullmatch(item.strip()) for item in text.split(",")]
     if not all(found):
         raise ValueError(f'expected a number or a range such as ">=2", "<0.9" or "5-8", got "{text}"')
-    return tuple((match[1] or "=", float(match[2])) for match in found if match)
+    return [(_COMPARE[match[1] or "="], float(match[2])) for match in found if match]
+
+
+_MEANT: Mapping[str, Literal["any", "all", "none"]] = {
+    "any": "any",
+    "all": "all",
+    "none": "none",
+    "not": "none",
+}
 
 
 def read_conditions(written: object) -> tuple[Condition, ...]:
@@ -178,12 +217,12 @@ def _read(fact: str, asked: object) -> tuple[Condition, ...]:
 
 def _condition(fact: str, kind: Kind, quantity: str, item: object) -> Condition:
     items = item if isinstance(item, tuple | list) else (item,)
-    if quantity == "present":
-        return Condition(fact=fact, quantity=quantity, wanted=(_word(Kind.YES_NO, items[0]),))
-    wanted = tuple(_word(kind, one) for one in items)
-    if not wanted:
+    if not items:
         raise ValueError("expected at least one value")
-    return Condition(fact=fact, quantity="none" if quantity == "not" else quantity, wanted=wanted)
+    if quantity == "present":
+        return Condition(fact=fact, quantity="present", wanted=(_word(Kind.YES_NO, items[0]),))
+    wanted = tuple(_word(kind, one) for one in items)
+    return Condition(fact=fact, quantity=_MEANT[quantity], wanted=wanted)
 
 
 def _word(kind: Kind, item: object) -> str:

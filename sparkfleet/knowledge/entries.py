@@ -34,7 +34,9 @@ class _Loader(_Base):  # type: ignore[misc]  # whichever of the two it is
         for key_node, _ in node.value:
             key = key_node.value
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key} is given twice", key_node.start_mark
+                )
             seen.add(key)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
@@ -93,7 +95,9 @@ def entry(name: str, where: str, item: object, model: type[V], key: str = "id") 
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "entry"
-        raise SpecError(f"knowledge/{name}: {called}: {field}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise SpecError(
+            f"knowledge/{name}: {called}: {field}: {first['msg'].removeprefix('Value error, ')}"
+        ) from error
 
 
 def frozen(value: object) -> object:
@@ -109,7 +113,8 @@ def _dated(text: str) -> str:
     parts = text.split("-")
     limits = ((2024, 2100), (1, 12), (1, 31))
     if not 1 <= len(parts) <= len(limits) or not all(
-        part.isdecimal() and low <= int(part) <= high for part, (low, high) in zip(parts, limits, strict=False)
+        part.isdecimal() and low <= int(part) <= high
+        for part, (low, high) in zip(parts, limits, strict=False)
     ):
         raise ValueError(f'expected a date such as "2026-05-13", "2026-05" or "2026", got "{text}"')
     return text
@@ -141,4 +146,6 @@ class Measured(Value):
     def model_post_init(self, context: object, /) -> None:
         """Refuse a band that its value is not in."""
         if not self.low <= self.value <= self.high:
-            raise ValueError(f"expected low <= value <= high, got {self.low:g} <= {self.value:g} <= {self.high:g}")
+            raise ValueError(
+                f"expected low <= value <= high, got {self.low:g} <= {self.value:g} <= {self.high:g}"
+            )

@@ -174,6 +174,18 @@ class Rule(Value):
         return self.issue or self.id
 
     @property
+    def adds(self) -> str:
+        """What it adds to a candidate, or what it multiplies, in words; "" where `then.do` says it all."""
+        then = self.then
+        if isinstance(then, Penalise):
+            return f"{then.metric} × {then.factor:g}" if then.factor else ""
+        if not isinstance(then, Require):
+            return ""
+        pairs = (f"{name}={value}" for name, value in (*then.env, *then.speculative))
+        limits = (f"{name} <= {limit:g}" for name, limit in then.limits.model_dump(exclude_none=True).items())
+        return ", ".join((*then.flags, *pairs, *limits))
+
+    @property
     def asks(self) -> tuple[str, ...]:
         """The facts it depends on."""
         conditions = (*self.when, *(one for group in self.unless for one in group))
@@ -226,7 +238,9 @@ def _texts(name: str, data: Data, section: str) -> dict[str, str]:
 def _cite(name: str, rule: Rule, cited: Mapping[str, str]) -> Rule:
     for source in rule.sources:
         if source not in cited and "/" not in source:
-            raise SpecError(f"knowledge/{name}: {rule.id}: sources: {source} is neither an address nor listed in sources")
+            raise SpecError(
+                f"knowledge/{name}: {rule.id}: sources: {source} is neither an address nor listed in sources"
+            )
     return rule.model_copy(update={"sources": tuple(cited.get(source, source) for source in rule.sources)})
 
 

@@ -216,13 +216,18 @@ class Situation(Value):
     @property
     def env_values(self) -> Mapping[str, str] | None:
         """The environment by name."""
-        return None if self.env is None else dict(self.env)
+        return None if self.env is None else _by_name(self.env)
 
 
 def _split_image(image: str) -> tuple[str, str]:
     name, colon, tag = image.rpartition(":")
     # A colon before the last slash belongs to the port of a registry.
     return (name, tag) if colon and "/" not in tag else (image, "")
+
+
+@lru_cache(maxsize=512)
+def _by_name(env: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return dict(env)
 
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(=.*)?", re.DOTALL)

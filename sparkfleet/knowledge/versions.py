@@ -36,7 +36,10 @@ class Truth(Enum):
     @property
     def opposite(self) -> Truth:
         """YES for NO and NO for YES; unknown stays unknown."""
-        return {Truth.YES: Truth.NO, Truth.NO: Truth.YES}.get(self, Truth.UNKNOWN)
+        return _OPPOSITES[self]
+
+
+_OPPOSITES = {Truth.YES: Truth.NO, Truth.NO: Truth.YES, Truth.UNKNOWN: Truth.UNKNOWN}
 
 
 def every(answers: Iterable[Truth]) -> Truth:
@@ -52,7 +55,13 @@ def every(answers: Iterable[Truth]) -> Truth:
 
 def some(answers: Iterable[Truth]) -> Truth:
     """YES as soon as one is YES; UNKNOWN if one of the others is; NO for none at all."""
-    return every(answer.opposite for answer in answers).opposite
+    result = Truth.NO
+    for answer in answers:
+        if answer is Truth.YES:
+            return Truth.YES
+        if answer is Truth.UNKNOWN:
+            result = Truth.UNKNOWN
+    return result
 
 
 FINAL = ("", 0)

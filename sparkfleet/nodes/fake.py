@@ -71,11 +71,11 @@ class FakeChannel:
             case answer:
                 return answer(call)
 
-    async def read(self, path: str, *, limit: int = 1 << 20) -> bytes:
+    async def read(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """See `Channel.read`."""
         if path not in self.files:
             raise NodeError(f"{path} cannot be read on {self.node}: it does not exist")
-        return self.files[path][:limit]
+        return self.files[path][offset : offset + limit]
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See `Channel.write`."""

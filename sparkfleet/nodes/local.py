@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
@@ -38,17 +40,17 @@ class LocalChannel:
         """See `Channel.run`. Of stdout and stderr the first 8 MiB are kept; what is not UTF-8 is replaced."""
         return await execute(argv, env={**os.environ, **(env or {})}, stdin=stdin, timeout_s=timeout_s)
 
-    async def read(self, path: str, *, limit: int = 1 << 20) -> bytes:
+    async def read(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """See `Channel.read`."""
         try:
-            return await asyncio.to_thread(_read, path, limit)
+            return await asyncio.to_thread(_read, path, offset, limit)
         except (OSError, ValueError) as error:
             raise NodeError(f"{path} cannot be read on {self.node}: {error}") from error
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See `Channel.write`. Raises NodeError where it cannot be written."""
         try:
-            await asyncio.to_thread(write_atomically, Path(path), content, mode=mode)
+            await asyncio.to_thread(write_atomically, Path(path), content, mode=mode, durable=True)
         except (OSError, ValueError) as error:
             raise NodeError(f"{path} cannot be written on {self.node}: {error}") from error
 
@@ -66,9 +68,10 @@ async def execute(
     Raises:
         NodeError: it cannot be started, or the time ran out.
     """
-    child = await _start(argv, env, pass_fds)
+    child = await _start(argv, env, bool(stdin), pass_fds)
     try:
-        child.feed(stdin)
+        if stdin:
+            child.feed(stdin)
         async with asyncio.timeout(timeout_s):
             await child.exited.wait()
         return await child.completed(argv)
@@ -81,13 +84,18 @@ async def execute(
         await child.end()
 
 
-async def _start(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> _Child:
+async def _start(argv: Sequence[str], env: Mapping[str, str], fed: bool, pass_fds: Sequence[int]) -> _Child:
     if not argv:
         raise NodeError("there is nothing to run: the command is empty")
     loop = asyncio.get_running_loop()
     try:
         _, child = await loop.subprocess_exec(
-            _Child, *argv, env=env, start_new_session=True, pass_fds=tuple(pass_fds)
+            _Child,
+            *argv,
+            stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,
+            pass_fds=tuple(pass_fds),
         )
     except FileNotFoundError as error:
         raise NodeError(
@@ -109,8 +117,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is one by its methods only
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._outputs[fd].add(data)
@@ -128,11 +135,12 @@ class _Child(asyncio.SubprocessProtocol):
 
     def feed(self, content: bytes) -> None:
         """Give it its stdin, as far as it wants to read it."""
-        pipe = self._transport.get_pipe_transport(0)
-        assert isinstance(pipe, asyncio.WriteTransport)
-        if content:
+        pipe = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        # It may have ended without reading, at any point: uvloop then refuses what asyncio ignores.
+        if not pipe.is_closing():
             pipe.write(content)
-        pipe.write_eof()
+        if not pipe.is_closing():
+            pipe.write_eof()
 
     async def completed(self, argv: Sequence[str]) -> Completed:
         """What it said and how it ended, once it has exited."""
@@ -170,8 +178,10 @@ class _Output:
         return f"{text}\n[cut: {self._dropped} more bytes]" if self._dropped else text
 
 
-def _read(path: str, limit: int) -> bytes:
+def _read(path: str, offset: int, limit: int) -> bytes:
     # O_NONBLOCK: a FIFO nobody writes to is empty, not endless.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
+        if offset:  # a FIFO has none
+            file.seek(offset)
         return file.read(limit)

@@ -48,6 +48,8 @@ class Layers(Value):
     """Tokens that a sliding layer keeps."""
     kv_elements: float = 0.0
     """Cached elements per token, summed over the full layers."""
+    read_elements: float | None = None
+    """Elements that a decode step reads per token of context where sparse attention looks at less than it keeps."""
     sliding_elements: float = 0.0
     """Cached elements per token, summed over the sliding layers."""
     state_bytes: float = 0.0
@@ -57,7 +59,7 @@ class Layers(Value):
     head_flops: float = 0.0
     """FLOPs per query token and context token, summed over the full layers."""
     window_flops: float = 0.0
-    """The same for the sliding layers, for context inside the window."""
+    """The same for sliding layers, and for what sparse attention picks, for context inside the window."""
 
     @property
     def blocks(self) -> int:
@@ -292,26 +294,43 @@ def _layers(config: Config) -> Layers:
     n = _layer_counts(config)
     heads, dim = _int(config, "num_attention_heads"), _head_dim(config)
     kv_heads = _int(config, "num_key_value_heads") or heads
-    ratios = _counts(config, "compress_ratios_counts")
-    per_layer, split, width = 2.0 * kv_heads * dim, kv_heads, heads * dim
-    if ratios:  # DeepSeek V4: one latent of head_dim per 4 or 128 tokens, and an index key beside it
-        entry = _int(config, "head_dim") + _int(config, "index_head_dim")
-        per_layer = entry * sum(c / int(r) for r, c in ratios.items() if r != "0") / max(1, sum(ratios.values()))
-        split, width = 1, _int(config, "index_n_heads") * _int(config, "index_head_dim")
-    elif _int(config, "kv_lora_rank") or str(config.get("attention", "")).startswith(("DSA", "mla")):
-        per_layer = (_int(config, "kv_lora_rank") or 512) + (_int(config, "qk_rope_head_dim") or 64)
-        split = 1
-        if _int(config, "index_topk"):
-            per_layer += _int(config, "index_head_dim") / 2
-            width = _int(config, "index_n_heads") * _int(config, "index_head_dim")
-    glob = _int(config, "num_global_key_value_heads")
-    full_layer = 2.0 * glob * _int(config, "global_head_dim") if glob else per_layer
+    base = {"full": n["full"], "sliding": n["sliding"], "linear": n["linear"], "moe": n["moe"], "mlp": n["mlp"]}
+    state = n["linear"] * _state_bytes(config)
+    if _counts(config, "compress_ratios_counts") or _int(config, "index_topk") or "DSA" in str(config.get("attention")):
+        return _sparse_layers(config, base, state)
+    if _int(config, "kv_lora_rank") or config.get("attention") == "mla":
+        latent = (_int(config, "kv_lora_rank") or 512) + (_int(config, "qk_rope_head_dim") or 64)
+        return Layers(**base, kv_elements=n["full"] * float(latent), state_bytes=state, kv_heads=1,
+                      head_flops=2.0 * heads * (2 * dim + 64) * n["full"])
+    glob, wide = _int(config, "num_global_key_value_heads"), _int(config, "global_head_dim")
     return Layers(
-        full=n["full"], sliding=n["sliding"], linear=n["linear"], moe=n["moe"], mlp=n["mlp"],
-        window=_int(config, "sliding_window"), kv_elements=n["full"] * full_layer,
-        sliding_elements=n["sliding"] * per_layer, state_bytes=n["linear"] * _state_bytes(config),
-        kv_heads=max(1, glob or split), head_flops=4.0 * (heads * _int(config, "global_head_dim") if glob else width) * n["full"],
-        window_flops=4.0 * heads * dim * n["sliding"],
+        **base, window=_int(config, "sliding_window"), state_bytes=state, kv_heads=max(1, glob or kv_heads),
+        kv_elements=n["full"] * 2.0 * (glob * wide if glob else kv_heads * dim),
+        sliding_elements=n["sliding"] * 2.0 * kv_heads * dim,
+        head_flops=4.0 * heads * (wide if glob else dim) * n["full"], window_flops=4.0 * heads * dim * n["sliding"],
+    )
+
+
+def _sparse_layers(config: Config, base: dict[str, int], state: float) -> Layers:
+    """An index over all context (one key per token, or per pool of tokens) picks the entries that attention reads."""
+    full, heads = base["full"], _int(config, "num_attention_heads")
+    index_heads, index_dim = _int(config, "index_n_heads") or 32, _int(config, "index_head_dim") or 128
+    picked = _int(config, "index_topk") or 2048
+    ratios = _counts(config, "compress_ratios_counts")
+    if ratios:  # DeepSeek V4: one latent per 4 or 128 tokens; only the former are picked from
+        fine = full * ratios.get("4", 0) / max(1, sum(ratios.values()))
+        coarse = full * ratios.get("128", 0) / max(1, sum(ratios.values()))
+        latent, index = _int(config, "head_dim") * (fine / 4 + coarse / 128), index_dim * fine / 4
+        searched, read = fine / 4, index + _int(config, "head_dim") * coarse / 128
+    else:
+        pool = 4 if "kpool 4" in str(config.get("attention")) else 1
+        latent = full * ((_int(config, "kv_lora_rank") or 512) + (_int(config, "qk_rope_head_dim") or 64))
+        index = read = full * index_dim / pool
+        searched = full / pool
+    width = _int(config, "kv_lora_rank") or _int(config, "head_dim") or 512
+    return Layers(
+        **base, window=picked, kv_elements=latent + index, read_elements=read, state_bytes=state, kv_heads=1,
+        head_flops=2.0 * index_heads * index_dim * searched, window_flops=4.0 * heads * width * full,
     )
 
 

@@ -37,7 +37,7 @@ def prefill_coefficient(setup: Setup, term: str) -> str:
         return f"compute/{engine}/{physics().formats[setup.format].klass}/{mixing}{kernel}"
     if term == "attention":
         return f"attention/{engine}/{setup.arch.kind.rpartition('-')[2]}"
-    return f"{term}/{engine}" if term in ("fixed", "weights", "linear") else term
+    return f"{term}/{engine}"
 
 
 def crowd(batch: float) -> str:

@@ -141,7 +141,7 @@ def _rung(variant: Variant, node: NodeFacts) -> Rung:
         dtype="float32",
         kv_cache_bytes=EMBEDDED_KV_BYTES,
         engine_args=variant.engine_args,
-        env=tuple(variant.env.items()),
+        env=tuple(sorted(variant.env.items())),
     )
     return Rung(
         candidate=candidate,

@@ -74,10 +74,15 @@ class Model:
     cost: Costs
     factors: Factors
 
-    def prefill_s(self, batch: float, workload: Workload) -> float:
-        """Seconds until `batch` prompts of the workload, started together, are all prefilled."""
+    def prefill_s(self, batch: float, workload: Workload, *, fixed: bool = True) -> float:
+        """Seconds until `batch` prompts of the workload, started together, are all prefilled.
+
+        `fixed` includes what a request costs whatever its length: HTTP, tokenising, scheduling.
+        """
         depth = workload.depth if workload.depth_cached else 0
         terms = prefill_terms(self.setup, self.cost, batch, workload.prefill, depth)
+        if not fixed:
+            terms.pop("fixed")
         known = self.factors.coefficients["prefill"]
         total = math.fsum(s * known.get(prefill_coefficient(self.setup, name), 1.0) for name, s in terms.items())
         return total * math.exp(self._effect("prefill", prefill_keys(self.setup, workload.prompt, batch)))
@@ -127,7 +132,7 @@ def rates(model: Model, workload: Workload) -> Rates:
         request, aggregate = _closed_loop(workload, batch, per_token, all_s)
         ttft = _first_token(model, workload, batch, per_token)
     return Rates(
-        ttft_ms=band(1000 * ttft, "prefill"), prefill_tps=band(batch * workload.prefill / all_s, "prefill"),
+        ttft_ms=band(1000 * ttft, "prefill"), prefill_tps=band(batch * workload.prefill / model.prefill_s(batch, workload, fixed=False), "prefill"),
         decode_tps_per_request=band(request, "decode"), decode_tps_aggregate=band(aggregate, "decode"),
         accepted=model.yielded(workload),
     )
@@ -152,19 +157,36 @@ def _first_token(model: Model, workload: Workload, batch: float, per_token: floa
 def _open_loop(model: Model, workload: Workload, one_s: float) -> tuple[float, float, float]:
     """(tok/s of one request, of all, seconds to the first token) when requests arrive at a rate of their own.
 
-    Little's law: as many run as arrive during one request's life; prefills take their share of the time away.
+    As many run as it takes to finish requests as fast as they arrive, or as many as are allowed. Where prompts come
+    faster than they can be prefilled, the queue grows until the last one has come.
     """
-    rate, limit = workload.arrivals_per_s or 0.0, float(model.setup.max_running or MAX_RUNNING)
-    busy = min(0.9, rate * one_s)
-    running, per_token = 1.0, 1.0
-    for _ in range(12):
-        per_token = model.step_s(running, workload.context) / model.yielded(workload) / (1 - busy)
-        running = min(limit, max(1.0, (running + rate * workload.generate * per_token) / 2))
-    life = one_s + workload.generate * per_token
-    drained = workload.requests / rate + life
-    aggregate = min(workload.requests * workload.generate / drained, running / per_token)
-    ttft = model.prefill_s(1, workload) * (1 + busy / (2 * (1 - busy)))
-    return 1 / per_token, aggregate, ttft
+    rate = workload.arrivals_per_s or 0.0
+    most = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING, workload.requests))
+    yielded = model.yielded(workload)
+
+    def life(running: float) -> float:
+        decode = workload.generate * model.step_s(running, workload.context) / yielded
+        return one_s * running + decode
+
+    low, high = 1.0, most
+    saturated = high / life(high) < rate
+    if saturated:
+        running = high
+    elif low / life(low) >= rate:
+        running = 1.0
+    else:
+        for _ in range(10):
+            middle = (low + high) / 2
+            low, high = (middle, high) if middle / life(middle) < rate else (low, middle)
+        running = high
+    whole = life(running)
+    seconds = workload.requests * whole / running if saturated else workload.requests / rate + whole
+    per_token = (whole - one_s) / workload.generate
+    queued = workload.concurrency > 0.3 * workload.requests  # otherwise the client holds requests back
+    behind = max(0.0, one_s - 1 / rate) * workload.requests / 2 if queued else 0.0
+    busy = min(0.7, one_s * min(rate, running / whole))
+    ttft = model.prefill_s(1, workload) * (1 + busy / (2 * (1 - busy))) + behind
+    return 1 / per_token, workload.requests * workload.generate / seconds, ttft
 
 
 def support(setup: Setup, factors: Factors) -> str:

@@ -97,7 +97,7 @@ def costs(setup: Setup) -> Costs:
         pick=arch.top_k / arch.experts if arch.experts else 0.0,
         active=arch.active / setup.tp,
         flops=physics().ceilings.flops(compute),
-        kv_token=layers.kv_elements * setup.kv_bytes / split,
+        kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements) * setup.kv_bytes / split,
         kv_window=layers.sliding_elements * setup.kv_bytes / split,
         window=layers.window or 1024,
         state=2 * layers.state_bytes / setup.tp,

@@ -91,6 +91,20 @@ async def test_at_most_so_many_engines_are_asked(open_door: OpenDoor) -> None:
     assert not door.engines[-1].requests
 
 
+async def test_an_engine_that_does_not_know_the_gateway_is_passed_over(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A 401 of an engine is about the gateway's token, and must not look as if the client's key were wrong."""
+    door = await open_door(engines=[engine(), engine()])
+    door.engines[0].token = "of another generation"
+    assert (await door.post())[0] == 200
+    door.engines[1].token = "as well"
+    status, _, body = await door.post()
+    assert (status, json.loads(body)["error"]["code"]) == (503, "engine_lost")
+    assert f"lost group-0 at {door.engines[0].url}: it does not accept the gateway's token" in caplog.text
+    assert "internal-token" not in caplog.text
+
+
 async def test_when_there_is_nobody_to_ask(open_door: OpenDoor) -> None:
     door = await open_door(engines=[])
     status, headers, body = await door.post()

@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Fault
@@ -96,6 +98,22 @@ async def test_connections_are_used_again() -> None:
         peers = {made.transport.get_extra_info("peername") for made in engine.requests if made.transport}
         assert len(engine.requests) == 3
         assert len(peers) == 1
+        await upstream.aclose()
+
+
+async def test_a_node_that_vanishes_is_noticed_by_the_kernel() -> None:
+    async with FakeEngine(model="tiny", fault=Fault(kind="hang", after=1)) as engine:
+        upstream = Upstream()
+        body = b'{"model": "tiny", "stream": true}'
+        answer = await upstream.open(Target(url=engine.url), request(body))
+        connection = answer.response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        peer = connection.transport.get_extra_info("socket")
+        assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        assert [peer.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options] == [10, 5, 3]
+        answer.close()
         await upstream.aclose()
 
 

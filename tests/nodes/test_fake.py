@@ -42,6 +42,7 @@ async def test_files():
     channel = FakeChannel("spark1", files={"/proc/meminfo": b"MemTotal"})
     await channel.write("/etc/x", b"content", mode=0o644)
     assert await channel.read("/proc/meminfo", limit=3) == b"Mem"
+    assert await channel.read("/proc/meminfo", offset=3, limit=2) == b"To"
     assert await channel.read("/etc/x") == b"content"
     assert channel.modes == {"/etc/x": 0o644}
     with pytest.raises(NodeError, match="does not exist"):

@@ -128,6 +128,22 @@ async def test_commands_run_beside_each_other(channel):
     assert [d.stdout for d in done] == [f"{i}\n" for i in range(8)]
 
 
+def test_commands_run_on_uvloop():
+    """The loop of Ray Serve's replicas."""
+    uvloop = pytest.importorskip("uvloop")
+    channel = LocalChannel("here")
+
+    async def run() -> None:
+        done = await channel.run(python("import sys; print(sys.stdin.read()); sys.exit(3)"), stdin=b"in")
+        assert (done.exit_code, done.stdout) == (3, "in\n")
+        with pytest.raises(NodeError, match="was not found"):
+            await channel.run(["no-such-program-here"])
+        with pytest.raises(NodeError, match="did not end"):
+            await channel.run(["sleep", "60"], timeout_s=0.05)
+
+    uvloop.run(run())
+
+
 ECHO = "import sys; sys.stdout.buffer.write(b'\\0'.join(a.encode(errors='surrogateescape') for a in sys.argv[1:]))"
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])) | st.sampled_from(
     ["$(reboot)", "`id`", "; ls", "a b", "*", "~", "$HOME", '"', "'", "\\", "\n", "|", "&&", "-e", "--", ""]
@@ -141,11 +157,13 @@ def test_arguments_arrive_verbatim(words):
     assert done.stdout.split("\0") == words
 
 
-async def test_read_gives_the_first_bytes(channel, tmp_path):
+async def test_read_gives_a_part(channel, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     assert await channel.read(str(path)) == b"0123456789"
     assert await channel.read(str(path), limit=4) == b"0123"
+    assert await channel.read(str(path), offset=4, limit=3) == b"456"
+    assert await channel.read(str(path), offset=99) == b""
     assert b"MemTotal" in await channel.read("/proc/meminfo")
 
 
@@ -158,6 +176,11 @@ async def test_reading_a_fifo_does_not_wait(channel, tmp_path):
 async def test_what_cannot_be_read_is_a_node_error(channel, tmp_path, path):
     with pytest.raises(NodeError, match="cannot be read on here"):
         await channel.read(f"{tmp_path}/{path}")
+
+
+async def test_a_negative_offset_is_a_node_error(channel):
+    with pytest.raises(NodeError, match="cannot be read on here"):
+        await channel.read("/proc/meminfo", offset=-1)
 
 
 async def test_write_makes_a_private_file_in_a_private_directory(channel, tmp_path):

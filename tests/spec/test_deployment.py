@@ -168,6 +168,10 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, draft."
             'engine_args: ["a\\nb"]',
             'engine_args[0]: found "a\\nb". Expected one line of text without control characters.',
         ),
+        (
+            'engine_args: ["\\ud800"]',
+            'engine_args[0]: found "\\ud800". Expected one line of text without control characters.',
+        ),
         ("env: [A=b]", "env: found a list of 1. Expected a mapping (`key: value` lines)."),
         ("env: {1A: x}", 'env.1A: found "1A". Expected a variable name: letters, digits and _, no digit first.'),
         ("keys: []", "keys: found a list of 0. Expected at least 1."),

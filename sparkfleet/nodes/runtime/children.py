@@ -32,6 +32,7 @@ _SETTLE_S = 0.01
 _SETTLE_TRIES = 200
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
 
 class Children:
@@ -109,7 +110,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     """What a child does between fork and exec."""
 
     def arm() -> None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before it could be watched
             os.kill(os.getpid(), signal.SIGKILL)
         set_oom_score(_OOM_SCORE)
@@ -124,7 +125,7 @@ def set_oom_score(score: int) -> None:
 
 
 def _adopt_orphans() -> None:
-    if _prctl(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+    if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sparkfleet
@@ -51,22 +51,10 @@ class ProcessRuntime:
         """See `Runtime.start`. A rank of that id that is being stopped is waited for, and then started anew."""
         if not spec.argv:
             raise NodeError(f"rank {spec.id} has nothing to run: its argv is empty")
-        self._prepare_directory()
-        files = self._files(spec.id)
-        deadline = time.monotonic() + _START_S + spec.grace_s
-        while time.monotonic() < deadline:
-            with _locked(files) as lock:
-                if lock is not None:
-                    await self._kill_strays(spec.id)
-                    files.clear()
-                    return await self._launch(spec, files, lock)
-            if running := await _adoptable(spec, files):
-                return running
-            await asyncio.sleep(_POLL_S)
-        raise NodeError(
-            f"rank {spec.id} cannot be started: another supervisor of it neither answers nor ends",
-            do=f"see who holds {files.lock}",
-        )
+        try:
+            return await self._start_or_adopt(spec)
+        except OSError as error:
+            raise NodeError(f"rank {spec.id} cannot be started: {error}") from error
 
     async def own(self, id_: RankId) -> ProcessRank | None:
         """See `Runtime.own`. A rank that ended unowned in the last seconds can still be owned, to learn why."""
@@ -128,6 +116,24 @@ class ProcessRuntime:
         """Kill everything of a rank, its supervisor included: for a supervisor that hangs."""
         await kill_all(lambda: self._carriers(id_), grace_s=0)
 
+    async def _start_or_adopt(self, spec: RankSpec) -> RankStatus:
+        self._prepare_directory()
+        files = self._files(spec.id)
+        deadline = time.monotonic() + _START_S + spec.grace_s
+        while time.monotonic() < deadline:
+            with _locked(files) as lock:
+                if lock is not None:
+                    await self._kill_strays(spec.id)
+                    files.clear()
+                    return await self._launch(spec, files, lock)
+            if running := await _adoptable(spec, files):
+                return running
+            await asyncio.sleep(_POLL_S)
+        raise NodeError(
+            f"rank {spec.id} cannot be started: another supervisor of it neither answers nor ends",
+            do=f"see who holds {files.lock}",
+        )
+
     async def _bury_locked(self, files: RankFiles, last: RankStatus) -> RankStatus:
         told = await self.post_mortem(last.id)
         if told and told.started_at == last.started_at:
@@ -135,7 +141,8 @@ class ProcessRuntime:
         status = _lost(last, await self._kill_strays(last.id))
         files.clear()
         answer = {"ok": True, "grace_s": 0.0, "status": status.model_dump(mode="json")}
-        write_atomically(files.last, json.dumps(answer).encode())
+        with suppress(OSError):
+            write_atomically(files.last, json.dumps(answer).encode())
         return status
 
     async def _launch(self, spec: RankSpec, files: RankFiles, lock: int) -> RankStatus:
@@ -145,7 +152,7 @@ class ProcessRuntime:
             completed = await execute(argv, env=self._environment(spec), timeout_s=_START_S, pass_fds=(lock,))
         finally:
             files.spec.unlink(missing_ok=True)
-        if completed.exit_code != 0:
+        if not completed.stdout:  # not the exit code: a starter that ignores SIGCHLD cannot know it
             raise NodeError(
                 f"the supervisor of rank {spec.id} did not come up",
                 means=completed.stderr.strip().rpartition("\n")[2],
@@ -256,6 +263,7 @@ class ProcessRank:
     async def close(self) -> None:
         """See `Rank.close`."""
         self._end.cancel()
+        await asyncio.wait([self._end])
         await self._connection.close()
 
     async def _watch(self) -> RankStatus:

@@ -44,10 +44,10 @@ class RankLog:
     def say(self, line: str) -> None:
         """Append a line of the supervisor's own; the tail does not have it."""
         self._remember(self._mask.flush())
-        self._append(f"[sparkfleet] {line}\n".encode())
+        self._append(self._mask.whole(f"[sparkfleet] {line}\n".encode(errors="replace")))
 
     def tail(self, lines: int = TAIL_LINES) -> str:
-        """The last lines that the engine printed, fit for a terminal: no escape codes, of a progress bar only its last state."""
+        """The last lines that the engine printed, fit for a terminal: no escape codes, one state of a progress bar."""
         text = self._tail.decode(errors="replace").rstrip()
         kept = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")[-lines:])
         return "\n".join(_TERMINAL_CODES.sub("", line)[:_LINE_LENGTH] for line in kept)
@@ -63,7 +63,8 @@ class RankLog:
 
     def _append(self, chunk: bytes) -> None:
         try:
-            self._write_file(chunk)
+            if chunk:
+                self._write_file(chunk)
         except OSError:
             self._close_file()
 
@@ -107,12 +108,16 @@ class SecretMask:
 
     def feed(self, chunk: bytes) -> bytes:
         """The chunk without secrets, less an end that may be the beginning of one."""
-        text = self._held + chunk
-        for secret in self._secrets:
-            text = text.replace(secret, _MASK)
+        text = self.whole(self._held + chunk)
         keep = len(text) - self._open_end(text)
         self._held = text[keep:]
         return text[:keep]
+
+    def whole(self, text: bytes) -> bytes:
+        """A text without secrets that is no part of the stream."""
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        return text
 
     def flush(self) -> bytes:
         """What was held back: no secret after all."""

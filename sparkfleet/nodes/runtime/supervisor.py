@@ -4,7 +4,7 @@
 
 It outlives whoever started it, and ends with the rank: when the engine exits (any code), when it is told to, or when nobody
 has owned it for as long as its lease says. It imports the standard library only, because there is one beside every engine:
-21 MB, listening 90 ms after it was started (measured on two x86 cores, Python 3.11).
+17 MB resident, 80 ms from `ProcessRuntime.start` to its first word (two x86 cores, Python 3.11).
 
 Whatever dies, nothing of the rank stays:
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -144,7 +145,7 @@ class Supervisor:
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
         """Run one command to its end, or to ours."""
         self._phase = phase
-        self._log.say(f"{_now()} {phase}: {' '.join(argv)}")
+        self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
         try:
             pid, end = children.spawn(argv)
         except (OSError, ValueError) as error:
@@ -212,7 +213,8 @@ class Supervisor:
         """Tell the starter, once, and let go of what it gave us."""
         if self._ready < 0:
             return
-        os.write(self._ready, json.dumps(self.answer()).encode())
+        with suppress(BrokenPipeError):  # the starter was interrupted: the lease decides
+            os.write(self._ready, json.dumps(self.answer()).encode())
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)

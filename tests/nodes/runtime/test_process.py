@@ -15,7 +15,7 @@ import pytest
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.runtime import process as process_module
-from sparkfleet.nodes.runtime.base import Phase, RankId, Runtime
+from sparkfleet.nodes.runtime.base import Phase, RankId, RankStatus, Runtime
 from sparkfleet.nodes.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
 from sparkfleet.nodes.runtime.process import ProcessRuntime
 from sparkfleet.nodes.runtime.processes import labelled, process
@@ -93,6 +93,21 @@ async def test_an_engine_gets_a_clean_environment_and_its_labels(runtime, herald
     assert (found[FLEET_LABEL], found["SPT_NOENV"]) == (runtime._fleet, "1")
 
 
+async def test_an_engine_inherits_no_descriptor(runtime, herald, make_spec):
+    """Least of all the lock: an orphan would hold it for good."""
+    await runtime.start(
+        make_spec(herald.script("tell(*sorted(os.listdir('/proc/self/fd')))\nsignal.pause()"))
+    )
+    assert await herald.hear() == ["0", "1", "2", "3"], "3 is the directory that is being listed"
+
+
+async def test_the_kernel_kills_the_engine_before_others(runtime, herald, make_spec):
+    started = await runtime.start(make_spec(herald.script(IDLE)))
+    await herald.hear()
+    scores = [Path(f"/proc/{p}/oom_score_adj").read_text() for p in (started.pid, supervisor_of(started.pid))]
+    assert scores == ["500\n", "0\n"]
+
+
 async def test_an_engine_ignores_no_signal_because_its_starter_did(runtime, herald, make_spec):
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
@@ -102,6 +117,21 @@ async def test_an_engine_ignores_no_signal_because_its_starter_did(runtime, hera
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert await herald.hear() == ["SIG_DFL"]
+
+
+def test_a_life_on_uvloop(tmp_path, make_spec):
+    """The loop of Ray Serve's replicas."""
+    uvloop = pytest.importorskip("uvloop")
+    runtime = ProcessRuntime(tmp_path / "run", fleet=f"uvloop {tmp_path}")
+
+    async def live() -> RankStatus:
+        started = await runtime.start(make_spec(("sleep", "60")))
+        rank = await runtime.own(started.id)
+        stopped = await rank.stop()
+        await runtime.sweep(frozenset())
+        return stopped
+
+    assert uvloop.run(live()).reason == "stopped: it was asked to stop"
 
 
 # Starting
@@ -149,6 +179,31 @@ async def test_starts_in_two_processes_are_one(tmp_path, runtime, herald, make_s
     assert pids[0] == pids[1] == f"{await herald.hear_pid()}\n".encode()
 
 
+async def test_a_start_that_is_cancelled_leaves_no_lock(runtime, herald, make_spec, monkeypatch):
+    execute = process_module.execute
+
+    async def interrupted(*args, **kwargs):
+        asyncio.current_task().cancel()
+        return await execute(*args, **kwargs)
+
+    spec = make_spec(herald.script(IDLE))
+    monkeypatch.setattr(process_module, "execute", interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(runtime.start(spec))
+    monkeypatch.setattr(process_module, "execute", execute)
+    assert (await runtime.start(spec)).phase is Phase.RUNNING
+    assert len(alive(runtime, spec.id)) == 2, "a supervisor and an engine"
+
+
+async def test_a_full_disk_is_a_node_error(runtime, make_spec, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(process_module, "write_atomically", full)
+    with pytest.raises(NodeError, match=r"home/qwen/g1/0/0 cannot be started: .*No space left"):
+        await runtime.start(make_spec(("true",)))
+
+
 async def test_a_program_that_does_not_exist(runtime, make_spec):
     status = await runtime.start(make_spec(("no-such-engine", "serve")))
     assert (status.phase, status.exit_code) == (Phase.EXITED, 127)
@@ -180,6 +235,18 @@ async def test_ids_that_are_no_file_names(runtime, running, herald, make_spec):
     odd = RankId(fleet="../../é" * 40, deployment="a b\n", generation=1, replica=0, rank=0)
     rank = await running(make_spec(herald.script(IDLE), id=odd))
     assert (await rank.stop()).id == odd
+
+
+async def test_an_id_that_cannot_be_a_label(runtime, make_spec, rank_id):
+    odd = rank_id.model_copy(update={"deployment": "a\0b"})
+    with pytest.raises(NodeError, match="null byte"):
+        await runtime.start(make_spec(("true",), id=odd))
+
+
+async def test_a_log_that_cannot_be_written(tmp_path, runtime, make_spec):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NodeError, match=r"did not come up\n.*/file"):
+        await runtime.start(make_spec(("true",), log_path=str(tmp_path / "file" / "log")))
 
 
 async def test_a_run_directory_that_cannot_be_used(tmp_path, make_spec):
@@ -331,10 +398,11 @@ async def test_the_owner_is_told_how_an_engine_ended(runtime, running, herald, m
     assert await runtime.post_mortem(spec.id) == end
 
 
-async def test_what_outlives_the_engine_is_killed(runtime, running, herald, make_spec):
-    rank = await running(make_spec(herald.script("orphan(stubborn)\nsys.exit(1)")))
+async def test_what_outlives_the_engine_is_killed(running, herald, make_spec):
+    rank = await running(make_spec(herald.script(WITH_ORPHAN)))
     orphan = await herald.hear_pid()
-    assert (await rank.wait()).exit_code == 1
+    os.kill((await rank.status()).pid, signal.SIGKILL)
+    assert (await rank.wait()).exit_code == -signal.SIGKILL
     assert process(orphan) is None
 
 

@@ -1,0 +1,93 @@
+"""Container images that are known to run, or not to run, on a Spark: `images.yaml`, checked on load."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from sparkfleet.knowledge.entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.situation import Method
+from sparkfleet.values import Value
+
+FILE = "images.yaml"
+
+Status = Literal["works", "limited", "broken", "unproven"]
+Library = Literal["nccl", "flashinfer", "cutlass", "ptxas", "fastsafetensors", "torch", "triton"]
+
+
+def _pairs(value: object) -> object:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+class Image(Value):
+    """One build of an image."""
+
+    id: str
+    image: Annotated[str, Field(pattern=r"[^\s@]+:[^\s@/]+")]
+    """Repository and tag."""
+    build: str = ""
+    """What tells builds of one tag apart, e.g. "re-tag"; "" where only one is known."""
+    digests: tuple[Annotated[str, Field(pattern=r"sha256:[0-9a-f]{64}")], ...] = ()
+    engine: Literal["vllm", "sglang", "trtllm"]
+    engine_version: str | None
+    """As rules compare it; None: not published, and for a moving tag not to be known."""
+    cuda: str = ""
+    libraries: Annotated[tuple[tuple[Library, str], ...], BeforeValidator(_pairs)] = ()
+    methods: tuple[Method, ...] = ()
+    """Speculative methods that were seen to work; empty: nothing is published."""
+    quants: tuple[str, ...] = ()
+    """Ways of quantisation that were seen to work; empty: nothing is published."""
+    status: Status
+    note: str = ""
+    sources: Sources
+    date: Date
+
+    def library(self, name: Library) -> str | None:
+        """The version of a library inside, None where it is not published."""
+        return dict(self.libraries).get(name)
+
+
+@cache
+def load_images() -> tuple[Image, ...]:
+    """All known images, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_images(packaged(FILE))
+
+
+def read_images(text: str, name: str = FILE) -> tuple[Image, ...]:
+    """The images in `text`.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, image and field.
+    """
+    return entries(name, "images", parse(name, text, frozenset({"images"}))["images"], Image)
+
+
+def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[Image, ...]:
+    """The builds that `reference` ("repository:tag", with or without "@sha256:…") may name.
+
+    None: not known. One: that is it. Several: the tag was moved, and without a digest nobody can tell.
+    """
+    known = load_images() if images is None else images
+    tagged, _, digest = reference.partition("@")
+    if digest and (exact := tuple(image for image in known if digest in image.digests)):
+        return exact
+    return tuple(image for image in known if image.image == tagged)
+
+
+def engine_version_of(reference: str) -> str | None:
+    """The engine's version inside an image.
+
+    None where the image is not known, or its version is not. Where a tag was moved, the version without the build, so that
+    rules about one build answer "unknown".
+    """
+    versions = {image.engine_version for image in images_of(reference)}
+    if len(versions) == 1:
+        return versions.pop()
+    plain = {version.split()[0] for version in versions if version}
+    return plain.pop() if len(plain) == 1 and None not in versions else None

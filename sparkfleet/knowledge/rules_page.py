@@ -1,0 +1,69 @@
+"""docs/rules.md: all rules and what did not become one. `python -m sparkfleet.knowledge.rules_page > docs/rules.md`."""
+
+from __future__ import annotations
+
+import sys
+
+from collections.abc import Iterable
+
+from sparkfleet.knowledge.rules import Book, Rule, load_book
+
+_SECTIONS = {
+    "reject": "Not taken",
+    "require": "Taken with something added",
+    "penalise": "Worth less",
+    "warn": "Taken, and the user is told",
+    "doctor": "Checks of nodes, links and launches",
+}
+
+_HEAD = """\
+# What sparkfleet knows to break
+
+Written by `python -m sparkfleet.knowledge.rules_page`; a test compares. The rules live in
+`sparkfleet/knowledge/rules.yaml`: {rules} rules from {issues} issues. {left} more issues are no rules; the last section says
+why. `sparkfleet explain RULE` prints one with its symptom and its remedies.
+
+*when* is a list of conditions that all have to hold. A fact that is not known makes a rule *possible*: it is shown, never
+rejects, and only changes a candidate where the alternative is silent garbage and nothing but a version is unknown
+(`sparkfleet/planning/rules.py`). Everything is about GB10; on a CPU the rules are silent.
+
+To add a rule, add an entry to the file, with an example of a situation in which it fires and one in which it stays silent.
+"""
+
+
+def render(book: Book) -> str:
+    """The page."""
+    issues = {rule.issue_id for rule in book.rules}
+    head = _HEAD.format(rules=len(book.rules), issues=len(issues), left=len(book.not_rules))
+    parts = [head, *(_section(book, do, title) for do, title in _SECTIONS.items()), _left_out(book)]
+    return "\n".join(parts)
+
+
+def _section(book: Book, do: str, title: str) -> str:
+    rules = [rule for rule in book.rules if rule.then.do == do]
+    return f"## {title} ({len(rules)})\n\n" + "\n".join(_item(rule) for rule in rules)
+
+
+def _item(rule: Rule) -> str:
+    lines = [
+        f"**{rule.id}** {rule.title}",
+        f"when {_code(str(one) for one in rule.when)}",
+        *(f"unless {_code(str(one) for one in group)}" for group in rule.unless),
+        *([f"then `{rule.adds}`"] if rule.adds else []),
+        f"{rule.severity}, {rule.confidence}, {rule.date}: {'; '.join(rule.sources)}",
+        *([f"against it: {rule.against}"] if rule.against else []),
+    ]
+    return "- " + "\\\n  ".join(lines) + "\n"
+
+
+def _code(texts: Iterable[str]) -> str:
+    return ", ".join(f"`{text}`" for text in texts)
+
+
+def _left_out(book: Book) -> str:
+    items = "\n".join(f"- **{issue}** {reason}" for issue, reason in book.not_rules)
+    return f"## Known issues that are no rules ({len(book.not_rules)})\n\n{items}\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render(load_book()))

@@ -1,0 +1,172 @@
+"""Which drafts go with which model, and how many tokens they were seen to yield: `speculators.yaml`, checked on load."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import cache, lru_cache
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sparkfleet.knowledge.entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.situation import Method
+from sparkfleet.values import Value
+
+FILE = "speculators.yaml"
+
+Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "counting"]
+"""What is written. "counting" (numbers in a row) is an upper bound, not a workload."""
+
+EngineName = Literal["vllm", "sglang", "trtllm"]
+
+Tokens = Annotated[int, Field(ge=1, le=64)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Acceptance(Value):
+    """How much of the drafts a target accepted, in one set of measurements."""
+
+    content: Content
+    tokens: Tokens | None
+    """Draft tokens per step; None where it was not published."""
+    length: Annotated[float, Field(ge=1)] | None = None
+    """Tokens per step, the target's own included."""
+    rate: Rate | None = None
+    """Accepted share of the drafted tokens."""
+    low: float | None = None
+    high: float | None = None
+    """Range of whichever of the two is given; None: one number was published."""
+    engine: EngineName | None = None
+    quant: str | None = None
+    note: str = ""
+    sources: Sources
+    date: Date
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Acceptance:
+        if (self.length is None) == (self.rate is None):
+            raise ValueError("expected either length or rate")
+        if self.rate is not None and self.tokens is None:
+            raise ValueError("a rate needs tokens")
+        given = self.length if self.rate is None else self.rate
+        assert given is not None
+        if (
+            not (self.low if self.low is not None else given)
+            <= given
+            <= (self.high if self.high is not None else given)
+        ):
+            raise ValueError(f"expected low <= {given:g} <= high")
+        return self
+
+    @property
+    def tokens_per_step(self) -> tuple[float, float, float]:
+        """Tokens that a step yields, the target's own included: low, mid, high."""
+        if self.rate is None:
+            assert self.length is not None
+            return (self._low(self.length), self.length, self._high(self.length))
+        assert self.tokens is not None
+        low, high = self._low(self.rate), self._high(self.rate)
+        return (1 + low * self.tokens, 1 + self.rate * self.tokens, 1 + high * self.tokens)
+
+    def _low(self, value: float) -> float:
+        return value if self.low is None else self.low
+
+    def _high(self, value: float) -> float:
+        return value if self.high is None else self.high
+
+
+class Gain(Value):
+    """Decode speed with speculation over decode speed without, on the same box and weights."""
+
+    tokens: Tokens | None
+    concurrency: Annotated[int, Field(ge=1)]
+    ratio: Annotated[float, Field(gt=0)]
+    engine: EngineName
+    quant: str
+    note: str = ""
+    sources: Sources
+    date: Date
+
+
+class Depth(Value):
+    """Draft tokens per step that served best."""
+
+    alone: Tokens
+    busy: Tokens | None = None
+    busy_from: Annotated[int, Field(ge=2)] | None = None
+    """Requests at once from which `busy` is better."""
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Depth:
+        if (self.busy is None) != (self.busy_from is None):
+            raise ValueError("expected busy and busy_from together")
+        return self
+
+    def at(self, concurrency: int) -> int:
+        """The depth for that many requests at once."""
+        busy = self.busy is not None and self.busy_from is not None and concurrency >= self.busy_from
+        return self.busy if busy and self.busy is not None else self.alone
+
+
+class Speculator(Value):
+    """A way to draft for a family of checkpoints."""
+
+    id: str
+    targets: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Globs on the model id, letter case aside."""
+    method: Method
+    engines: Annotated[tuple[EngineName, ...], Field(min_length=1)]
+    head: Literal["checkpoint", "separate", "none"]
+    """Where the drafting weights are. "checkpoint": look into the weight map, quantisers drop heads."""
+    draft: str | None = None
+    """Hub id of a separate draft; None where its name was not published."""
+    tokens: Depth | None = None
+    acceptance: tuple[Acceptance, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    note: str = ""
+    sources: Sources
+    date: Date
+
+    @model_validator(mode="after")
+    def _draft_is_separate(self) -> Speculator:
+        if self.draft is not None and self.head != "separate":
+            raise ValueError("a draft is only named where head is separate")
+        return self
+
+    def serves(self, model: str) -> bool:
+        """Is `model` one of its targets?"""
+        return any(_glob(target).fullmatch(model.lower()) for target in self.targets)
+
+
+@lru_cache(maxsize=512)
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern.lower()))
+
+
+@cache
+def load_speculators() -> tuple[Speculator, ...]:
+    """All known speculators, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_speculators(packaged(FILE))
+
+
+def read_speculators(text: str, name: str = FILE) -> tuple[Speculator, ...]:
+    """The speculators in `text`.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, speculator and field.
+    """
+    return entries(
+        name, "speculators", parse(name, text, frozenset({"speculators"}))["speculators"], Speculator
+    )
+
+
+def speculators_of(model: str, engine: str | None = None) -> tuple[Speculator, ...]:
+    """What is known to draft for `model`, on one engine or on any."""
+    return tuple(
+        one for one in load_speculators() if one.serves(model) and (engine is None or engine in one.engines)
+    )

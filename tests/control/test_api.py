@@ -1,0 +1,131 @@
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from support import deployment, plan
+from test_controller import World
+
+from sparkfleet.control import api
+from sparkfleet.control.client import FleetClient
+from sparkfleet.control.head import Address
+from sparkfleet.control.requests import ApplyRequest
+from sparkfleet.errors import ControlError
+
+TOKEN = "t" * 64
+
+
+@pytest.fixture
+async def served(tmp_path):
+    world = World(tmp_path)
+    server = TestServer(api.build(world.controller, TOKEN, world.metrics.registry))
+    await server.start_server()
+    world.url = str(server.make_url("")).rstrip("/")
+    yield world
+    await server.close()
+    world.store.close()
+
+
+def client(world, token=TOKEN, patience_s=0.0):
+    address = Address(ray="127.0.0.2:1", api=world.url, gateway_host="127.0.0.1", gateway_port=8000)
+    return FleetClient(address, token, patience_s)
+
+
+def request(**fields):
+    return ApplyRequest(spec=deployment(), plan=plan(**fields), who="me")
+
+
+async def test_apply_status_events_delete(served):
+    async with client(served) as fleet:
+        assert await fleet.apply(request()) == (1, True)
+        assert await fleet.apply(request()) == (1, False)
+        assert (await fleet.fleet()).deployments[0].name == "tiny"
+        assert [event.kind for event in await fleet.events(0)] == ["wanted"]
+        await fleet.delete("tiny", "me")
+        assert (await fleet.fleet()).deployments == ()
+        with pytest.raises(ControlError, match="no deployment 'tiny'"):
+            await fleet.delete("tiny", "me")
+
+
+async def test_keys(served):
+    async with client(served) as fleet:
+        made = await fleet.create_key("laptop")
+        assert made["key"].startswith("sk-sf-")
+        (listed,) = await fleet.keys()
+        assert listed == {"id": made["id"], "name": "laptop"}
+        assert (await fleet.revoke_key("laptop"))["id"] == made["id"]
+        assert await fleet.keys() == []
+
+
+async def test_without_the_token_nothing_is_told_or_done(served):
+    async with client(served, token="wrong") as fleet:
+        with pytest.raises(ControlError, match="token"):
+            await fleet.apply(request())
+    assert served.store.desired() == {}
+
+
+async def test_metrics_and_targets_need_no_token(served):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(served.url + "/metrics") as response:
+            assert "sparkfleet_build_info" in await response.text()
+        async with session.get(served.url + "/targets") as response:
+            (own,) = json.loads(await response.text())
+    assert own["targets"] == [served.url.removeprefix("http://")]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"spec": 1}', b"\xff"])
+async def test_a_request_that_is_not_understood_is_a_400(served, body):
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.put(served.url + "/v1/deployments/tiny", data=body) as response,
+    ):
+        assert response.status == 400
+        assert (await response.json())["error"]["what"]
+
+
+async def test_a_number_that_is_none(served):
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(served.url + "/v1/events?after=x") as response,
+    ):
+        assert response.status == 409
+
+
+async def test_a_controller_that_is_away_for_a_moment_is_waited_for(served, tmp_path, unused_tcp_port):
+    served.url = f"http://127.0.0.1:{unused_tcp_port}"
+    runner = web.AppRunner(api.build(served.controller, TOKEN, served.metrics.registry))
+    await runner.setup()
+    async with client(served, patience_s=10) as fleet:
+        asked = await _after_a_refusal(fleet, runner, unused_tcp_port)
+        assert asked.fleet == "home"
+    await runner.cleanup()
+
+
+async def _after_a_refusal(fleet, runner, port):
+    refused = []
+    once = fleet._once
+
+    async def start_after_the_first(*args):
+        try:
+            return await once(*args)
+        except aiohttp.ClientConnectionError:
+            refused.append(1)
+            if len(refused) == 1:
+                await web.TCPSite(runner, "127.0.0.1", port).start()
+            raise
+
+    fleet._once = start_after_the_first
+    answer = await fleet.fleet()
+    assert refused == [1]
+    return answer
+
+
+async def test_a_controller_that_stays_away_is_an_error_that_says_what_to_do(served, unused_tcp_port):
+    served.url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="does not answer") as caught:
+            await fleet.fleet()
+    assert "up" in caught.value.do

@@ -1,0 +1,54 @@
+import sys
+
+import pytest
+
+from sparkfleet.control.survey import survey
+from sparkfleet.errors import NodeError
+from sparkfleet.facts.node import EngineHome
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.spec.load import parse_inventory
+
+MEMINFO = "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"
+
+
+def inventory(node="{address: local}"):
+    return parse_inventory(f"fleet: home\nhead: a\nnodes:\n  a: {node}\n", "inventory.yaml")
+
+
+def channel(**more):
+    responses = {
+        ("cat", "/proc/meminfo"): MEMINFO,
+        ("python3",): '[20, "aarch64"]',
+        (sys.executable,): '{"vllm": "0.32.0+cpu"}',
+        **more.pop("responses", {}),
+    }
+    return FakeChannel("a", responses)
+
+
+async def test_everything_that_planning_needs():
+    (facts,) = await survey(inventory(), {"a": channel()})
+    assert facts.memory.available == 500 * 1024
+    assert facts.processors.machine == "aarch64"
+    assert facts.gpu is None
+    assert facts.engines == {"vllm": EngineHome(python=sys.executable, version="0.32.0+cpu")}
+
+
+async def test_a_gpu():
+    node = channel(responses={("nvidia-smi",): "NVIDIA GB10, 580.95.05\n"})
+    (facts,) = await survey(inventory(), {"a": node})
+    assert facts.gpu.name == "NVIDIA GB10"
+
+
+async def test_engines_of_their_own_environments_and_none_of_ours():
+    node = channel(responses={("/opt/vllm/bin/python",): '{"vllm": "0.19.0"}'})
+    spec = inventory("{address: local, engines: {vllm: {python: /opt/vllm/bin/python}}}")
+    (facts,) = await survey(spec, {"a": node})
+    assert facts.engines == {"vllm": EngineHome(python="/opt/vllm/bin/python", version="0.19.0")}
+
+
+async def test_a_command_that_fails_is_told_with_its_words():
+    failed = Completed(argv=("cat",), exit_code=1, stdout="", stderr="cat: /proc/meminfo: Permission denied")
+    node = channel(responses={("cat", "/proc/meminfo"): failed})
+    with pytest.raises(NodeError, match="Permission denied"):
+        await survey(inventory(), {"a": node})

@@ -1,0 +1,195 @@
+"""Configs alone: parameters against the real models, the names they go by, and published sizes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkfleet.errors import FactError
+from sparkfleet.facts.checkpoint import Checkpoint, Part, checkpoint_from_config
+
+DATA = Path(__file__).parent / "data"
+CONFIGS: Mapping[str, Mapping[str, Any]] = json.loads((DATA / "model_configs.json").read_text())
+COUNTS = json.loads((DATA / "parameter_counts.json").read_text())
+FAMILIES: Mapping[str, Mapping[str, Any]] = COUNTS["families"]
+COUNTED: Mapping[str, int] = COUNTS["models"]
+
+INCOMPLETE = {
+    "MiniMaxAI/MiniMax-M3": "dense_intermediate_size is missing",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "interleave_moe_layer_step is missing",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "interleave_moe_layer_step is missing",
+    "moonshotai/Kimi-K2.5": "config_groups is missing",
+    "moonshotai/Kimi-K3": "layer_types or full_attention_interval is missing",
+    "nvidia/DeepSeek-V3.1-NVFP4": "says NVFP4",
+    "nvidia/DeepSeek-V3.2-NVFP4": "says NVFP4",
+    "nvidia/DeepSeek-V4-Flash-NVFP4": "quantized_layers is missing",
+    "nvidia/DeepSeek-V4-Pro-NVFP4": "quantized_layers is missing",
+    "nvidia/GLM-5-NVFP4": "says NVFP4",
+    "nvidia/Llama-3.1-70B-Instruct-FP8": "says FP8",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "the architecture nemotron-nas is not known",
+    "nvidia/MiniMax-M3-NVFP4": "quantized_layers is missing",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": "says NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "says FP8",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4": "says NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "says FP8",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4": "says NVFP4",
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": "says NVFP4",
+    "nvidia/Qwen3-235B-A22B-NVFP4": "says NVFP4",
+    "nvidia/Qwen3.6-27B-NVFP4": "quantized_layers is missing",
+    "nvidia/Qwen3.6-35B-A3B-NVFP4": "quantized_layers is missing",
+    "mistralai/Mistral-Small-4-119B-2603": "qk_rope_head_dim is missing",
+    "Qwen/Qwen3-Coder-Next": "num_attention_heads is missing",
+    "zai-org/GLM-4.7-Flash": "qk_nope_head_dim is missing",
+    "zai-org/GLM-5.3-Flash": "layer_types or full_attention_interval is missing",
+    "Qwen/Qwen3.8-Flash-Next": "linear_num_key_heads is missing",
+    "Qwen/Qwen3.8-27B": "linear_num_value_heads or mamba_num_heads is missing",
+    "poolside/Laguna-S-2.1": "num_hidden_layers is missing",
+    "deepseek-ai/DeepSeek-V4.1-Flash": "num_hidden_layers is missing",
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B (mamba facts)": "hybrid_override_pattern or layers_block_type is missing",
+    "XiaomiMiMo/MiMo-V2.5": "num_hidden_layers is missing",
+    "thinkingmachines/Inkling-Small-NVFP4": "num_hidden_layers is missing",
+    "inclusionAI/Ling-3.0-flash": "the architecture bailingmoe3 is not known",
+    "Qwen/Qwen3.5-35B-A3B (transformers default)": "linear_key_head_dim is missing",
+}
+"""Configs of the collection that were shortened too much, and what is missing."""
+
+SAID = {
+    "says NVFP4": "nvfp4",
+    "says FP8": "fp8",
+    "quantized_layers is missing": "nvfp4",
+    "config_groups is missing": "int4",
+}
+"""What to say where the only thing missing is the quantisation."""
+
+
+def facts_of(name: str) -> Checkpoint:
+    return checkpoint_from_config(CONFIGS[name], id=name, quantization=SAID.get(INCOMPLETE.get(name, "")))
+
+
+KNOWN = [name for name in CONFIGS if INCOMPLETE.get(name, "says NVFP4") in SAID]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_gives_facts_or_says_what_is_missing(name: str) -> None:
+    if name in INCOMPLETE:
+        with pytest.raises(FactError) as caught:
+            checkpoint_from_config(CONFIGS[name], id=name)
+        assert INCOMPLETE[name] in caught.value.what
+        assert caught.value.means
+        assert caught.value.do
+    else:
+        facts = checkpoint_from_config(CONFIGS[name], id=name)
+        assert not facts.weights_known
+        assert Checkpoint.model_validate_json(facts.model_dump_json()) == facts
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name in COUNTED])
+def test_parameters_of_real_models(name: str) -> None:
+    """Against the model itself, built without weights; MiMo's summary leaves out the KV heads of its sliding layers."""
+    tolerance = 0.003 if "V4-Pro" in name else 0.001
+    assert facts_of(name).total_parameters == pytest.approx(COUNTED[name], rel=tolerance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_of_every_family(family: str) -> None:
+    entry = FAMILIES[family]
+    assert checkpoint_from_config(entry["config"], id=family).total_parameters == pytest.approx(
+        entry["parameters"], rel=0.001
+    )
+
+
+def named_size(name: str) -> tuple[float, float | None] | None:
+    """Total and active billions that a name speaks of."""
+    found = re.search(r"-(\d+(?:\.\d+)?)B(?:-A(\d+(?:\.\d+)?)B)?(?![A-Za-z])", name)
+    return (float(found[1]), float(found[2]) if found[2] else None) if found else None
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if named_size(name) and "Llama-4" not in name])
+def test_sizes_are_those_in_the_name(name: str) -> None:
+    facts, size = facts_of(name), named_size(name)
+    assert size is not None
+    total, active = size
+    # Small models are rounded more coarsely, and their name may or may not count the embedding.
+    assert facts.total_parameters / 1e9 == pytest.approx(total, rel=0.06, abs=0.3)
+    if active is not None:
+        assert facts.active_parameters / 1e9 == pytest.approx(active, rel=0.11, abs=0.5)
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if "params_active_b" in CONFIGS[name]])
+def test_sizes_are_those_published(name: str) -> None:
+    facts = facts_of(name)
+    assert facts.total_parameters / 1e9 == pytest.approx(CONFIGS[name]["params_total_b"], rel=0.06)
+    assert facts.active_parameters / 1e9 == pytest.approx(CONFIGS[name]["params_active_b"], rel=0.1, abs=0.6)
+
+
+GIB = 1 << 30
+
+PUBLISHED = [
+    # model, quantisation that counts instead of the config's, published size, its unit, tolerance, who says so
+    ("openai/gpt-oss-120b", None, 65.2, 1e9, 0.01, "model card"),
+    ("MiniMaxAI/MiniMax-M2.7", None, 230, 1e9, 0.01, "Hub, sum of files"),
+    ("deepseek-ai/DeepSeek-V4-Flash", None, 160, 1e9, 0.05, "benchmarks.csv: DeepSeek-V4-Flash"),
+    ("Qwen/Qwen3-235B-A22B", "gptq-int4", 115.3, GIB, 0.02, "benchmarks.csv: Qwen3-235B-A22B-GPTQ-Int4"),
+    (
+        "Qwen/Qwen3.5-122B-A10B",
+        "int4-autoround",
+        67,
+        1e9,
+        0.08,
+        "benchmarks.csv: Qwen3.5-122B-A10B-int4-AutoRound",
+    ),
+    (
+        "Qwen/Qwen3.5-397B-A17B",
+        "int4-autoround",
+        199,
+        GIB,
+        0.04,
+        "benchmarks.csv: Qwen3.5-397B-A17B-int4-AutoRound",
+    ),
+    ("Qwen/Qwen3.5-27B", "fp8", 29, GIB, 0.08, "benchmarks.csv: Qwen3.6-27B-FP8"),
+    ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4", 74.8, 1e9, 0.05, "benchmarks.csv"),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "nvfp4", 19, 1e9, 0.06, "benchmarks.csv"),
+    ("nvidia/MiniMax-M2.7-NVFP4", None, 130.6, 1e9, 0.04, "benchmarks.csv: MiniMax-M2.7-NVFP4-GB10"),
+    ("google/gemma-4-26B-A4B", None, 49, GIB, 0.05, "benchmarks.csv: gemma-4-26B-A4B-it"),
+    ("zai-org/GLM-5.2", "nvfp4", 465, 1e9, 0.06, "benchmarks.csv: GLM-5.2-NVFP4"),
+    ("deepseek-ai/DeepSeek-V3", None, 688.6, 1e9, 0.01, "Hub, metadata.total_size of the index"),
+]
+
+
+@pytest.mark.parametrize(("name", "quantization", "size", "unit", "tolerance", "source"), PUBLISHED)
+def test_estimated_sizes_are_those_published(
+    name: str, quantization: str | None, size: float, unit: float, tolerance: float, source: str
+) -> None:
+    facts = checkpoint_from_config(CONFIGS[name], id=name, quantization=quantization)
+    assert facts.bytes_on_disk / unit == pytest.approx(size, rel=tolerance), source
+
+
+def test_a_published_total_that_does_not_follow_is_an_error() -> None:
+    name = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    with pytest.raises(FactError, match=r"120 billion parameters are published, 79\.7 follow"):
+        checkpoint_from_config({**CONFIGS[name], "params_total_b": 120}, id=name)
+
+
+def test_vision_that_is_declared_and_not_described_is_said_to_be_unsized() -> None:
+    facts = facts_of("Qwen/Qwen3.5-27B")
+    assert facts.declares_vision
+    assert facts.unsized == (Part.VISION,)
+    tower = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "spatial_merge_size": 2}
+    config = {**CONFIGS["Qwen/Qwen3.5-27B"], "vision_config": tower}
+    described = checkpoint_from_config(config, id="x")
+    assert described.unsized == ()
+    # 27.36 billion in transformers 5.19: 460 million are the tower.
+    assert described.parameters_by_part()[Part.VISION] == pytest.approx(460.7e6, rel=0.02)
+
+
+def test_an_mtp_head_is_estimated_and_not_counted_in_the_total() -> None:
+    facts = facts_of("deepseek-ai/DeepSeek-V3")
+    # DeepSeek says 14 billion, of which 2.8 are copies of embedding and head that engines share.
+    assert facts.parameters_by_part()[Part.MTP] / 1e9 == pytest.approx(11.6, rel=0.05)
+    assert facts.mtp_layers is None
+    assert facts.declared_mtp_layers == 1

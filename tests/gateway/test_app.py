@@ -1,0 +1,598 @@
+"""The gateway over real sockets, before fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from sparkfleet.engines.fake import APIS, FakeEngine, Fault, Pace
+from sparkfleet.gateway.app import Gateway
+from sparkfleet.gateway.keys import generate
+from sparkfleet.gateway.pick import StaticPicker
+from sparkfleet.gateway.table import ModelEntry, Table
+
+if TYPE_CHECKING:
+    from conftest import Door, OpenDoor
+
+PACED = Pace(ttft_s=0.02, itl_s=0.002, tokens=10)
+ENDLESS = Pace(itl_s=0.002, tokens=1_000_000)
+CHAT = "/v1/chat/completions"
+
+
+def model(name: str, **more: Any) -> ModelEntry:
+    return ModelEntry.model_validate(
+        {"name": name, "app": name, "deployment": "engine", "state": "ready", **more}
+    )
+
+
+# Refusals
+
+GOOD = b'{"model": "tiny", "messages": []}'
+JSON = {"content-type": "application/json"}
+
+REFUSALS = {
+    "no json": ("POST", CHAT, b"{", 400, "invalid_json"),
+    "an array": ("POST", CHAT, b"[]", 400, "invalid_json"),
+    "no utf-8": ("POST", CHAT, b'{"model": "\xff"}', 400, "invalid_json"),
+    "too deep": ("POST", CHAT, b"[" * 40_000, 400, "invalid_json"),
+    "no model": ("POST", CHAT, b"{}", 400, "missing_model"),
+    "no body": ("POST", CHAT, b"", 400, "missing_model"),
+    "nothing says which": ("GET", "/v1/responses/resp_1", b"", 400, "missing_model"),
+    "unknown model": ("POST", CHAT, b'{"model": "huge"}', 404, "model_not_found"),
+    "unknown model in the query": ("DELETE", "/v1/responses/resp_1?model=huge", b"", 404, "model_not_found"),
+    "not for this key": ("POST", CHAT, b'{"model": "private"}', 403, "model_not_allowed"),
+    "starting": ("POST", CHAT, b'{"model": "starting"}', 503, "model_not_ready"),
+    "failed": ("POST", CHAT, b'{"model": "failed"}', 503, "model_not_ready"),
+    "too large": ("POST", CHAT, b" " * 60_000, 413, "request_too_large"),
+    "no such path": ("GET", "/", b"", 404, "not_found"),
+    "engine's own path": ("GET", "/metrics", b"", 404, "not_found"),
+    "engine's health": ("GET", "/health", b"", 404, "not_found"),
+    "docs": ("GET", "/docs", b"", 404, "not_found"),
+    "v1": ("GET", "/v1", b"", 404, "not_found"),
+    "around the corner": ("POST", "/v1/%2e%2e/metrics", GOOD, 404, "not_found"),
+    "an adapter": ("POST", "/v1/load_lora_adapter", GOOD, 404, "not_found"),
+    "no such method": ("PROPFIND", CHAT, GOOD, 405, "method_not_allowed"),
+    "head": ("HEAD", CHAT, b"", 405, None),
+    "models are read": ("POST", "/v1/models", GOOD, 405, "method_not_allowed"),
+    "unknown model by id": ("GET", "/v1/models/huge", b"", 404, "model_not_found"),
+}
+
+
+@pytest.fixture
+async def house(open_door: OpenDoor) -> Door:
+    """A door with models in every state, and a small limit for bodies."""
+    return await open_door(
+        models=[
+            model("tiny"),
+            model("private", keys=("bob",)),
+            model("starting", state="starting", detail="loading weights", retry_after_s=42),
+            model("failed", state="failed", detail="out of memory"),
+        ],
+        max_body_bytes=50_000,
+    )
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "code"), REFUSALS.values(), ids=REFUSALS)
+async def test_what_is_refused(
+    house: Door, method: str, path: str, body: bytes, status: int, code: str
+) -> None:
+    async with house.http.request(method, house.url + path, data=body, headers=JSON) as answer:
+        shown = await answer.read()
+        assert answer.status == status
+        assert answer.content_type == "application/json"
+        assert re.fullmatch(r"req-[0-9a-f]{24}", answer.headers["x-request-id"])
+        assert ("retry-after" in answer.headers) == (status == 503)
+    if method == "HEAD":
+        assert shown == b""
+    else:
+        error = json.loads(shown)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["code"] == code
+    assert not house.engine.requests
+
+
+async def test_what_is_wrong_is_said(house: Door) -> None:
+    async def message(**body: Any) -> str:
+        _, _, shown = await house.post(**body)
+        return str(json.loads(shown)["error"]["message"])
+
+    assert await message(model="huge") == 'There is no model "huge". There is: failed, starting, tiny.'
+    assert (
+        await message(model="starting")
+        == 'The model "starting" is starting: loading weights. Try again in 42 s.'
+    )
+    assert '"failed" has failed to start: out of memory' in await message(model="failed")
+    assert 'The key "alice" may not use the model "private"' in await message(model="private")
+
+
+async def test_messages_are_refused_in_anthropics_words(house: Door) -> None:
+    status, _, body = await house.post("/v1/messages", model="huge")
+    assert status == 404
+    assert json.loads(body)["type"] == "error"
+    assert json.loads(body)["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", CHAT, "/v1/messages", "/v1/anything"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer sk-sf-wrong"},
+        {"authorization": "Basic c2Vj"},
+        {"x-api-key": ""},
+    ],
+    ids=["none", "wrong", "basic", "empty"],
+)
+async def test_nobody_gets_in_without_a_key(door: Door, path: str, headers: dict[str, str]) -> None:
+    async with aiohttp.request("POST", door.url + path, data=GOOD, headers=headers) as answer:
+        error = (await answer.json())["error"]
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert ("No API key" in error["message"]) == (not headers)
+    assert not door.engine.requests
+    assert door.value("sparkfleet_errors_total", model="", kind="unauthorised") == 1
+
+
+async def test_nobody_learns_which_models_there_are_without_a_key(door: Door) -> None:
+    async with aiohttp.request("POST", door.url + CHAT, json={"model": "huge"}) as answer:
+        assert b"tiny" not in await answer.read()
+
+
+async def test_a_key_that_is_taken_away_ends(door: Door) -> None:
+    assert (await door.post())[0] == 200
+    door.gateway.table = Table(version=2, models=door.gateway.table.models)
+    assert (await door.post())[0] == 401
+
+
+async def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(house: Door) -> None:
+    reader, writer = await asyncio.open_connection(house.server.host, house.server.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.key}\r\n"
+        "expect: 100-continue\r\ncontent-length: 1000000000000\r\n\r\n".encode()
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_a_body_without_end_is_cut_at_the_limit(house: Door) -> None:
+    reader, writer = await asyncio.open_connection(house.server.host, house.server.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.key}\r\n"
+        "transfer-encoding: chunked\r\n\r\n".encode()
+    )
+    for _ in range(51):
+        writer.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_a_body_that_trickles_is_given_up(open_door: OpenDoor) -> None:
+    door = await open_door(max_body_s=0.05)
+    reader, writer = await asyncio.open_connection(door.server.host, door.server.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {door.key}\r\ncontent-length: 20\r\n\r\n{{".encode()
+    )
+    shown = await reader.read()  # to the end: the connection is closed
+    assert shown.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in shown
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [(f"x-{i}", "v" * 400) for i in (1,)] + [("x-big", "v" * 20_000)],
+    ids=["many", "big"],
+)
+async def test_too_many_headers_are_refused(door: Door, header: str, value: str) -> None:
+    headers = [(f"{header}-{i}", value) for i in range(101 if len(value) < 1000 else 2)]
+    async with door.http.post(door.url + CHAT, data=GOOD, headers=headers) as answer:
+        assert answer.status == 431
+        assert (await answer.json())["error"]["code"] == "headers_too_large"
+
+
+# Passing through
+
+
+@pytest.mark.parametrize("path", sorted(APIS))
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_an_answer_arrives_byte_for_byte(open_door: OpenDoor, path: str, streaming: bool) -> None:
+    door = await open_door(pace=PACED)
+    body = door.body(path, stream=streaming, stream_options={"include_usage": True})
+    direct = {"authorization": f"Bearer {door.engine.token}"}
+    async with aiohttp.request("POST", door.engine.url + path, json=body, headers=direct) as answer:
+        bare, content_type = await answer.read(), answer.headers["content-type"]
+    status, headers, through = await door.post(path, **{k: v for k, v in body.items() if k != "model"})
+    assert status == 200
+    assert through.replace(b"fake-1", b"fake-0") == bare
+    assert headers["content-type"] == content_type
+    assert headers["x-request-id"].startswith("req-")
+    assert "server" not in headers
+
+
+async def test_every_chunk_arrives_when_it_is_made(open_door: OpenDoor) -> None:
+    """The engine makes its next token only when the client has seen the one before."""
+    door = await open_door(pace=Pace(tokens=5))
+    gates = [asyncio.Event() for _ in range(5)]
+    waiting = iter(gates)
+
+    async def gate(**changes: int) -> None:
+        if changes.get("generated"):
+            await next(waiting).wait()
+
+    door.engine._tick = gate  # type: ignore[method-assign]
+    async with door.http.post(
+        door.url + "/v1/completions", json=door.body("/v1/completions", stream=True)
+    ) as answer:
+        for event in gates:
+            assert b"data: " in await answer.content.readany()
+            event.set()
+        assert (await answer.content.read()).endswith(b"[DONE]\n\n")
+
+
+async def test_the_request_arrives_unchanged_but_for_its_headers(door: Door) -> None:
+    strange = b'{ "model" :"tiny",\n"unknown": 1e400, "x": [1,  2]}'
+    headers = {"content-type": "application/json", "x-mine": "1", "cookie": "a=b", "x-api-key": door.key}
+    async with door.http.post(door.url + "/v1/odd/path?a=%20b&c", data=strange, headers=headers) as answer:
+        seen = await answer.json()
+    assert door.engine.bodies == [strange]
+    assert (seen["method"], seen["path"]) == ("POST", "/v1/odd/path?a=%20b&c")
+    names = [name.lower() for name, _ in seen["headers"]]
+    arrived = {name.lower(): value for name, value in seen["headers"]}
+    assert len(names) == len(set(names))
+    assert arrived["authorization"] == f"Bearer {door.engine.token}"
+    assert arrived["x-mine"] == "1"
+    assert arrived["accept-encoding"] == "identity"
+    assert arrived["x-request-id"] == answer.headers["x-request-id"]
+    assert door.key not in json.dumps(seen)
+    assert not {"cookie", "x-api-key"} & set(names)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "PUT", "PATCH"])
+@pytest.mark.parametrize("how", ["query", "header"])
+async def test_requests_without_a_body_find_their_model(door: Door, method: str, how: str) -> None:
+    query = "?model=tiny" if how == "query" else ""
+    headers = {"x-sparkfleet-model": "tiny"} if how == "header" else {}
+    async with door.http.request(method, f"{door.url}/v1/responses/resp_1{query}", headers=headers) as answer:
+        seen = await answer.json()
+    assert (seen["method"], seen["path"], seen["size"]) == (method, f"/v1/responses/resp_1{query}", 0)
+    assert "x-sparkfleet-model" not in [name.lower() for name, _ in seen["headers"]]
+
+
+async def test_a_form_finds_its_model_and_arrives_unchanged(door: Door) -> None:
+    form = aiohttp.FormData()
+    form.add_field("file", b"RIFF\0\xff" * 50_000, filename="speech.wav", content_type="audio/wav")
+    form.add_field("model", "tiny")
+    async with door.http.post(door.url + "/v1/audio/transcriptions", data=form) as answer:
+        assert answer.status == 200
+        seen = await answer.json()
+    arrived = {name.lower(): value for name, value in seen["headers"]}
+    assert arrived["content-type"].startswith("multipart/form-data; boundary=")
+    assert door.engine.bodies[0].count(b"RIFF\0\xff") == 50_000
+
+
+async def test_a_large_prompt_passes(door: Door) -> None:
+    body = json.dumps(door.body(prompt="spark " * 1_000_000)).encode()
+    async with door.http.post(door.url + CHAT, data=io.BytesIO(body)) as answer:
+        assert answer.status == 200
+    assert door.engine.bodies == [body]
+
+
+async def test_an_engine_that_does_not_know_its_own_name_is_believed(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[FakeEngine(model="other")])
+    status, _, body = await door.post()
+    assert (status, json.loads(body)["error"]["code"]) == (404, 404)
+
+
+async def test_many_streams_at_once(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[FakeEngine(model="tiny", pace=PACED) for _ in range(2)])
+    picker = StaticPicker({"tiny": door.picker.targets})
+    door.gateway._picker = picker
+    answers = await asyncio.gather(*(door.post(stream=True) for _ in range(64)))
+    assert all(status == 200 and body.endswith(b"data: [DONE]\n\n") for status, _, body in answers)
+    assert all(body.count(b'"content": ') == 11 for _, _, body in answers)
+    assert [len(engine.requests) for engine in door.engines] == [32, 32]
+    assert len({headers["x-request-id"] for _, headers, _ in answers}) == 64
+    assert door.gateway.in_flight == 0
+
+
+async def test_a_failure_in_one_stream_leaves_the_others_alone(open_door: OpenDoor) -> None:
+    door = await open_door(
+        engines=[FakeEngine(model="tiny", pace=PACED, fault=Fault(kind="drop", after=3, times=1))]
+    )
+    answers = await asyncio.gather(*(door.post(stream=True) for _ in range(8)))
+    whole = [body for _, _, body in answers if body.endswith(b"data: [DONE]\n\n")]
+    assert len(whole) == 7
+
+
+# Clients that hang up
+
+
+async def test_hanging_up_in_a_stream_stops_the_generation(open_door: OpenDoor) -> None:
+    door = await open_door(pace=ENDLESS)
+    async with door.http.post(door.url + CHAT, json=door.body(stream=True)) as answer:
+        await answer.content.readany()
+        assert door.engine.running == 1
+        answer.close()
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.aborted == 1 and engine.running == 0)
+        await door.gateway.drain(5)
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="client_gone") == 1
+    assert door.value("sparkfleet_requests_total", model="tiny", path=CHAT, status="499") == 1
+    assert door.value("sparkfleet_requests_in_flight", model="tiny") == 0
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_hanging_up_before_the_first_byte_stops_the_generation(
+    open_door: OpenDoor, streaming: bool
+) -> None:
+    door = await open_door(pace=Pace(ttft_s=3600))
+    asking = asyncio.create_task(door.post(stream=streaming))
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.running == 1)
+        asking.cancel()
+        await door.engine.until(lambda engine: engine.aborted == 1 and engine.running == 0)
+        await door.gateway.drain(5)
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="client_gone") == 1
+    assert not door.value("sparkfleet_retries_total", model="tiny")
+
+
+async def test_hanging_up_while_the_body_is_sent_asks_nobody(door: Door) -> None:
+    _, writer = await asyncio.open_connection(door.server.host, door.server.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {door.key}\r\ncontent-length: 99\r\n\r\n{{".encode()
+    )
+    await writer.drain()
+    while not door.gateway.in_flight:
+        await asyncio.sleep(0)
+    writer.close()
+    async with asyncio.timeout(5):
+        await door.gateway.drain(5)
+    assert not door.engine.requests
+    assert door.value("sparkfleet_errors_total", model="", kind="client_gone") == 1
+
+
+async def test_a_client_that_does_not_read_does_not_fill_the_gateway(open_door: OpenDoor) -> None:
+    """Its reading sets the pace, back to the engine; nothing is collected in between."""
+    door = await open_door(pace=Pace(tokens=200_000))
+    reader, writer = await asyncio.open_connection(door.server.host, door.server.port, limit=1024)
+    body = json.dumps(door.body(stream=True)).encode()
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {door.key}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    )
+    writer.write(body)
+    await reader.readline()
+    before = -1
+    async with asyncio.timeout(20):
+        while door.engine.generated != before:  # until nothing moves any more
+            before = door.engine.generated
+            await asyncio.sleep(0.05)
+    assert 0 < before < 200_000
+    writer.transport.abort()
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.aborted == 1)
+
+
+# Models
+
+
+async def test_models_are_listed_for_those_who_may_use_them(house: Door) -> None:
+    async with house.http.get(house.url + "/v1/models") as answer:
+        listed = await answer.json()
+    assert listed["object"] == "list"
+    assert [(entry["id"], entry["state"]) for entry in listed["data"]] == [
+        ("failed", "failed"),
+        ("starting", "starting"),
+        ("tiny", "ready"),
+    ]
+
+
+async def test_one_model_is_shown(open_door: OpenDoor) -> None:
+    door = await open_door(models=[model("Qwen/Qwen3-8B", context=32768, created=1700000000)])
+    for name in ("Qwen/Qwen3-8B", "Qwen%2FQwen3-8B"):
+        async with door.http.get(f"{door.url}/v1/models/{name}") as answer:
+            assert await answer.json() == {
+                "id": "Qwen/Qwen3-8B",
+                "object": "model",
+                "created": 1700000000,
+                "owned_by": "sparkfleet",
+                "state": "ready",
+                "max_model_len": 32768,
+            }
+
+
+async def test_head_and_options(door: Door) -> None:
+    async with door.http.head(door.url + "/v1/models") as answer:
+        assert (answer.status, await answer.read()) == (200, b"")
+        assert int(answer.headers["content-length"]) > 0
+    async with aiohttp.request("OPTIONS", door.url + CHAT) as answer:
+        assert answer.status == 204
+        assert answer.headers["allow"] == "GET, POST, PUT, PATCH, DELETE"
+
+
+async def test_health_needs_no_key_but_a_table(open_door: OpenDoor) -> None:
+    door = await open_door(table=Table())
+
+    async def health(method: str = "GET") -> tuple[int, bytes]:
+        async with aiohttp.request(method, door.url + "/healthz") as answer:
+            return answer.status, await answer.read()
+
+    assert await health() == (503, b'{"status": "starting"}')
+    status, headers, body = await door.post()
+    assert (status, headers["retry-after"], json.loads(body)["error"]["code"]) == (503, "1", "starting")
+    door.gateway.table = Table(version=1)
+    assert await health() == (200, b'{"status": "ok"}')
+    assert await health("HEAD") == (200, b"")
+    assert await door.gateway.drain(1)
+    assert await health() == (503, b'{"status": "draining"}')
+
+
+def test_a_table_that_says_nothing_replaces_none_that_does() -> None:
+    """A controller that has just been restarted has one; what is served goes on."""
+    gateway = Gateway(StaticPicker({}), table=Table(version=9))
+    gateway.table = Table()
+    assert gateway.table.version == 9
+    gateway.table = Table(version=1)
+    assert gateway.table.version == 1
+
+
+# Draining
+
+
+async def test_draining_ends_what_is_in_flight_and_takes_nothing_new(open_door: OpenDoor) -> None:
+    door = await open_door(pace=PACED)
+    asking = asyncio.create_task(door.post(stream=True))
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.running == 1)
+        draining = asyncio.create_task(door.gateway.drain(5))
+        await asyncio.sleep(0)
+        status, headers, body = await door.post()
+        assert (status, json.loads(body)["error"]["code"]) == (503, "draining")
+        assert headers["connection"] == "close"
+        assert headers["retry-after"] == "1"
+        assert await draining
+    _, _, body = await asking
+    assert body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_draining_does_not_wait_for_ever(open_door: OpenDoor) -> None:
+    door = await open_door(pace=Pace(ttft_s=3600))
+    asking = asyncio.create_task(door.post())
+    await door.engine.until(lambda engine: engine.running == 1)
+    assert not await door.gateway.drain(0.01)
+    asking.cancel()
+
+
+# Trouble of its own
+
+
+async def test_a_defect_is_an_answer_and_a_line_in_the_log(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def pick(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a secret of the picker")
+
+    monkeypatch.setattr(door.picker, "pick", pick)
+    status, headers, body = await door.post()
+    assert (status, json.loads(body)["error"]["code"]) == (500, "internal_error")
+    assert b"secret" not in body
+    assert headers["x-request-id"] in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_websocket_is_refused(door: Door) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await door.gateway({"type": "websocket", "path": "/v1/realtime"}, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+async def test_a_websocket_over_the_wire_is_refused(door: Door) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await door.http.ws_connect(door.url + "/v1/realtime?model=huge")
+    assert caught.value.status == 404
+
+
+# What is seen
+
+
+async def test_the_metrics_tell_what_happened(open_door: OpenDoor) -> None:
+    door = await open_door(pace=PACED)
+    await door.post(stream=True, stream_options={"include_usage": True})
+    await door.post("/v1/messages", stream=True)
+    await door.post("/v1/embeddings", input=["a b", "c"])
+    await door.post("/v1/made/up")
+    await door.post(model="made-up")
+    count = door.value
+    assert count("sparkfleet_requests_total", model="tiny", path=CHAT, status="200") == 1
+    assert count("sparkfleet_requests_total", model="tiny", path="/v1/messages", status="200") == 1
+    assert count("sparkfleet_requests_total", model="tiny", path="/v1/embeddings", status="200") == 1
+    assert count("sparkfleet_requests_total", model="tiny", path="other", status="200") == 1
+    assert count("sparkfleet_requests_total", model="", path=CHAT, status="404") == 1
+    assert count("sparkfleet_errors_total", model="", kind="unknown_model") == 1
+    assert count("sparkfleet_tokens_total", model="tiny", kind="input") == 3 + 3 + 3
+    assert count("sparkfleet_tokens_total", model="tiny", kind="output") == 10 + 10
+    assert count("sparkfleet_ttft_seconds_count", model="tiny") == 2
+    assert count("sparkfleet_ttft_seconds_sum", model="tiny") >= 2 * PACED.ttft_s
+    chunks = count("sparkfleet_stream_chunks_total", model="tiny")
+    assert chunks >= 2
+    assert count("sparkfleet_itl_seconds_count", model="tiny") == chunks - 2
+    assert count("sparkfleet_request_seconds_count", model="tiny") == 4
+    assert count("sparkfleet_requests_in_flight", model="tiny") == 0
+
+
+async def test_what_is_in_flight_is_seen(open_door: OpenDoor) -> None:
+    door = await open_door(pace=Pace(ttft_s=3600))
+    asking = asyncio.create_task(door.post())
+    await door.engine.until(lambda engine: engine.running == 1)
+    assert door.value("sparkfleet_requests_in_flight", model="tiny") == 1
+    assert door.gateway.in_flight == 1
+    asking.cancel()
+
+
+async def test_clients_cannot_make_up_labels(door: Door) -> None:
+    for i in range(20):
+        await door.post(f"/v1/x{i}", model=f"m{i}")
+        await door.post(f"/v1/x{i}")
+    samples = [
+        s
+        for metric in door.registry.collect()
+        for s in metric.samples
+        if s.name == "sparkfleet_requests_total"
+    ]
+    assert sorted((s.labels["model"], s.labels["path"], s.value) for s in samples) == [
+        ("", "other", 20),
+        ("tiny", "other", 20),
+    ]
+
+
+async def test_the_access_log_has_a_line_per_request_and_no_secrets(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = await open_door(pace=PACED)
+    with caplog.at_level(logging.INFO, "sparkfleet.gateway.access"):
+        _, headers, _ = await door.post(
+            stream=True, stream_options={"include_usage": True}, prompt="my secret diary"
+        )
+        await door.post(model="huge\r\nforged line")
+    good, bad = (json.loads(r.getMessage()) for r in caplog.records if r.name == "sparkfleet.gateway.access")
+    assert good["id"] == headers["x-request-id"]
+    assert {
+        k: good[k] for k in ("key", "model", "group", "method", "path", "status", "error", "retries")
+    } == {
+        "key": "alice",
+        "model": "tiny",
+        "group": "group-0",
+        "method": "POST",
+        "path": CHAT,
+        "status": 200,
+        "error": None,
+        "retries": 0,
+    }
+    assert (good["input_tokens"], good["output_tokens"], good["events"]) == (3, 10, 14)
+    assert good["ms"] >= good["ttft_ms"] >= 20
+    assert (bad["model"], bad["status"], bad["error"]) == (None, 404, "unknown_model")
+    for secret in (door.key, door.key[-20:], door.engine.token, "diary", "hums", "forged"):
+        assert secret not in caplog.text
+
+
+async def test_keys_only_open_their_own_models(open_door: OpenDoor) -> None:
+    bob, entry = generate("bob")
+    door = await open_door(models=[model("tiny", keys=("bob",))], extra_keys=[entry])
+    assert (await door.post())[0] == 403
+    headers = {"authorization": f"Bearer {bob}"}
+    async with aiohttp.request("POST", door.url + CHAT, json=door.body(), headers=headers) as answer:
+        assert answer.status == 200

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from sparkfleet.nodes.runtime.environment import clean_environment, labels
+
+
+def test_only_what_describes_the_user_is_kept():
+    source = {
+        **dict.fromkeys(("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME"), "kept"),
+        **dict.fromkeys(
+            ("RAY_JOB_ID", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "HF_TOKEN", "LD_PRELOAD"), "dropped"
+        ),
+    }
+    clean = clean_environment(source)
+    assert {k for k, v in clean.items() if v == "kept"} == {k for k, v in source.items() if v == "kept"}
+    assert "dropped" not in clean.values()
+
+
+def test_labels():
+    assert labels("f1", "a/b") == {"SPARKFLEET_FLEET": "f1", "SPARKFLEET_RANK": "a/b"}
