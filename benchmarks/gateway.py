@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -137,7 +138,7 @@ def compare(direct: Samples, gateway: Samples) -> dict[str, Any]:
                 "direct_s": a,
                 "gateway_s": b,
                 "added_us": (b - a) * 1e6,
-                "ratio": b / a,
+                "ratio": b / a if a else None,  # nothing to compare with: the clock was too coarse
             }
     return line
 
@@ -221,7 +222,7 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
             if isinstance(value, dict):
                 print(
                     f"{line['concurrency']:>7}  {name:9} {value['direct_s'] * 1e3:>10.3f} "
-                    f"{value['gateway_s'] * 1e3:>10.3f} {value['added_us']:>9.0f} {value['ratio']:>7.4f}"
+                    f"{value['gateway_s'] * 1e3:>10.3f} {value['added_us']:>9.0f} {value['ratio'] or math.nan:>7.4f}"
                 )
         if "cpu_us_per_chunk" in line:
             print(

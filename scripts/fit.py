@@ -25,15 +25,15 @@ import collections
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from sparkfleet.bench.rows import Case, Declined, case_of, read_rows
+from sparkfleet.bench.rows import Case, case_of, read_rows
+from sparkfleet.bench.shapes import Declined
 from sparkfleet.knowledge.factors import Factors
-from sparkfleet.knowledge.physics import physics
 from sparkfleet.planning.acceptance import CEILING, acceptance_keys
 from sparkfleet.planning.calibration import (
     decode_coefficient,
@@ -41,34 +41,86 @@ from sparkfleet.planning.calibration import (
     prefill_coefficient,
     prefill_keys,
 )
-from sparkfleet.planning.rates import MAX_RUNNING, Model, model_of, rates, support
-from sparkfleet.planning.speed import costs, prefill_terms, step_terms
+from sparkfleet.planning.rates import MAX_RUNNING, Model, model_of, support
+from sparkfleet.planning.speed import Setup, burst_terms, costs, step_terms
 
 ROOT = Path(__file__).parents[1]
 KNOWLEDGE = ROOT / "sparkfleet" / "knowledge"
 Array = np.ndarray
 
+Priors = dict[str, tuple[float, float]]
+
 # Where coefficients are expected before anything was measured: (value, strength of the prior).
 DECODE_PRIORS = {
-    "weights": (1.08, 2.4), "experts": (1.25, 1.2), "kv": (1.5, 0.6), "state": (1.2, 0.6), "compute": (1.3, 0.6),
-    "launch": (2.0, 0.3), "linear": (2.0, 0.3), "routing": (3.0, 0.3), "step": (1.0, 0.3), "sequence": (0.5, 0.3),
-    "latency": (1.5, 0.6), "transfer": (1.5, 0.6), "draft": (1.0, 0.6), "draft_launch": (1.0, 0.6),
+    "weights": (1.08, 2.4),
+    "experts": (1.25, 1.2),
+    "kv": (1.5, 0.6),
+    "state": (1.2, 0.6),
+    "compute": (1.3, 0.6),
+    "launch": (2.0, 0.3),
+    "linear": (2.0, 0.3),
+    "routing": (3.0, 0.3),
+    "step": (1.0, 0.3),
+    "sequence": (0.5, 0.3),
+    "latency": (1.5, 0.6),
+    "transfer": (1.5, 0.6),
+    "draft": (1.0, 0.6),
+    "draft_launch": (1.0, 0.6),
 }
 PREFILL_PRIORS = {
-    "compute": (2.0, 0.5), "attention": (1.5, 0.5), "weights": (1.0, 0.5), "linear": (1.0, 0.5), "fixed": (5.0, 0.5),
+    "compute": (2.0, 0.5),
+    "attention": (1.5, 0.5),
+    "weights": (1.0, 0.5),
+    "linear": (1.0, 0.5),
+    "fixed": (5.0, 0.5),
     "transfer": (1.5, 0.5),
 }
-COMPUTE_PRIORS = {"bf16/dense": 1.3, "bf16/moe": 1.8, "fp8/dense": 2.0, "fp8/moe": 2.5, "nvfp4/dense": 2.0, "nvfp4/moe": 3.5}
+COMPUTE_PRIORS = {
+    "bf16/dense": 1.3,
+    "bf16/moe": 1.8,
+    "fp8/dense": 2.0,
+    "fp8/moe": 2.5,
+    "nvfp4/dense": 2.0,
+    "nvfp4/moe": 3.5,
+}
 ACCEPTANCE_PRIORS = {
-    "method=ngram": -1.2, "method=mtp": 1.0, "method=dspark": 0.6, "method=dflash": 0.4, "method=dflash2": 0.9,
-    "method=eagle3": 0.3, "method=draft": 0.5, "content=structured": 0.7, "content=code": 0.4, "content=prose": -0.6,
-    "content=random": -0.5, "content=agent": 0.0, "content=math": 0.1, "content=mixed": 0.0,
+    "method=ngram": -1.2,
+    "method=mtp": 1.0,
+    "method=dspark": 0.6,
+    "method=dflash": 0.4,
+    "method=dflash2": 0.9,
+    "method=eagle3": 0.3,
+    "method=draft": 0.5,
+    "content=structured": 0.7,
+    "content=code": 0.4,
+    "content=prose": -0.6,
+    "content=random": -0.5,
+    "content=agent": 0.0,
+    "content=book": -0.3,
+    "content=math": 0.1,
+    "content=mixed": 0.0,
 }
 # Ridge strength by level: general keys are held closer to zero than their number of rows would.
-RIDGE = collections.defaultdict(lambda: 0.4, {
-    "engine": 1.2, "engine+kind": 0.8, "release": 0.6, "crowd": 0.8, "crowd+kind": 0.6, "crowd+family": 0.6,
-    "source": 0.4, "run": 0.4,
-})
+RIDGE = collections.defaultdict(
+    lambda: 0.4,
+    {
+        "engine": 1.2,
+        "engine+kind": 0.8,
+        "release": 0.6,
+        "crowd": 0.8,
+        "crowd+kind": 0.6,
+        "crowd+family": 0.6,
+        "source": 0.4,
+        "run": 0.1,
+        "spec+crowd": 2.0,
+        "spec+method+crowd": 2.0,
+        "spec+family+engine": 2.0,
+        "spec+method+engine": 2.0,
+    },
+)
+ACCEPTANCE_RIDGE = 1.2
+DECODE_SHRINK, PREFILL_SHRINK = 2.0, 40.0
+"""How many times stronger than `RIDGE` effects are held to zero: what validates best. Prefill is nearer to physics."""
 NUISANCE = ("source=", "run=")
 """What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
 ROBUST_AT = 0.3
@@ -95,7 +147,9 @@ class Problem:
     """Seconds that are no part of the step: prefills of others."""
     fitted: Array
     """False for rows that only a whole prediction describes (open loop, queues)."""
-    priors: dict[str, tuple[float, float]]
+    priors: Priors
+    shrink: float
+    """How many times stronger than `RIDGE` effects are held to zero: what validates best."""
     weight: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,37 +172,55 @@ def batch_of(case: Case) -> float:
     return min(max(1.0, case.workload.concurrency / case.replicas), case.setup.max_running or MAX_RUNNING)
 
 
+Row = tuple[Case, str, float, bool]
+"""Case, metric, measured seconds, and whether it is fitted on."""
+
+
 def prefill_problem(cases: Sequence[Case]) -> Problem:
     """Prefill rates and times to the first token."""
-    rows: list = []
-    bare: list[int] = []
+    rows: list[Row] = []
+    terms: list[dict[str, float]] = []
     for case in cases:
-        work, measured = case.workload, dict(case.measured)
-        if not work.prefill:
-            continue
-        running = max(1.0, work.concurrency / case.replicas)
-        queued = running > (case.setup.max_running or MAX_RUNNING) or work.arrivals_per_s is not None
-        if "prefill_tps" in measured:
-            alone = case.per_request_prefill
-            batch = (running + 1) / 2 if alone else running
-            tokens = work.prefill * (1 if alone else running * case.replicas)
-            rows.append((case, "prefill_tps", tokens / measured["prefill_tps"], batch, not queued))
-            bare.append(len(rows) - 1) if not alone else None
-        if "ttft_ms" in measured:
-            rows.append((case, "ttft_ms", measured["ttft_ms"] / 1000, (running + 1) / 2, not queued))
-    terms = [prefill_terms(c.setup, costs(c.setup), b, c.workload.prefill, c.workload.depth if c.workload.depth_cached else 0)
-             for c, _, _, b, _ in rows]
-    for i in bare:
-        terms[i].pop("fixed")
+        if case.workload.prefill:
+            for row, mean, fixed in _prefill_rows(case):
+                rows.append(row)
+                terms.append(_prefill_terms(case, mean=mean, fixed=fixed))
     return _problem(
-        [(c, what, seconds, ok) for c, what, seconds, _, ok in rows], terms, prefill_coefficient,
-        [prefill_keys(c.setup, c.workload.prompt, b) for c, _, _, b, _ in rows], [() for _ in rows], np.zeros(len(rows)), PREFILL_PRIORS,
+        rows,
+        terms,
+        prefill_coefficient,
+        effects=[prefill_keys(c.setup, c.workload.prompt, batch_of(c)) for c, *_ in rows],
+        accept=[() for _ in rows],
+        mix=np.zeros(len(rows)),
+        priors=PREFILL_PRIORS,
+        shrink=PREFILL_SHRINK,
     )
+
+
+def _prefill_rows(case: Case) -> Iterator[tuple[Row, bool, bool]]:
+    """(row, mean of a burst or its last, with what a request costs whatever its length) of each prefill figure."""
+    work, measured = case.workload, dict(case.measured)
+    running = max(1.0, work.concurrency / case.replicas)
+    queued = running > (case.setup.max_running or MAX_RUNNING) or work.arrivals_per_s is not None
+    if "prefill_tps" in measured:
+        alone = case.per_request_prefill
+        tokens = work.prefill * (1 if alone else running * case.replicas)
+        yield (case, "prefill_tps", tokens / measured["prefill_tps"], not queued), alone, alone
+    if "ttft_ms" in measured:
+        yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued), True, True
+
+
+def _prefill_terms(case: Case, *, mean: bool, fixed: bool) -> dict[str, float]:
+    work = case.workload
+    depth = work.depth if work.depth_cached else 0
+    terms = burst_terms(case.setup, costs(case.setup), batch_of(case), work.prefill, depth, mean=mean)
+    return terms if fixed else {name: s for name, s in terms.items() if name != "fixed"}
 
 
 def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float]) -> Problem:
     """Decode rates; `prefill` says how long a batch of the case's prompts takes."""
-    rows, mixes = [], []
+    rows: list[Row] = []
+    mixes: list[float] = []
     for case in cases:
         batch, measured = batch_of(case), dict(case.measured)
         for what in ("decode_tps_per_request", "decode_tps_aggregate"):
@@ -156,12 +228,21 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
                 share = 1.0 if what == "decode_tps_per_request" else batch * case.replicas
                 rows.append((case, what, share / measured[what], case.workload.arrivals_per_s is None))
                 mixes.append(_mix(case, batch, what, prefill))
-    terms = [step_terms(c.setup, costs(c.setup), batch_of(c), c.setup.k + 1 if c.speculative else 1, c.workload.context)
-             for c, *_ in rows]
     return _problem(
-        rows, terms, decode_coefficient, [decode_keys(c.setup, batch_of(c)) for c, *_ in rows],
-        [acceptance_keys(c.setup, c.workload.content) if c.speculative else () for c, *_ in rows], np.array(mixes), DECODE_PRIORS,
+        rows,
+        [_step_terms(c) for c, *_ in rows],
+        decode_coefficient,
+        effects=[decode_keys(c.setup, batch_of(c)) for c, *_ in rows],
+        accept=[acceptance_keys(c.setup, c.workload.content) if c.speculative else () for c, *_ in rows],
+        mix=np.array(mixes),
+        priors=DECODE_PRIORS,
+        shrink=DECODE_SHRINK,
     )
+
+
+def _step_terms(case: Case) -> dict[str, float]:
+    width = case.setup.k + 1 if case.speculative else 1
+    return step_terms(case.setup, costs(case.setup), batch_of(case), width, case.workload.context)
 
 
 def _mix(case: Case, batch: float, what: str, prefill: Callable[[Case, float], float]) -> float:
@@ -170,12 +251,26 @@ def _mix(case: Case, batch: float, what: str, prefill: Callable[[Case, float], f
         return 0.0
     whole = prefill(case, batch)
     others = whole * (batch - 1) / batch
-    waits = {"decode": (0.0, 0.0), "burst": (others / 2, others), "served": (others, whole), "steady": (others, others)}
+    waits = {
+        "decode": (0.0, 0.0),
+        "burst": (others / 2, others),
+        "served": (others, whole),
+        "steady": (others, others),
+    }
     return waits[case.workload.window][what == "decode_tps_aggregate"] / case.workload.generate
 
 
-def _problem(rows: list, terms: list[dict[str, float]], key: Callable, effects: list, accept: list, mix: Array,
-             priors: dict[str, tuple[float, float]]) -> Problem:
+def _problem(
+    rows: list[Row],
+    terms: list[dict[str, float]],
+    key: Callable[[Setup, str], str],
+    *,
+    effects: list[tuple[str, ...]],
+    accept: list[tuple[str, ...]],
+    mix: Array,
+    priors: Priors,
+    shrink: float,
+) -> Problem:
     order = sorted({name for t in terms for name in t})
     names: dict[str, int] = {}
     seconds, columns = np.zeros((len(rows), len(order))), np.zeros((len(rows), len(order)), int)
@@ -184,14 +279,23 @@ def _problem(rows: list, terms: list[dict[str, float]], key: Callable, effects: 
             seconds[i, j] = found.get(name, 0.0)
             columns[i, j] = names.setdefault(key(row[0].setup, name), len(names))
     return Problem(
-        cases=[r[0] for r in rows], what=[r[1] for r in rows], y=np.log([r[2] for r in rows]), seconds=seconds,
-        columns=columns, names=list(names), effects=effects, accept=accept,
-        drafts=np.array([r[0].setup.k if keys else 0 for r, keys in zip(rows, accept, strict=True)], float), mix=mix,
-        priors=priors, fitted=np.array([r[3] for r in rows]),
+        cases=[r[0] for r in rows],
+        what=[r[1] for r in rows],
+        y=np.log([r[2] for r in rows]),
+        seconds=seconds,
+        columns=columns,
+        names=list(names),
+        effects=effects,
+        accept=accept,
+        drafts=np.array([r[0].setup.k if keys else 0 for r, keys in zip(rows, accept, strict=True)], float),
+        mix=mix,
+        priors=priors,
+        shrink=shrink,
+        fitted=np.array([r[3] for r in rows]),
     )
 
 
-def _prior(name: str, priors: dict[str, tuple[float, float]]) -> tuple[float, float]:
+def _prior(name: str, priors: Priors) -> tuple[float, float]:
     term, _, rest = name.partition("/")
     value, strength = priors[term]
     if priors is PREFILL_PRIORS and term == "compute":
@@ -224,71 +328,132 @@ def yield_of(logit: Array, drafts: Array) -> tuple[Array, Array]:
     return log_yield(chance), slope * chance * (1 - chance / CEILING)
 
 
-def solve(problem: Problem, use: Array, rounds: int = 30) -> Fit:
-    """The most probable coefficients, acceptance and effects, given the rows in `use`."""
-    pick = np.where(use & problem.fitted)[0]
+@dataclass
+class Unknowns:
+    """Everything to be found as one vector: coefficients, then acceptance, then effects; and where each row uses which."""
+
+    accept: dict[str, int]
+    effects: dict[str, int]
+    prior: Array
+    ridge: Array
+    """How strongly each is held to its prior."""
+    at: Array
+    """rows × (terms + acceptance keys + effect keys); the last number means none."""
+    terms: int
+    effects_from: int
+    """Column at which effects begin."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.prior)
+
+
+def unknowns(problem: Problem, pick: Array) -> Unknowns:
+    """Number what the rows in `pick` depend on."""
     accept, accept_at = _index([problem.accept[i] for i in pick])
     effects, effects_at = _index([problem.effects[i] for i in pick])
     n_c, n_a = len(problem.names), len(accept)
-    prior = np.zeros(n_c + n_a + len(effects))
-    ridge = np.zeros_like(prior)
+    size = n_c + n_a + len(effects)
+    prior, ridge = np.zeros(size), np.zeros(size)
     for j, name in enumerate(problem.names):
         prior[j], ridge[j] = _prior(name, problem.priors)
     for key, j in accept.items():
-        prior[n_c + j], ridge[n_c + j] = ACCEPTANCE_PRIORS.get(key, 0.0), 0.4
+        prior[n_c + j], ridge[n_c + j] = ACCEPTANCE_PRIORS.get(key, 0.0), ACCEPTANCE_RIDGE
     for key, j in effects.items():
-        ridge[n_c + n_a + j] = RIDGE[key.partition("=")[0]]
-    size = len(prior)
-    at = np.hstack([problem.columns[pick], np.where(accept_at >= 0, accept_at + n_c, size),
-                    np.where(effects_at >= 0, effects_at + n_c + n_a, size)])
-    width = at.shape[1]
-    flat = (np.repeat(at, width, 1) * (size + 1) + np.tile(at, (1, width))).ravel()
-    theta, weight = np.append(prior, 0.0), problem.weight[pick]
-    terms = problem.seconds.shape[1]
-    for _ in range(rounds):
-        each = problem.seconds[pick] * np.exp(theta[problem.columns[pick]])
-        total = each.sum(1)
-        log_yield, slope = yield_of(theta[at[:, terms : terms + accept_at.shape[1]]].sum(1), problem.drafts[pick])
-        step = total * np.exp(theta[at[:, terms + accept_at.shape[1] :]].sum(1) - log_yield)
-        whole = step + problem.mix[pick]
-        share = step / whole
-        error = problem.y[pick] - np.log(whole)
-        robust = weight / (1 + (error / ROBUST_AT) ** 2)
-        slopes = np.hstack([share[:, None] * each / total[:, None],
-                            np.where(accept_at >= 0, -(share * slope)[:, None], 0.0),
-                            np.where(effects_at >= 0, share[:, None], 0.0)])
-        outer = np.repeat(slopes, width, 1) * np.tile(slopes, (1, width)) * robust[:, None]
-        normal = np.bincount(flat, outer.ravel(), (size + 1) ** 2).reshape(size + 1, size + 1)[:size, :size]
-        right = np.bincount(at.ravel(), (slopes * (robust * error)[:, None]).ravel(), size + 1)[:size]
-        change = np.linalg.solve(normal + np.diag(ridge + 1e-9), right - ridge * (theta[:size] - prior))
-        change = np.clip(change, -0.5, 0.5)
-        theta[:size] += change
-        if np.abs(change).max() < 2e-3:
-            break
-    return Fit(
-        coefficients={name: math.exp(theta[j]) for j, name in enumerate(problem.names)},
-        acceptance={key: float(theta[n_c + j]) for key, j in accept.items()},
-        effects={key: float(theta[n_c + n_a + j]) for key, j in effects.items()},
+        ridge[n_c + n_a + j] = RIDGE[key.partition("=")[0]] * problem.shrink
+    columns = problem.columns[pick]
+    shifted = [
+        np.where(found >= 0, found + by, size) for found, by in ((accept_at, n_c), (effects_at, n_c + n_a))
+    ]
+    terms = columns.shape[1]
+    return Unknowns(
+        accept, effects, prior, ridge, np.hstack([columns, *shifted]), terms, terms + accept_at.shape[1]
     )
 
 
-def as_factors(prefill: Fit, decode: Fit, counts: dict[str, collections.Counter], spreads: dict, bands: dict) -> Factors:
+def solve(problem: Problem, rounds: int = 30) -> Fit:
+    """The most probable coefficients, acceptance and effects (Gauss-Newton, weights renewed in every round)."""
+    pick = np.where(problem.fitted)[0]
+    known = unknowns(problem, pick)
+    theta = np.append(known.prior, 0.0)
+    for _ in range(rounds):
+        error, slopes = linearised(problem, pick, known, theta)
+        robust = problem.weight[pick] / (1 + (error / ROBUST_AT) ** 2)
+        change = np.clip(_newton(known, theta, slopes, robust, error), -0.5, 0.5)
+        theta[: known.size] += change
+        if np.abs(change).max() < 2e-3:
+            break
+    n_c, n_a = len(problem.names), len(known.accept)
+    return Fit(
+        coefficients={name: math.exp(theta[j]) for j, name in enumerate(problem.names)},
+        acceptance={key: float(theta[n_c + j]) for key, j in known.accept.items()},
+        effects={key: float(theta[n_c + n_a + j]) for key, j in known.effects.items()},
+    )
+
+
+def linearised(problem: Problem, pick: Array, known: Unknowns, theta: Array) -> tuple[Array, Array]:
+    """log(measured / predicted) of each row, and the slopes of the prediction by each unknown that the row uses."""
+    values = theta[known.at]
+    each = problem.seconds[pick] * np.exp(values[:, : known.terms])
+    total = each.sum(1)
+    log_yield, slope = yield_of(values[:, known.terms : known.effects_from].sum(1), problem.drafts[pick])
+    step = total * np.exp(values[:, known.effects_from :].sum(1) - log_yield)
+    share = step / (step + problem.mix[pick])
+    used = known.at < known.size
+    slopes = np.hstack(
+        [
+            (share / total)[:, None] * each,
+            used[:, known.terms : known.effects_from] * -(share * slope)[:, None],
+            used[:, known.effects_from :] * share[:, None],
+        ]
+    )
+    return problem.y[pick] - np.log(step + problem.mix[pick]), slopes
+
+
+def _newton(known: Unknowns, theta: Array, slopes: Array, robust: Array, error: Array) -> Array:
+    """One step of weighted ridge regression; rows use few unknowns, so the matrix is summed from their outer products."""
+    size, width = known.size, known.at.shape[1]
+    flat = (np.repeat(known.at, width, 1) * (size + 1) + np.tile(known.at, (1, width))).ravel()
+    outer = np.repeat(slopes, width, 1) * np.tile(slopes, (1, width)) * robust[:, None]
+    normal = np.bincount(flat, outer.ravel(), (size + 1) ** 2).reshape(size + 1, size + 1)[:size, :size]
+    right = np.bincount(known.at.ravel(), (slopes * (robust * error)[:, None]).ravel(), size + 1)[:size]
+    pull = known.ridge * (theta[:size] - known.prior)
+    return np.linalg.solve(normal + np.diag(known.ridge + 1e-9), right - pull)
+
+
+def as_factors(
+    prefill: Fit, decode: Fit, counts: dict[str, collections.Counter], spreads: dict, bands: dict
+) -> Factors:
     """What predictions need."""
 
     def effects(quantity: str, found: dict[str, float]) -> dict[str, dict[str, float]]:
         return {
-            key: {"log": round(value, 4), "n": counts[quantity][key], "spread": round(spreads.get((quantity, key), 0.0), 3)}
+            key: {
+                "log": round(value, 4),
+                "n": counts[quantity][key],
+                "spread": round(spreads.get((quantity, key), 0.0), 3),
+            }
             for key, value in sorted(found.items())
             if not key.startswith(NUISANCE)
         }
 
-    return Factors.model_validate({
-        "version": 1,
-        "coefficients": {"prefill": _rounded(prefill.coefficients), "decode": _rounded(decode.coefficients)},
-        "effects": {"prefill": effects("prefill", prefill.effects), "decode": effects("decode", decode.effects)},
-        "acceptance": effects("acceptance", decode.acceptance),
-        "bands": bands,
-    }, strict=False)
+    return Factors.model_validate(
+        {
+            "version": 1,
+            "coefficients": {
+                "prefill": _rounded(prefill.coefficients),
+                "decode": _rounded(decode.coefficients),
+            },
+            "effects": {
+                "prefill": effects("prefill", prefill.effects),
+                "decode": effects("decode", decode.effects),
+            },
+            "acceptance": effects("acceptance", decode.acceptance),
+            "bands": bands,
+        },
+        strict=False,
+    )
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:
@@ -299,9 +464,15 @@ def fit(cases: Sequence[Case], use: Callable[[Case], bool], bands: dict[str, flo
     """Both quantities: prefill first, because decode rates contain prefills of others."""
     chosen = [case for case in cases if use(case)]
     problem = with_sources(prefill_problem(chosen))
-    found = solve(problem, np.ones(len(problem.y), bool))
+    found = solve(problem)
     counts = {"prefill": _counts(problem, problem.effects)}
-    half = as_factors(found, Fit({}, {}, {}), {**counts, "decode": collections.Counter(), "acceptance": collections.Counter()}, {}, {})
+    half = as_factors(
+        found,
+        Fit({}, {}, {}),
+        {**counts, "decode": collections.Counter(), "acceptance": collections.Counter()},
+        {},
+        {},
+    )
     models: dict[int, Model] = {}
 
     def seconds(case: Case, batch: float) -> float:
@@ -309,8 +480,11 @@ def fit(cases: Sequence[Case], use: Callable[[Case], bool], bands: dict[str, flo
         return model.prefill_s(batch, case.workload)
 
     decoding = with_sources(decode_problem(chosen, seconds))
-    decoded = solve(decoding, np.ones(len(decoding.y), bool))
-    counts |= {"decode": _counts(decoding, decoding.effects), "acceptance": _counts(decoding, decoding.accept)}
+    decoded = solve(decoding)
+    counts |= {
+        "decode": _counts(decoding, decoding.effects),
+        "acceptance": _counts(decoding, decoding.accept),
+    }
     spreads = _spreads("prefill", chosen, problem, half) if bands is not None else {}
     factors = as_factors(found, decoded, counts, spreads, bands or {})
     if bands is not None:
@@ -332,7 +506,9 @@ def _counts(problem: Problem, keys: list[tuple[str, ...]]) -> collections.Counte
     return collections.Counter(k for i, row in enumerate(keys) if problem.fitted[i] for k in row)
 
 
-def _spreads(quantity: str, cases: Sequence[Case], problem: Problem, factors: Factors) -> dict[tuple[str, str], float]:
+def _spreads(
+    quantity: str, cases: Sequence[Case], problem: Problem, factors: Factors
+) -> dict[tuple[str, str], float]:
     """Standard deviation (log) of what is left over where a key applies, from medians (robust)."""
     left: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     for i, case in enumerate(problem.cases):
@@ -389,12 +565,22 @@ def left_out(cases: Sequence[Case], key: Callable[[Case], str], folds: int | Non
 def table(title: str, errors: Errors, where: Callable[[Case], bool] = lambda _: True) -> None:
     """Median and p90 absolute error by metric, without and with speculation."""
     print(f"\n{title}")
-    print(f"  {'metric':26}{'rows':>6}{'median':>8}{'p90':>8}      {'rows':>6}{'median':>8}{'p90':>8}  (speculative)")
+    print(
+        f"  {'metric':26}{'rows':>6}{'median':>8}{'p90':>8}      {'rows':>6}{'median':>8}{'p90':>8}  (speculative)"
+    )
     for metric in ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms"):
         line = f"  {metric:26}"
         for spec in (False, True):
-            ape = [abs(math.exp(e) - 1) for c, m, e, _ in errors if m == metric and c.speculative == spec and where(c)]
-            line += f"{len(ape):6}{100 * np.median(ape):7.1f}%{100 * np.quantile(ape, 0.9):7.1f}%      " if ape else " " * 27
+            ape = [
+                abs(math.exp(e) - 1)
+                for c, m, e, _ in errors
+                if m == metric and c.speculative == spec and where(c)
+            ]
+            line += (
+                f"{len(ape):6}{100 * np.median(ape):7.1f}%{100 * np.quantile(ape, 0.9):7.1f}%      "
+                if ape
+                else " " * 27
+            )
         print(line)
 
 
@@ -409,19 +595,38 @@ def bands_of(errors: Errors) -> dict[str, float]:
 
 def noise_floor(cases: Sequence[Case]) -> None:
     """How well one source predicts another that measured an equal configuration."""
-    cells: dict[tuple, dict[str, list[float]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    cells: dict[tuple, dict[str, list[float]]] = collections.defaultdict(
+        lambda: collections.defaultdict(list)
+    )
     for case in cases:
         s, w = case.setup, case.workload
         for metric, value in case.measured:
-            key = (s.arch.family, s.format, s.engine, s.tp, s.method, s.k, w.concurrency, w.content if case.speculative else "", metric)
+            key = (
+                s.arch.family,
+                s.format,
+                s.engine,
+                s.tp,
+                s.method,
+                s.k,
+                w.concurrency,
+                w.content if case.speculative else "",
+                metric,
+            )
             cells[key][case.source].append(value)
     print("\nnoise floor: another source with an equal configuration as the prediction")
     for spec in (False, True):
-        ape = [abs(float(np.median(a)) / float(np.median(b)) - 1) for key, cell in cells.items()
-               if (key[4] != "none") == spec and key[-1].startswith("decode")
-               for x, a in cell.items() for y, b in cell.items() if x != y]
+        ape = [
+            abs(float(np.median(a)) / float(np.median(b)) - 1)
+            for key, cell in cells.items()
+            if (key[4] != "none") == spec and key[-1].startswith("decode")
+            for x, a in cell.items()
+            for y, b in cell.items()
+            if x != y
+        ]
         if ape:
-            print(f"  decode {'speculative' if spec else 'none':12} {len(ape):5} pairs, median {100 * np.median(ape):.1f} %")
+            print(
+                f"  decode {'speculative' if spec else 'none':12} {len(ape):5} pairs, median {100 * np.median(ape):.1f} %"
+            )
 
 
 def load(rows: Path, configs: Path) -> list[Case]:
@@ -460,10 +665,14 @@ def run_of(case: Case) -> str:
 
 def main() -> None:
     """Fit, validate, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=Path, default=KNOWLEDGE / "measurements" / "benchmarks.csv")
     parser.add_argument("--configs", type=Path, default=KNOWLEDGE / "measurements" / "configs.json")
-    parser.add_argument("--folds", type=int, default=None, help="leave out this many groups of sources instead of each")
+    parser.add_argument(
+        "--folds", type=int, default=None, help="leave out this many groups of sources instead of each"
+    )
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     cases = load(args.rows, args.configs)

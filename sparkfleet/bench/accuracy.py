@@ -8,13 +8,15 @@ Predictions come from the committed factors only; a row's own measured columns a
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
 from sparkfleet.bench.duels import Duel, duel_of, read_duels
-from sparkfleet.bench.rows import METRICS, Case, Configs, Declined, case_of, read_rows
+from sparkfleet.bench.rows import METRICS, Case, case_of, read_rows
+from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.factors import Factors, factors
 from sparkfleet.knowledge.measurements import architectures
@@ -73,7 +75,9 @@ class Report(Value):
         """The contract of `sparkfleet accuracy --json`."""
         body = {
             "version": 1,
-            "metrics": {m: {s: cell.model_dump() for s, cell in by.items()} for m, by in self.metrics.items()},
+            "metrics": {
+                m: {s: cell.model_dump() for s, cell in by.items()} for m, by in self.metrics.items()
+            },
             "declined": self.declined,
             "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
         }
@@ -81,7 +85,9 @@ class Report(Value):
 
     def text(self) -> str:
         """Tables for people: by metric, format, nodes and source; what was declined and assumed."""
-        lines = [f"{self.rows} rows, {len(self.scored)} predictions, {_share(s.inside for s in self.scored)} inside their band"]
+        lines = [
+            f"{self.rows} rows, {len(self.scored)} predictions, {_share(s.inside for s in self.scored)} inside their band"
+        ]
         lines += _metric_lines(self.metrics)
         groups: tuple[tuple[str, Callable[[Scored], str]], ...] = (
             ("format", lambda s: s.case.setup.format),
@@ -94,7 +100,9 @@ class Report(Value):
         lines += _count_lines("declined", self.declined) + _count_lines("assumed", self.assumed)
         if self.head_to_heads:
             lines += ["", "head-to-heads beyond 1.15", f"  {'':18}{'rows':>6}{'decided':>9}{'right':>7}"]
-            lines += [f"  {tag:18}{w.rows:6}{w.decided:9}{w.right:7}" for tag, w in self.head_to_heads.items()]
+            lines += [
+                f"  {tag:18}{w.rows:6}{w.decided:9}{w.right:7}" for tag, w in self.head_to_heads.items()
+            ]
         return "\n".join(lines)
 
 
@@ -131,8 +139,12 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         if missing:
             declined["no prompt length: no prefill rate or time to first token"] += 1
     return Report(
-        rows=len(rows), scored=tuple(scored), metrics=_cells(scored, carried), declined=dict(declined),
-        assumed=dict(assumed), head_to_heads=_wins(h2h_path, configs, known) if h2h_path else {},
+        rows=len(rows),
+        scored=tuple(scored),
+        metrics=_cells(scored, carried),
+        declined=dict(declined),
+        assumed=dict(assumed),
+        head_to_heads=_wins(h2h_path, configs, known) if h2h_path else {},
     )
 
 
@@ -150,19 +162,29 @@ def predict(case: Case, known: Factors) -> dict[str, Band | None]:
     """What the planner would have said about a case, by metric. None where it says nothing."""
     work = case.workload
     if case.replicas > 1:
-        work = work.model_copy(update={"concurrency": max(1, -(-work.concurrency // case.replicas))})
+        work = work.model_copy(update={"concurrency": _fullest(work.concurrency, case.replicas)})
+    busy = min(case.replicas, case.workload.concurrency)
     found = rates(model_of(case.setup, known), work)
     prefill = found.prefill_tps
     if case.per_request_prefill and found.ttft_ms is not None:
         prefill = _over(1000.0 * work.prefill, found.ttft_ms)
     elif prefill is not None:
-        prefill = _times(prefill, case.replicas)
+        prefill = _times(prefill, busy)
     return {
         "decode_tps_per_request": found.decode_tps_per_request,
-        "decode_tps_aggregate": _times(found.decode_tps_aggregate, case.replicas),
+        "decode_tps_aggregate": _times(
+            found.decode_tps_aggregate, case.workload.concurrency / work.concurrency
+        ),
         "prefill_tps": prefill,
         "ttft_ms": found.ttft_ms,
     }
+
+
+def _fullest(requests: int, replicas: int) -> int:
+    """Requests on the fuller of some replicas when they are dealt out by chance, as a plain proxy does: it ends last."""
+    return (
+        max(1, round(requests / replicas + 0.4 * math.sqrt(requests * (replicas - 1)))) if requests > 1 else 1
+    )
 
 
 def winner(duel: Duel, known: Factors) -> bool | None:
@@ -199,11 +221,15 @@ def _read_configs(path: Path) -> Configs:
 
 
 def _times(band: Band, factor: float) -> Band:
-    return band.model_copy(update={"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor})
+    return band.model_copy(
+        update={"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}
+    )
 
 
 def _over(dividend: float, band: Band) -> Band:
-    return band.model_copy(update={"low": dividend / band.high, "mid": dividend / band.mid, "high": dividend / band.low})
+    return band.model_copy(
+        update={"low": dividend / band.high, "mid": dividend / band.mid, "high": dividend / band.low}
+    )
 
 
 def _spec(case: Case) -> str:
@@ -228,7 +254,12 @@ def _cells(scored: Iterable[Scored], carried: Counter[tuple[str, str]]) -> dict[
 def _cell(rows: int, errors: list[float]) -> Cell:
     if not errors:
         return Cell(rows=rows, predicted=0, median_ape=None, p90_ape=None)
-    return Cell(rows=rows, predicted=len(errors), median_ape=round(median(errors), 4), p90_ape=round(_quantile(errors, 0.9), 4))
+    return Cell(
+        rows=rows,
+        predicted=len(errors),
+        median_ape=round(median(errors), 4),
+        p90_ape=round(_quantile(errors, 0.9), 4),
+    )
 
 
 def _quantile(values: Iterable[float], share: float) -> float:
@@ -250,7 +281,9 @@ def _metric_lines(metrics: dict[str, dict[str, Cell]]) -> list[str]:
     for metric, by in metrics.items():
         for spec, cell in by.items():
             name = metric + (" (spec.)" if spec == "speculative" else "")
-            lines.append(f"  {name:32}{cell.rows:>6}{cell.predicted:>7}{_percent(cell.median_ape):>10}{_percent(cell.p90_ape):>10}")
+            lines.append(
+                f"  {name:32}{cell.rows:>6}{cell.predicted:>7}{_percent(cell.median_ape):>10}{_percent(cell.p90_ape):>10}"
+            )
     return lines
 
 
@@ -259,10 +292,17 @@ def _group_lines(scored: Iterable[Scored], key: Callable[[Scored], str]) -> list
     for one in scored:
         errors[key(one)].append(one.ape)
     ordered = sorted(errors.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [f"  {name[:60]:60}{len(e):6}{_percent(median(e)):>10}{_percent(_quantile(e, 0.9)):>10}" for name, e in ordered]
+    return [
+        f"  {name[:60]:60}{len(e):6}{_percent(median(e)):>10}{_percent(_quantile(e, 0.9)):>10}"
+        for name, e in ordered
+    ]
 
 
 def _count_lines(title: str, counts: dict[str, int]) -> list[str]:
     if not counts:
         return []
-    return ["", title, *(f"  {n:5}  {reason}" for reason, n in sorted(counts.items(), key=lambda item: -item[1]))]
+    return [
+        "",
+        title,
+        *(f"  {n:5}  {reason}" for reason, n in sorted(counts.items(), key=lambda item: -item[1])),
+    ]

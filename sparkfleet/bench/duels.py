@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparkfleet.bench.rows import Case, Configs, Declined, case_of
+from sparkfleet.bench.rows import Case, case_of
+from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.errors import SpecError
 from sparkfleet.values import Value
 
@@ -50,7 +51,9 @@ def read_duels(path: Path) -> list[Words]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from error
     if rows and not {"metric", "config_A", "config_B", "value_A", "value_B"} <= rows[0].keys():
-        raise SpecError(f"{path}: not a file of head-to-heads", do="Give columns metric, config_A, config_B, value_A, …")
+        raise SpecError(
+            f"{path}: not a file of head-to-heads", do="Give columns metric, config_A, config_B, value_A, …"
+        )
     return [Words(tag=_tag(row), row=row) for row in rows if _clear(row)]
 
 
@@ -66,8 +69,15 @@ def duel_of(words: Words, configs: Configs) -> Duel:
     sides = [case_of(_side(row[f"config_{x}"], row[f"config_{y}"], shared), configs) for x, y in ("AB", "BA")]
     lower = bool(re.search(r"ttft|tpot|\bms\b|latency", row["metric"].lower()))
     first, second = float(row["value_A"]), float(row["value_B"])
-    return Duel(id=row.get("id", ""), tag=words.tag, metric=metric, lower_wins="ttft" in metric,
-                first=sides[0], second=sides[1], first_won=(first < second) if lower else (first > second))
+    return Duel(
+        id=row.get("id", ""),
+        tag=words.tag,
+        metric=metric,
+        lower_wins="ttft" in metric,
+        first=sides[0],
+        second=sides[1],
+        first_won=(first < second) if lower else (first > second),
+    )
 
 
 def _tag(row: Mapping[str, str]) -> str:
@@ -91,25 +101,36 @@ def _metric(words: str) -> str:
         return "ttft_ms"
     if re.search(r"prefill|\bpp\d+ tok", words):
         return "prefill_tps"
-    return "decode_tps_aggregate" if re.search(r"agg|throughput|served|total", words) else "decode_tps_per_request"
+    return (
+        "decode_tps_aggregate"
+        if re.search(r"agg|throughput|served|total", words)
+        else "decode_tps_per_request"
+    )
 
 
 _MODELS = (
-    r"qwen3\.\d-flash-next|flash-next", r"qwen3\.\d-\d+b(?:-a\d+b)?", r"qwen3-coder-next", r"qwen3-coder-30b(?:-a3b)?",
-    r"qwen3-vl-\d+b", r"qwen3-next-80b", r"qwen3-\d+b(?:-a\d+b)?", r"gemma-?4-\d+b(?:-a\d+b)?", r"gpt-oss-\d+b",
-    r"glm-5\.\d-flash", r"glm-5\.\d", r"glm-4\.7-flash", r"glm-4\.7", r"(?:deepseek-?|ds)v4\.1-flash|dsv4\.1",
-    r"(?:deepseek-?|ds)v4-flash|deepseek-v4|dsv4|ds4", r"minimax-m\d(?:\.\d)?", r"nemotron-3-super\S*",
-    r"nemotron-3\.5-lightning\S*", r"nemotron-3-nano\S*|nemotron-nano\S*", r"llama-3\.\d-\d+b", r"mimo-v2\.5",
-    r"step-3\.\d", r"agents-a1", r"ornith-1\.\d-35b", r"laguna-s", r"ling-3\.0-flash", r"gemma4-26b", r"qwen-3\.6-27b",
-    r"qwen-3\.\d-\d+b(?:-a\d+b)?", r"gemma-4-26b-a4b-it", r"qwen38-27b", r"muse-glimmer-30b",
+    r"qwen3\.\d-flash-next|flash-next",
+    r"qwen-?3\.\d-\d+b(?:-a\d+b)?|qwen38-27b",
+    r"qwen3-(?:coder-next|coder-30b(?:-a3b)?|vl-\d+b|next-80b|\d+b(?:-a\d+b)?)",
+    r"gemma-?4-\d+b(?:-a\d+b)?",
+    r"gpt-oss-\d+b",
+    r"glm-5\.\d-flash|glm-4\.7-flash|glm-5\.\d|glm-4\.7",
+    r"(?:deepseek-?|ds)v4\.1(?:-flash)?",
+    r"(?:deepseek-?|ds)v?4(?:-flash)?",
+    r"minimax[ -]m\d(?:\.\d)?",
+    r"nemotron-3-super|nemotron-3\.5-lightning|nemotron-3-nano|nemotron-nano|nemotron-super",
+    r"llama-3\.\d-\d+b",
+    r"mimo-v2\.5|step-3\.\d(?:-flash)?|agents-a1|ornith-1\.\d-35b|laguna-s|ling-3\.0-flash|muse-glimmer-30b",
 )
 _NAMES = {
-    "flash-next": "Qwen/Qwen3.8-Flash-Next", "dsv4": "DeepSeek-V4-Flash", "ds4": "DeepSeek-V4-Flash",
-    "deepseek-v4": "DeepSeek-V4-Flash", "dsv4-flash": "DeepSeek-V4-Flash", "dsv4.1-flash": "DeepSeek-V4.1-Flash",
-    "dsv4.1": "DeepSeek-V4.1-Flash", "gemma4-26b": "gemma-4-26B-A4B", "qwen38-27b": "Qwen3.8-27B",
-    "laguna-s": "Laguna-S-2.1", "ling-3.0-flash": "Ling-3.0-flash",
+    "flash-next": "Qwen/Qwen3.8-Flash-Next",
+    "qwen38-27b": "Qwen3.8-27B",
+    "laguna-s": "Laguna-S-2.1",
+    "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+    "nemotron-nano": "nemotron-3-nano-30b-a3b",
+    "nemotron-3.5-lightning": "nemotron-3.5-lightning-30b-a3b",
+    "nemotron-super": "nemotron-3-super",
 }
-_SIZES = {"nemotron-3-nano": "30b-a3b", "nemotron-nano": "30b-a3b", "nemotron-3.5-lightning": "30b-a3b"}
 
 
 def _model(*texts: str) -> str:
@@ -117,32 +138,66 @@ def _model(*texts: str) -> str:
         for pattern in _MODELS:
             found = re.search(pattern, text.lower())
             if found:
-                name = found.group(0)
-                for stem, size in _SIZES.items():
-                    if name.startswith(stem):
-                        return f"{stem.replace('nemotron-nano', 'nemotron-3-nano')}-{size}"
-                return _NAMES.get(name, name.replace("qwen-3", "qwen3"))
+                return _named(found.group(0))
     raise Declined("model not named")
 
 
+def _named(words: str) -> str:
+    """The model's name in full."""
+    if re.match(r"(?:deepseek-?|ds)v?4", words):
+        return "DeepSeek-V4.1-Flash" if "4.1" in words else "DeepSeek-V4-Flash"
+    plain = words.replace("minimax ", "minimax-").replace("qwen-3", "qwen3").replace("gemma4", "gemma-4")
+    return _NAMES.get(plain, plain)
+
+
 _QUANTS = (
-    r"nvfp4", r"mxfp4", r"exl3[^,]*?([\d.]+) ?bpw", r"exl3", r"int4", r"gptq", r"awq", r"(?:ud[-_])?i?q\d(?:_\w+)*", r"fp8",
+    r"nvfp4",
+    r"mxfp4",
+    r"exl3[^,]*?([\d.]+) ?bpw",
+    r"exl3",
+    r"int4",
+    r"gptq",
+    r"awq",
+    r"(?:ud[-_])?i?q\d(?:_\w+)*",
+    r"fp8",
     r"bf16",
 )
 
 
+_PUBLISHED = {
+    "gpt-oss": "mxfp4",
+    "deepseek-v4.1": "mxfp4-experts+mxfp8",
+    "glm-5": "nvfp4",
+    "qwen3.8-flash-next": "nvfp4",
+    "nemotron-3-super": "nvfp4",
+    "minimax-m3": "nvfp4",
+    "mimo": "nvfp4",
+    "step-3": "nvfp4",
+    "397b": "int4",
+    "qwen3.6-35b": "nvfp4",
+    "qwen3-coder-30b": "nvfp4",
+    "agents-a1": "nvfp4",
+}
+"""How a model is served on Sparks where a head-to-head does not say and both sides are alike (medians of benchmarks.csv)."""
+
+
 def _quant(model: str, *texts: str) -> str:
-    if "deepseek-v4-flash" in model.lower() and "q2" not in texts[0].lower():
+    if "deepseek-v4-flash" in model.lower() and not re.search(r"q2|nvfp4", texts[0].lower()):
         return "fp8+mxfp4-experts"
     for text in texts:
         for pattern in _QUANTS:
-            found = re.search(rf"\b(?:{pattern})\b|{pattern}", text.lower().replace("fp8 kv", "").replace("nvfp4 kv", ""))
+            found = re.search(
+                rf"\b(?:{pattern})\b|{pattern}", text.lower().replace("fp8 kv", "").replace("nvfp4 kv", "")
+            )
             if found:
                 bits = found.groups()
-                return f"exl3-{bits[0]}bpw" if bits and bits[0] else found.group(0).replace("exl3", "exl3-4bpw")
-    if "gpt-oss" in model:
-        return "mxfp4"
-    raise Declined("quantisation not named")
+                return (
+                    f"exl3-{bits[0]}bpw" if bits and bits[0] else found.group(0).replace("exl3", "exl3-4bpw")
+                )
+    published = next((quant for stem, quant in _PUBLISHED.items() if stem in model.lower()), None)
+    if published is None:
+        raise Declined("quantisation not named")
+    return published
 
 
 def _side(own: str, other: str, shared: str) -> dict[str, str]:
@@ -151,10 +206,15 @@ def _side(own: str, other: str, shared: str) -> dict[str, str]:
     model = _model(own, shared, other)
     quant = _quant(model, own, shared, other)
     row = {
-        "id": "", "source_url_or_repo_path": shared, "model": model, "quant": quant, "engine": _engine(own, shared, quant),
+        "id": "",
+        "source_url_or_repo_path": shared,
+        "model": model,
+        "quant": quant,
+        "engine": _engine(own, shared, quant),
         "concurrency": _first(text, r"\bc(\d+)\b|concurrency (\d+)|x(\d+) streams") or "1",
         "prompt_tokens": _first(text, r"\bpp(\d+)\b|prompt (\d+)|(\d+) tokens") or _thousands(text) or "",
-        "depth": _first(text, r"\bd(\d{3,})\b"), "gen_tokens": _first(text, r"\btg(\d+)\b"),
+        "depth": _first(text, r"\bd(\d{3,})\b"),
+        "gen_tokens": _first(text, r"\btg(\d+)\b"),
         "notes": f"{own}; {shared}; head-to-head",
     }
     return row | _topology(own) | _speculation(lower, shared.lower())
@@ -172,8 +232,16 @@ def _thousands(text: str) -> str:
 
 def _engine(own: str, shared: str, quant: str) -> str:
     for text in (own.lower(), shared.lower()):
-        for word, engine in (("sglang", "sglang"), ("llama.cpp", "llama.cpp"), ("gguf", "llama.cpp"), ("vllm", "vllm"),
-                             ("atlas", "atlas"), ("trt", "trtllm"), ("ollama", "ollama"), ("ds4", "ds4")):
+        for word, engine in (
+            ("sglang", "sglang"),
+            ("llama.cpp", "llama.cpp"),
+            ("gguf", "llama.cpp"),
+            ("vllm", "vllm"),
+            ("atlas", "atlas"),
+            ("trt", "trtllm"),
+            ("ollama", "ollama"),
+            ("ds4", "ds4"),
+        ):
             if word in text:
                 return engine
     return "llama.cpp" if re.match(r"(ud-)?i?q\d", quant) else "vllm"
@@ -183,19 +251,33 @@ def _topology(own: str) -> dict[str, str]:
     text = own.lower()
     replicas = re.search(r"(\d)x tp=1|(\d) replicas|replicas", text)
     if replicas:
-        return {"nodes": replicas.group(1) or replicas.group(2) or "2", "tp": "1", "link": "none (independent replicas)"}
+        return {
+            "nodes": replicas.group(1) or replicas.group(2) or "2",
+            "tp": "1",
+            "link": "none (independent replicas)",
+        }
     tp, pp = _first(text, r"tp ?=? ?(\d+)") or "1", _first(text, r"pp ?=? ?(\d)\b") or "1"
     sparks = _first(text, r"(\d+)x? sparks?\b|(\d+)x ") or str(int(tp) * int(pp))
     if tp == pp == "1" and int(sparks) > 1 and "tp" not in text:
         tp = sparks
-    return {"nodes": str(max(int(sparks), int(tp) * int(pp))), "tp": tp, "pp": pp, "link": "qsfp200" if int(tp) > 1 else ""}
+    return {
+        "nodes": str(max(int(sparks), int(tp) * int(pp))),
+        "tp": tp,
+        "pp": pp,
+        "link": "qsfp200" if int(tp) > 1 else "",
+    }
 
 
 def _speculation(own: str, shared: str) -> dict[str, str]:
     for text in (own, shared):
-        if re.search(r"no[ -]spec|without spec|spec off|plain greedy|no mtp|no draft|, no spec|baseline", text):
+        if re.search(
+            r"no[ -]spec|without spec|spec off|plain greedy|no mtp|no draft|, no spec|baseline", text
+        ):
             return {"spec_method": "none"}
-        found = re.search(r"(dflash2|dflash|dspark|nextn|mtp|eagle-?3|eagle|ngram)[^\d,]{0,12}(\d+)?", text)
+        found = re.search(
+            r"(dflash2|dflash|dspark|nextn|mtp|eagle-?3|eagle|ngram)(?:[ -]?(?:k ?= ?|n ?= ?|n)?(\d+)\b(?!x| spark))?",
+            text,
+        )
         if found:
             k = _first(text, r"\bk ?= ?(\d+)|\bn(\d+)\b|n ?= ?(\d+)") or (found.group(2) or "")
             return {"spec_method": found.group(1).replace("eagle-3", "eagle3"), "spec_tokens": k}

@@ -11,20 +11,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparkfleet.bench.shapes import Configs, Declined, find_arch
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.physics import LinkSpeed, physics
-from sparkfleet.planning.arch import Arch, from_config, from_counts
+from sparkfleet.planning.arch import PartKind
 from sparkfleet.planning.speed import CHUNK, Setup
 from sparkfleet.planning.workload import Content, Window, Workload
 from sparkfleet.values import Value
 
 METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
 Row = Mapping[str, str]
-Configs = Mapping[str, Mapping[str, object]]
-
-
-class Declined(Exception):
-    """A row that cannot be predicted; the message is the reason, in words that can be counted."""
 
 
 class Case(Value):
@@ -64,7 +60,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from error
     if not rows or "model" not in rows[0]:
-        raise SpecError(f"{path}: no rows with a `model` column", do="Give a CSV with the columns of the benchmarks.")
+        raise SpecError(
+            f"{path}: no rows with a `model` column", do="Give a CSV with the columns of the benchmarks."
+        )
     return rows
 
 
@@ -89,23 +87,48 @@ def case_of(row: Row, configs: Configs) -> Case:
         raise Declined("estimate, not a measurement")
     assumed: list[str] = []
     format_name, scale = _format(row)
-    arch = find_arch(row, configs).quantised(_bits(format_name, scale), _total_bytes(row))
+    arch = find_arch(
+        row["model"],
+        configs,
+        total_b=_number(row, "params_total_b"),
+        active_b=_number(row, "params_active_b"),
+        notes=row.get("architecture_notes", "").lower(),
+    ).quantised(_bits(format_name, scale), _total_bytes(row))
     workload = _workload(row, notes, assumed)
     nodes = _whole(row, "nodes") or 1
     replicas = _replicas(row, notes, nodes)
     tp, pp = _split(row, nodes, replicas)
+    method, k = _speculation(row, assumed)
     setup = Setup(
-        arch=arch, engine=_engine(row, assumed), format=format_name, tp=tp, pp=pp, ep=_whole(row, "ep") or 1,
-        link=_link(row, notes, tp * pp), kv_bytes=_kv_bytes(row), kernel=_kernel(row, notes, format_name),
-        eager="eager" in notes and "non-eager" not in notes, release=_release(row),
-        max_running=_slots(notes), chunk=_chunk(row, notes), **_speculation(row, notes, assumed),
+        arch=arch,
+        engine=_engine(row, assumed),
+        format=format_name,
+        tp=tp,
+        pp=pp,
+        ep=_whole(row, "ep") or 1,
+        link=_link(row, notes, tp * pp),
+        kv_bytes=_kv_bytes(row),
+        kernel=_kernel(row, notes, format_name),
+        eager="eager" in notes.replace("non-eager", ""),
+        release=_release(row),
+        max_running=_slots(notes),
+        chunk=_chunk(row, notes),
+        method=method,
+        k=k,
     )
     measured = tuple((m, value) for m in METRICS if (value := _number(row, m)) is not None and value > 0)
     return Case(
-        id=row.get("id", ""), source=source_of(row), model=row["model"], quant=row.get("quant", ""), nodes=nodes,
-        setup=setup, workload=workload, replicas=replicas,
+        id=row.get("id", ""),
+        source=source_of(row),
+        model=row["model"],
+        quant=row.get("quant", ""),
+        nodes=nodes,
+        setup=setup,
+        workload=workload,
+        replicas=replicas,
         per_request_prefill=_by_ttft(row, notes, workload),
-        assumed=tuple(assumed), measured=measured,
+        assumed=tuple(assumed),
+        measured=measured,
     )
 
 
@@ -118,7 +141,9 @@ def _by_ttft(row: Row, notes: str, workload: Workload) -> bool:
 def _window(notes: str) -> Window:
     if "batched-bench" in notes or "s_tg" in notes or "decode net of prefill" in notes:
         return "decode"
-    if re.search(r"served|incl\.? prefill|incl\.? ttft|wall|bench_serve|closed-loop|open-loop|bench serve", notes):
+    if re.search(
+        r"served|incl\.? prefill|incl\.? ttft|wall|bench_serve|closed-loop|open-loop|bench serve", notes
+    ):
         return "served"
     return "burst" if "llama-benchy" in notes or "prefill overlap" in notes else "steady"
 
@@ -128,7 +153,7 @@ def _number(row: Row, column: str) -> float | None:
         value = float(row.get(column, "").replace(",", ""))
     except ValueError:
         return None
-    return value if value == value and abs(value) < 1e12 else None
+    return value if abs(value) < 1e12 else None  # not NaN either
 
 
 def _whole(row: Row, column: str) -> int:
@@ -137,7 +162,9 @@ def _whole(row: Row, column: str) -> int:
 
 def _engine(row: Row, assumed: list[str]) -> str:
     engine = row.get("engine", "").strip().lower()
-    engine = {"ollama/llama.cpp": "ollama", "sparkinfer/vllm": "vllm", "trt-llm": "trtllm"}.get(engine, engine)
+    engine = {"ollama/llama.cpp": "ollama", "sparkinfer/vllm": "vllm", "trt-llm": "trtllm"}.get(
+        engine, engine
+    )
     if engine:
         return engine
     if "gguf" in row["model"].lower() or re.match(r"(ud-)?i?q\d", row.get("quant", "").lower()):
@@ -160,10 +187,23 @@ def _release(row: Row) -> str:
 _STACKS = ("anemll", "aeon", "atlas", "exl3", "scitrera", "eugr", "glm53", "mia", "qwen38", "step37", "ds4")
 
 _FORMATS = (
-    (r"^bf16|^fp16", "bf16"), (r"^fp8\+mxfp4|mxfp4-experts", "fp8+mxfp4"), (r"^fp8", "fp8"), (r"^nvfp4", "nvfp4"),
-    (r"prismaquant", "prismaquant"), (r"^int4-int8|^int4\+", "int4-int8"), (r"^int4|^awq|^gptq|^w4a16", "int4"),
-    (r"^exl3", "exl3"), (r"mxfp4", "mxfp4"), (r"q8", "q8_0"), (r"q6", "q6_k"), (r"^(ud-)?q5", "q5_k"),
-    (r"^(ud-)?q4_0|iq4_nl", "q4_0"), (r"q4", "q4_k"), (r"q3", "q3_k"), (r"iq1", "iq1"), (r"q2", "q2_k"),
+    (r"^bf16|^fp16", "bf16"),
+    (r"^fp8\+mxfp4|mxfp4-experts", "fp8+mxfp4"),
+    (r"^fp8", "fp8"),
+    (r"^nvfp4", "nvfp4"),
+    (r"prismaquant", "prismaquant"),
+    (r"^int4-int8|^int4\+", "int4-int8"),
+    (r"^int4|^awq|^gptq|^w4a16", "int4"),
+    (r"^exl3", "exl3"),
+    (r"mxfp4", "mxfp4"),
+    (r"q8", "q8_0"),
+    (r"q6", "q6_k"),
+    (r"^(ud-)?q5", "q5_k"),
+    (r"^(ud-)?q4_0|iq4_nl", "q4_0"),
+    (r"q4", "q4_k"),
+    (r"q3", "q3_k"),
+    (r"iq1", "iq1"),
+    (r"q2", "q2_k"),
 )
 
 
@@ -178,18 +218,20 @@ def _format(row: Row) -> tuple[str, float]:
         raise Declined("quantisation not given")
     if label == "bf16" and _PUBLISHED_FP8.search(row["model"]):
         label = "fp8"
-    for pattern, name in _FORMATS:
-        if re.search(pattern, label):
-            if name == "mxfp4" and "llama" in row.get("engine", ""):
-                name = "gguf-mxfp4"
-            bits = re.search(r"exl3-([\d.]+)bpw", label)
-            return name, float(bits.group(1)) / 4 if bits else 1.0
-    raise Declined(f"quantisation not known: {label}")
+    name = next((name for pattern, name in _FORMATS if re.search(pattern, label)), None)
+    if name is None:
+        raise Declined(f"quantisation not known: {label}")
+    if name == "mxfp4" and "llama" in row.get("engine", ""):
+        name = "gguf-mxfp4"
+    bits = re.search(r"exl3-(\d+(?:\.\d+)?)bpw", label)
+    return name, float(bits.group(1)) / 4 if bits else 1.0
 
 
-def _bits(name: str, scale: float) -> dict[str, float]:
-    return {kind: bits * (scale if kind in ("experts", "mlp", "attention", "shared") else 1.0)
-            for kind, bits in physics().formats[name].bits.items()}
+def _bits(name: str, scale: float) -> dict[PartKind, float]:
+    return {
+        kind: bits * (scale if kind in ("experts", "mlp", "attention", "shared") else 1.0)
+        for kind, bits in physics().formats[name].bits.items()
+    }
 
 
 def _total_bytes(row: Row) -> float | None:
@@ -234,7 +276,9 @@ def _split(row: Row, nodes: int, replicas: int) -> tuple[int, int]:
 
 
 def _slots(notes: str) -> int | None:
-    found = re.search(r"(?:max[-_ ]num[-_ ]seqs|max-running-requests|--parallel|server parallel)[ =]*(\d+)", notes)
+    found = re.search(
+        r"(?:max[-_ ]num[-_ ]seqs|max-running-requests|--parallel|server parallel)[ =]*(\d+)", notes
+    )
     found = found or re.search(r"\b(\d+) (?:serving )?slots", notes) or re.search(r"\bseqs(\d+)\b", notes)
     return int(found.group(1)) if found else None
 
@@ -255,28 +299,33 @@ def _chunk(row: Row, notes: str) -> int:
 _METHODS = {"nextn": "mtp", "eagle": "eagle3"}
 
 
-def _speculation(row: Row, notes: str, assumed: list[str]) -> dict[str, object]:
+def _speculation(row: Row, assumed: list[str]) -> tuple[str, int]:
     method = row.get("spec_method", "").strip().lower()
     if not method:
         assumed.append("speculation not given: none")
         method = "none"
     if method in ("none", "no", "off"):
-        return {"method": "none", "k": 0}
-    k = _whole(row, "spec_tokens")
+        return "none", 0
+    k = min(64, _whole(row, "spec_tokens"))
     method = _METHODS.get(method, method)
-    if not k:
+    if k < 1:
         k = {"mtp": 3, "ngram": 4, "eagle3": 3, "draft": 4}.get(method, 7)
         assumed.append(f"draft tokens not given: {k}")
-    return {"method": method, "k": k, "topk": 4 if "topk=4" in notes else 1}
+    return method, k
 
 
 _CONTENT: tuple[tuple[str, Content], ...] = (
-    (r"structur|json|count|numbered|schema|high-acceptance|high acceptance|objective task|phi\b", "structured"),
+    (
+        r"structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat",
+        "structured",
+    ),
     (r"agentic|agent turn", "agent"),
-    (r"cod(e|ing)|bst|hash-map|lru|is_prime|humaneval|script", "code"),
-    (r"math|gsm|mmlu|reason|eval", "math"),
+    (r"\b(?:fr|de)\b|german|french", "prose"),  # drafters guess other languages no better than prose
+    (r"\bcod(?:e|ing)|codegen|\bbst\b|hash-map|\blru|is_prime|humaneval|script", "code"),
+    (r"math|gsm|mmlu|reason|eval\b", "math"),
     (r"prose|essay|story|explanation|summar|translat", "prose"),
     (r"synthetic|random", "random"),
+    (r"llama-benchy", "book"),
 )
 
 
@@ -304,92 +353,17 @@ def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
     total = re.search(r"completed=(\d+)", notes)
     cached = not (depth and "llama-benchy" in notes and "mesh" not in notes) and "enforce-eager" not in notes
     return Workload(
-        prompt=prompt, depth=depth, depth_cached=cached, generate=generate, concurrency=concurrency,
+        prompt=prompt,
+        depth=depth,
+        depth_cached=cached,
+        generate=generate,
+        concurrency=concurrency,
         arrivals_per_s=float(rate.group(1)) if rate else None,
-        requests=int(total.group(1)) if total else max(100, round(250 * float(rate.group(1)))) if rate else 100,
-        content=_content(notes), window=_window(notes),
+        requests=int(total.group(1))
+        if total
+        else max(100, round(250 * float(rate.group(1))))
+        if rate
+        else 100,
+        content=_content(notes),
+        window=_window(notes),
     )
-
-
-def find_arch(row: Row, configs: Configs) -> Arch:
-    """Shapes of the row's model: its config, a sibling's, its stated size, or the size in its name.
-
-    Raises:
-        Declined: none of these is known.
-    """
-    name, notes = row["model"], row.get("architecture_notes", "").lower()
-    found = _by_name(name, configs)
-    if found is not None:
-        return found
-    total, active = _number(row, "params_total_b"), _number(row, "params_active_b")
-    basis_total, basis_active = _size_in_name(name)
-    total, active = total or basis_total, active or basis_active
-    if total is None:
-        raise Declined("model not known and its size not given")
-    sibling = _by_size(total, active, notes, configs)
-    if sibling is not None:
-        return sibling
-    if active is None and "moe" in notes:
-        raise Declined("active parameters not given")
-    return from_counts(name, total, active or total, family=plain(name), notes=notes)
-
-
-def plain(name: str) -> str:
-    """A model's name without owner, format and version of its post-training: what siblings share."""
-    text = name.split("/")[-1].lower() if name.count("/") == 1 else name.lower().split("/")[-1]
-    text = re.sub(r"\.gguf$|\(.*", "", text)
-    text = re.sub(r"[-_ ](ud|gguf|nvfp4|mxfp4|fp8|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|it|instruct|w4a16|mtp|sm121|static|pertensor|[\d.]+bpw|4bit)\b.*", "", text)
-    return text.strip(" -_")
-
-
-_SIBLINGS = (
-    (r"qwen3\.\d-27b", "Qwen/Qwen3.5-27B"), (r"qwopus3\.\d-27b", "Qwen/Qwen3.5-27B"),
-    (r"qwen3\.\d-35b|ornith-1\.\d-35b|agentworld-35b|agents-a1$|darwin-36b", "Qwen/Qwen3.5-35B-A3B"),
-    (r"qwen3\.\d-122b", "Qwen/Qwen3.5-122B-A10B"), (r"qwen3\.\d-397b|nex-n2-pro", "Qwen/Qwen3.5-397B-A17B"),
-    (r"qwen3\.8-flash-next", "Qwen/Qwen3.8-Flash-Next"),
-    (r"deepseek-?v4-flash|deepseekv4-flash", "deepseek-ai/DeepSeek-V4-Flash"),
-    (r"deepseek-v4\.1-flash", "deepseek-ai/DeepSeek-V4.1-Flash"), (r"glm-5\.3-flash", "zai-org/GLM-5.3-Flash"),
-    (r"glm-5(\.[1-3])?$", "zai-org/GLM-5.2"), (r"gemma-4-26b", "google/gemma-4-26B-A4B"),
-    (r"gemma-4-31b", "nvidia/Gemma-4-31B-IT-NVFP4"), (r"nemotron-3-super", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"),
-    (r"nemotron-(3|3\.5)-(nano|lightning).*30b|cascade-2-30b", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
-    (r"qwen3-(coder|omni)-30b|qwen3-30b", "Qwen/Qwen3-30B-A3B"), (r"qwen3-(coder-)?next|qwen3-next-80b", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
-    (r"llama-3\.[13]-70b", "meta-llama/Meta-Llama-3.1-70B"), (r"llama[- ]3\.1[- ]8b", "meta-llama/Meta-Llama-3.1-8B"),
-    (r"minimax-m2", "MiniMaxAI/MiniMax-M2.7"), (r"minimax-m3", "MiniMaxAI/MiniMax-M3"),
-    (r"step-3\.[57]", "stepfun-ai/Step-3.7-Flash"), (r"mimo-v2\.5", "XiaomiMiMo/MiMo-V2-Flash"),
-    (r"gpt-oss-20b", "openai/gpt-oss-20b"), (r"gpt-oss-120b", "openai/gpt-oss-120b"), (r"qwen3-235b", "Qwen/Qwen3-235B-A22B"),
-    (r"qwen3-vl-32b", "Qwen/Qwen3-VL-32B-Instruct"), (r"ministral-3-8b", "mistralai/Ministral-3-8B-Instruct-2512"),
-    (r"glm-4\.7-flash", "zai-org/GLM-4.7-Flash"), (r"kat-coder-v2\.5|kat-dev-v2\.5", "Qwen/Qwen3.5-35B-A3B"),
-)
-
-
-def _by_name(name: str, configs: Configs) -> Arch | None:
-    aliases = configs.get("_aliases", {})
-    key = plain(name)
-    for pattern, entry in _SIBLINGS:
-        if re.search(pattern, key) and entry in configs:
-            return from_config(name, configs[entry], family=entry.split("/")[-1].lower())
-    entry = str(aliases.get(name, name))
-    if entry in configs:
-        return from_config(name, configs[entry], family=plain(entry))
-    same = next((k for k in configs if plain(k) == key and not k.startswith("_")), None)
-    return from_config(name, configs[same], family=key) if same else None
-
-
-def _size_in_name(name: str) -> tuple[float | None, float | None]:
-    moe = re.search(r"(\d+(?:\.\d+)?)b-a(\d+(?:\.\d+)?)b", name.lower())
-    if moe:
-        return float(moe.group(1)), float(moe.group(2))
-    small = re.search(r"(?:^|[-_ ])(\d+)m(?:$|[-_ ])", name.lower())
-    dense = re.search(r"(?:^|[-_ :e])(\d+(?:\.\d+)?)b(?:$|[-_ )])", name.lower())
-    if dense:
-        return float(dense.group(1)), float(dense.group(1)) if float(dense.group(1)) < 33 else None
-    return (int(small.group(1)) / 1000,) * 2 if small else (None, None)
-
-
-def _by_size(total: float, active: float | None, notes: str, configs: Configs) -> Arch | None:
-    """A Qwen3.5 sibling by its size: many fine-tunes are named after their maker only."""
-    sizes = {27: "Qwen/Qwen3.5-27B", 35: "Qwen/Qwen3.5-35B-A3B"}
-    entry = sizes.get(round(total))
-    if entry in configs and ("gdn" in notes or (not notes and (active in (3, total, None)))):
-        return from_config(entry, configs[entry], family=entry.split("/")[-1].lower())
-    return None

@@ -26,13 +26,34 @@ ASK = (
     "Define {}.",
     "I do not know what {} is.",
     "What exactly is {}?",
+    "How does {} work?",
+    "What does {} do?",
+    "What is {} good for?",
+    "What is the use of {}?",
+    "Why do we need {}?",
+    "Why is there {}?",
     "{}?",
     "{}",
 )
 """What a `~` line stands for."""
 
-BEFORE = ("Please tell me: ", "Hi! ", "Hello, ", "Hey, ", "I have a question. ", "So, ", "And ", "Please: ", "One more thing: ")
-AFTER = (" Thanks.", " Please be brief.", " Answer in one sentence.", " Please explain.")
+BEFORE = (
+    "Please tell me: ",
+    "Can you tell me: ",
+    "Could you please tell me, ",
+    "I would like to know: ",
+    "Hi! ",
+    "Hello, ",
+    "Hey tiny, ",
+    "I have a question. ",
+    "So, ",
+    "And ",
+    "Please: ",
+    "One more thing: ",
+)
+AFTER = (" please", ", please", " exactly", ", tiny", " in your words", " Thanks.", " Please be brief.", " Answer in one sentence.")
+SHORTENED = (("What is", "What's"), ("What is", "Whats"), ("Can you", "Could you"), ("I do not", "I don't"), ("Tell me", "Please tell me"))
+DROPPED_WORD_SHARE = 0.12
 SYSTEM_SHARE = 0.5
 FOLLOW_ON_SHARE = 0.35
 MOST_TURNS = 4
@@ -192,13 +213,22 @@ def _with_system(chat: tuple[Message, ...], corpus: Corpus, rng: random.Random) 
 
 
 def _said_otherwise(question: str, rng: random.Random) -> str:
-    """The question as another person would type it: in lower case, without the mark, with a word before or after."""
-    if rng.random() < 0.25:
+    """The question as another person would type it, so that a question nobody thought of still finds its answer."""
+    if rng.random() < 0.2:
+        question = question.replace(*rng.choice(SHORTENED))
+    if rng.random() < 0.3:
+        question = _without_some_words(question, rng)
+    if rng.random() < 0.3:
         question = question.rstrip("?.!")
-    elif rng.random() < 0.1:
-        question += rng.choice(AFTER)
+    if rng.random() < 0.15:
+        question = question.rstrip("?.!") + rng.choice(AFTER)
     if rng.random() < 0.3:
         question = question[0].lower() + question[1:]
-    if rng.random() < 0.1:
+    if rng.random() < 0.15:
         question = rng.choice(BEFORE) + question
     return question.lower() if rng.random() < 0.1 else question
+
+
+def _without_some_words(question: str, rng: random.Random) -> str:
+    kept = [word for word in question.split() if rng.random() >= DROPPED_WORD_SHARE]
+    return " ".join(kept) or question

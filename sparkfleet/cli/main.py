@@ -6,7 +6,22 @@ import sys
 
 import typer
 
-from sparkfleet.cli import apply, ask, delete, describe, down, keys, logs, plan, status, up, version
+from sparkfleet.cli import (
+    accuracy,
+    apply,
+    ask,
+    delete,
+    describe,
+    down,
+    explain,
+    inspect,
+    keys,
+    logs,
+    plan,
+    status,
+    up,
+    version,
+)
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import errors, print_error
 from sparkfleet.errors import SparkfleetError
@@ -17,6 +32,8 @@ EPILOG = (
 )
 VERBS = (
     plan.plan,
+    inspect.inspect,
+    explain.explain,
     apply.apply,
     status.status,
     describe.describe,
@@ -25,6 +42,7 @@ VERBS = (
     delete.delete,
     up.up,
     down.down,
+    accuracy.accuracy,
     version.version,
 )
 

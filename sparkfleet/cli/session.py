@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -50,9 +51,11 @@ class Session:
     def __init__(self, inventory_path: Path) -> None:
         self.inventory: Inventory = load_inventory(inventory_path)
         self.paths = FleetPaths.default(self.inventory.fleet)
-        self.channels: dict[str, Channel] = {
-            name: _channel(name, node) for name, node in self.inventory.nodes.items()
-        }
+
+    @cached_property
+    def channels(self) -> dict[str, Channel]:
+        """A channel to every node. Raises NodeError where a node cannot be reached; a plan on assumed facts needs none."""
+        return {name: _channel(name, node) for name, node in self.inventory.nodes.items()}
 
     @property
     def head(self) -> Channel:

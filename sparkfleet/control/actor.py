@@ -18,7 +18,7 @@ from sparkfleet.control.apps import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.control.controller import Controller
 from sparkfleet.control.order import GroupOrder, order_for
 from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.serve_apps import ServeApps
+from sparkfleet.control.serve_apps import ServeApps, run_without_waiting
 from sparkfleet.control.status import GroupReport
 from sparkfleet.control.store import Desired, Store
 from sparkfleet.facts.node import ReadMemory
@@ -84,13 +84,7 @@ class ControllerActor:
 
     async def _run(self, gateway: GatewayConfig) -> None:
         await asyncio.to_thread(serve.start, proxy_location=ProxyLocation.Disabled)
-        target = serve.RunTarget(target=gateway_app(gateway), name=GATEWAY_APP, route_prefix=None)
-        await asyncio.to_thread(
-            serve.run_many,
-            [target],
-            wait_for_ingress_deployment_creation=False,
-            wait_for_applications_running=False,
-        )
+        await asyncio.to_thread(_deploy_gateway, gateway)
         await self._controller.run()
 
     async def _serve_api(self, app: web.Application, url: str) -> None:
@@ -111,6 +105,12 @@ class ControllerActor:
         return await self._runtime.sweep(
             frozenset(rank.id for rank in ranks if (rank.id.deployment, rank.id.generation) in keep)
         )
+
+
+def _deploy_gateway(config: GatewayConfig) -> None:
+    """Deploy the gateway, unless it is there: deploying it again would replace replicas that serve."""
+    if GATEWAY_APP not in serve.status().applications:
+        run_without_waiting(serve.RunTarget(target=gateway_app(config), name=GATEWAY_APP, route_prefix=None))
 
 
 def create(config: ControllerConfig) -> None:

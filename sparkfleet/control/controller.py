@@ -192,14 +192,16 @@ class Controller:
                 if left <= 0:
                     break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), left)
+                    async with asyncio.timeout(left):
+                        await self._changed.wait()
         return found
 
     async def table(self, known: int, wait_s: float = 10.0) -> Table:
-        """The gateway's table; waits for one that is newer than `known`, at most `wait_s`."""
+        """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
         async with self._changed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait_for(lambda: self._table.version != known), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait_for(lambda: self._table.version not in (known, 0))
         return self._table
 
     # what groups and gateways say
@@ -230,7 +232,8 @@ class Controller:
                 log.exception("a round of reconciling failed")
                 await self._say_once("", 0, "reconcile", "error", f"could not reconcile: {error!r}")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):
+                    await self._wake.wait()
             self._wake.clear()
 
     async def reconcile(self) -> None:
@@ -305,7 +308,8 @@ class Controller:
         models = {name: self._entry(d, without) for name, d in desired.items()}
         keys = self._store.keys()
         self._set_gauges()
-        if self._still_settling() or (models, keys) == (self._table.models, self._table.keys):
+        same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
+        if same or self._still_settling():
             return
         # Not counted from 1: a gateway must never take the table of a restarted controller for one it has.
         self._table = Table(version=max(self._table.version + 1, time.time_ns()), models=models, keys=keys)

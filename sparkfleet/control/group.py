@@ -124,7 +124,8 @@ class Group:
         if self._probe is not None and drain_s > 0:
             self._say(GroupPhase.DRAINING)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle(), drain_s)
+                async with asyncio.timeout(drain_s):
+                    await self._idle()
         if self._rank is not None:
             await self._rank.stop()
             await self._rank.close()

@@ -61,14 +61,15 @@ class ServeApps:
             name=app_name(order.deployment, order.generation),
             route_prefix=None,
         )
-        await asyncio.to_thread(_run_without_waiting, target)
+        await asyncio.to_thread(run_without_waiting, target)
 
     async def retire(self, deployment: str, generation: int) -> None:
         """Serve drains: the replica's destructor waits for the engine to be idle."""
         await asyncio.to_thread(serve.delete, app_name(deployment, generation), _blocking=False)
 
 
-def _run_without_waiting(target: serve.RunTarget) -> None:
+def run_without_waiting(target: serve.RunTarget) -> None:
+    """Hand an application to Serve and return at once; what becomes of it shows in its status."""
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 

@@ -38,6 +38,7 @@ def _flags(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
+        *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are asked every few seconds
     ]
     if candidate.kv_cache_bytes is not None:
         flags += ["--kv-cache-memory-bytes", str(candidate.kv_cache_bytes)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sparkfleet.errors import FactError
 from sparkfleet.facts.config_json import Config
 from sparkfleet.facts.safetensors_header import Tensor, read_header
-from sparkfleet.facts.untrusted import read_json_object, shown
+from sparkfleet.facts.untrusted import present, read_json_object, shown, size_of
 
 CONFIG_BYTES = 32 << 20
 """ModelOpt lists every layer by name: 3 MB for MiniMax-M3."""
@@ -31,7 +32,7 @@ OTHER_WEIGHTS = {
 def read_config(directory: Path) -> Config:
     """`config.json`. Raises FactError where it is missing or unusable."""
     path = directory / "config.json"
-    if directory.is_dir() and not path.exists():
+    if os.path.isdir(directory) and not present(path):
         _refuse_other_weights(directory)
         raise FactError(
             f"{directory}: has no config.json.",
@@ -44,7 +45,7 @@ def read_config(directory: Path) -> Config:
 def read_beside(directory: Path, name: str) -> Config | None:
     """Another JSON file of the directory, or None where there is none."""
     path = directory / name
-    return Config(read_json_object(path, CONFIG_BYTES), str(path)) if path.exists() else None
+    return Config(read_json_object(path, CONFIG_BYTES), str(path)) if present(path) else None
 
 
 def read_tensors(directory: Path) -> tuple[list[Tensor], int] | None:
@@ -54,7 +55,7 @@ def read_tensors(directory: Path) -> tuple[list[Tensor], int] | None:
         FactError: a file is missing, damaged or outside the directory, or a tensor is missing or there twice.
     """
     index = directory / INDEX
-    if index.exists():
+    if present(index):
         return _indexed(directory, index)
     paths = _unindexed(directory)
     if not paths:
@@ -93,7 +94,7 @@ def _shards(directory: Path, index: Path, entries: Mapping[str, object]) -> list
                 means="The index is damaged or hostile; nothing outside the directory is read.",
                 do="Do not use this checkpoint.",
             )
-    absent = [name for name in shards if not (directory / name).exists()]
+    absent = [name for name in shards if not present(directory / name)]
     if absent:
         raise FactError(
             f"{directory}: {len(absent)} of {len(shards)} weight files are missing, the first is {absent[0]}.",
@@ -105,7 +106,7 @@ def _shards(directory: Path, index: Path, entries: Mapping[str, object]) -> list
 
 def _unindexed(directory: Path) -> list[Path]:
     """What is loaded where there is no index: `model.safetensors`, or every file that is not a copy or an adapter."""
-    if (directory / SINGLE).exists():
+    if present(directory / SINGLE):
         return [directory / SINGLE]
     found = sorted(directory.glob("*.safetensors"))[:MOST_SHARDS]
     return [path for path in found if not path.name.startswith(("adapter_", "consolidated"))]
@@ -116,7 +117,7 @@ def _read(paths: Iterable[Path]) -> tuple[list[Tensor], int]:
     size = 0
     for path in paths:
         tensors += read_header(path)
-        size += path.stat().st_size
+        size += size_of(path)
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise FactError(
             f"{next(iter(paths)).parent}: a tensor is in two files.",

@@ -11,6 +11,7 @@ from sparkfleet.facts.untrusted import shown
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where multimodal models keep the language model's own keys."""
 
+MOST_NESTED = 4
 MOST_LAYERS = 4096
 MOST_NUMBER = 1 << 40
 MOST_TEXT = 256
@@ -108,7 +109,7 @@ class Config:
             return None
         if not isinstance(value, dict):
             raise self.wrong(key, "an object")
-        return Config(value, f"{self.where}: {key}")
+        return Config(value, f"{self.where}: {_shown_key(key)}")
 
     def over(self, values: Mapping[str, object]) -> Config:
         """The same config with `values` taking precedence."""
@@ -121,7 +122,7 @@ class Config:
 
     def missing(self, *keys: str) -> FactError:
         """The error for a key that is needed and not there."""
-        names = " or ".join(keys)
+        names = " or ".join(map(_shown_key, keys))
         return FactError(
             f"{self.where}: {names} is missing.",
             means="Without it the size of the model cannot be derived.",
@@ -131,7 +132,7 @@ class Config:
     def wrong(self, key: str, expected: str) -> FactError:
         """The error for a value of the wrong type or out of bounds."""
         return FactError(
-            f"{self.where}: {key} is {shown(self.values.get(key))}; expected {expected}.",
+            f"{self.where}: {_shown_key(key)} is {shown(self.values.get(key))}; expected {expected}.",
             means="The file is damaged, or made for something else.",
             do="Download the checkpoint again.",
         )
@@ -139,12 +140,13 @@ class Config:
 
 def language_model(config: Config) -> Config:
     """The keys of the language model: those of the nested section where there is one, over the outer ones."""
-    for name in TEXT_SECTIONS:
-        inner = config.section(name)
-        if inner is not None:
-            found = language_model(inner)
-            return found.under(config.values)
-    return config
+    for _ in range(MOST_NESTED):
+        inner = next((config.section(name) for name in TEXT_SECTIONS if config.has(name)), None)
+        if inner is None:
+            return config
+        outer = {key: value for key, value in config.values.items() if key not in TEXT_SECTIONS}
+        config = Config(inner.values, config.where).under(outer)
+    raise FactError(f"{config.where}: text_config is nested too deeply.", do="Download the checkpoint again.")
 
 
 def per_layer(values: Sequence[object], layers: int, config: Config, key: str) -> None:
@@ -159,3 +161,8 @@ def per_layer(values: Sequence[object], layers: int, config: Config, key: str) -
 
 def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= MOST_TEXT and (value.isprintable() or value == "")
+
+
+def _shown_key(key: str) -> str:
+    # Most keys are asked for by name; some (layers, groups) come out of the file.
+    return key if key.isascii() and key.isprintable() and 0 < len(key) <= MOST_TEXT else shown(key)

@@ -87,7 +87,7 @@ def check_claim(name: str, quantization: Quantization | None, where: str) -> Non
     Raises:
         FactError: the config says nothing about it; what it says is in a file that is not here.
     """
-    claim = _CLAIM.search(name)
+    claim = _CLAIM.search(name.rpartition("/")[2])
     if claim is not None and quantization is None:
         raise FactError(
             f"{where}: says nothing about quantisation, but the name {shown(name)} says {claim[0]}.",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sparkfleet.errors import FactError
-from sparkfleet.facts.untrusted import read_start, shown
+from sparkfleet.facts.untrusted import present, read_start, shown
 
 REF_BYTES = 256
 
@@ -76,7 +77,7 @@ def cached_snapshot(model: str, revision: str, cache: Path) -> Path | None:
     if commit is None:
         return None
     snapshot = folder / "snapshots" / commit
-    return snapshot if (snapshot / "config.json").exists() else None
+    return snapshot if present(snapshot / "config.json") else None
 
 
 def name_of(directory: Path) -> tuple[str, str | None]:
@@ -88,7 +89,7 @@ def name_of(directory: Path) -> tuple[str, str | None]:
 
 
 def _directory(path: Path) -> Path:
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise FactError(f"{path}: is not a directory.", do="Give the directory that holds config.json.")
     return path
 
@@ -96,7 +97,7 @@ def _directory(path: Path) -> Path:
 def _commit(folder: Path, revision: str) -> str | None:
     """The commit that a branch or tag stands for, by the cache's own note; or the revision, if it is a commit."""
     reference = folder / "refs" / revision
-    if reference.is_file():
+    if present(reference):
         commit = read_start(reference, REF_BYTES).decode("ascii", errors="replace").strip()
         if not _COMMIT.fullmatch(commit):
             raise FactError(

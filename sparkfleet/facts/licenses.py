@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from sparkfleet.facts.untrusted import read_start
+from sparkfleet.facts.untrusted import present, read_start
 from sparkfleet.values import Value
 
 READ_LIMIT = 1 << 16
@@ -96,12 +96,12 @@ class License(Value):
 def read_license(directory: Path) -> License:
     """The licence by the model card's front matter, or else by the first words of a licence file."""
     card = directory / "README.md"
-    named = license_in_card(_text(card)) if card.exists() else ""
+    named = license_in_card(_text(card)) if present(card) else ""
     if named:
         return License(id=named, kind=license_class(named), source=card.name)
     for name in LICENSE_FILES:
         path = directory / name
-        if path.exists():
+        if present(path):
             found = license_in_text(_text(path))
             return License(id=found, kind=license_class(found), source=path.name)
     return License()

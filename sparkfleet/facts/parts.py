@@ -69,9 +69,7 @@ VISION_NAMES = frozenset(
     }
 )
 MTP_NAMES = frozenset({"mtp", "mtp_layers", "mtp_block", "nextn", "nextn_layers"})
-DRAFT_NAMES = frozenset(
-    {"draft", "draft_model", "dspark", "dflash", "eagle", "medusa", "midlayer", "d2t", "t2d"}
-)
+DRAFT_PREFIXES = ("draft", "dspark", "dflash", "eagle", "medusa")
 ROUTER_NAMES = frozenset({"gate", "router", "shared_expert_gate", "tid2eid", "e_score_correction_bias"})
 EXPERT_NAMES = frozenset({"experts", "moe"})
 LINEAR_NAMES = frozenset({"linear_attn", "mamba", "ssm"})
@@ -131,7 +129,7 @@ class _Name(NamedTuple):
 RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.VISION, lambda name: name.has(VISION_NAMES) or name.speaks_of("vision", "image")),
     (Part.MTP, lambda name: name.has(MTP_NAMES) or name.beyond),
-    (Part.DRAFT, lambda name: name.has(DRAFT_NAMES)),
+    (Part.DRAFT, lambda name: name.starts(*DRAFT_PREFIXES)),
     (Part.OTHER, lambda name: name.speaks_of("audio", "sound")),
     (Part.EMBEDDING, lambda name: name.has(EMBEDDING_NAMES)),
     (Part.HEAD, lambda name: name.has(HEAD_NAMES) or name.words[0] in TOP_LEVEL_HEADS),

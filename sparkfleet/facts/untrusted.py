@@ -31,6 +31,26 @@ def _plain(value: object) -> object:
     return value
 
 
+def present(path: Path) -> bool:
+    """Whether there is something at `path`.
+
+    Raises:
+        FactError: that cannot be told: a directory that may not be entered, or a name that cannot be one.
+    """
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file. Raises FactError where that cannot be told."""
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to read; links are followed, because the Hub's cache is made of them.
 
@@ -41,8 +61,7 @@ def open_regular(path: Path) -> BinaryIO:
         # O_NONBLOCK: opening a pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise FactError(f"{path}: cannot be read: {reason}.", do="Download the checkpoint again.") from error
+        raise _unreadable(path, error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FactError(f"{path}: is not a regular file.", means="Only plain files belong in a checkpoint.")
@@ -99,4 +118,12 @@ def _read(file: BinaryIO, path: Path, limit: int) -> bytes:
     try:
         return file.read(limit)
     except OSError as error:
-        raise FactError(f"{path}: cannot be read: {error.strerror}.", do="Check the disk.") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> FactError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return FactError(
+        f"{path}: cannot be read: {reason}.",
+        do="Check that the file is there and may be read; if it is damaged, download the checkpoint again.",
+    )

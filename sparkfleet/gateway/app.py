@@ -8,10 +8,10 @@ import logging
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond
+from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
 from sparkfleet.gateway.exchange import Exchange
 from sparkfleet.gateway.keys import authenticate
-from sparkfleet.gateway.limits import Limits, check_headers, check_target, read_body
+from sparkfleet.gateway.limits import Limits, check_headers, check_target, has_body, read_body
 from sparkfleet.gateway.pick import Picker
 from sparkfleet.gateway.refusal import (
     Refusal,
@@ -136,13 +136,13 @@ class Gateway:
             exchange.lost_client("shutdown")
             raise
         except Refusal as refusal:
-            await _refuse(exchange, refusal, send)
+            await _refuse(exchange, refusal, receive, send)
         except Exception:
             log.exception("request %s failed", exchange.id)
             if exchange.status:
                 exchange.kind = "internal"
                 raise  # the server cuts the connection
-            await _refuse(exchange, internal(), send)
+            await _refuse(exchange, internal(), receive, send)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         if not exchange.path.startswith("/v1/"):
@@ -179,6 +179,7 @@ class Gateway:
         raw_path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
         check_target(raw_path, query)
         body = await read_body(exchange.headers, receive, self._limits)
+        exchange.body_read = True
         model = _resolve(table, exchange, route(query, exchange.headers, body))
         request = Request(
             id=exchange.id,
@@ -276,10 +277,14 @@ def _start(exchange: Exchange, answer: Answer) -> dict[str, Any]:
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
-async def _refuse(exchange: Exchange, refusal: Refusal, send: Send) -> None:
+async def _refuse(exchange: Exchange, refusal: Refusal, receive: Receive, send: Send) -> None:
     exchange.status, exchange.kind = refusal.status, refusal.kind
     headers = [_JSON, _id_header(exchange), *refusal.headers]
-    await respond(send, refusal.status, headers, refusal.body(exchange.dialect), head=exchange.head)
+    body = refusal.body(exchange.dialect)
+    if exchange.body_read or not has_body(exchange.headers):
+        await respond(send, refusal.status, headers, body, head=exchange.head)
+    else:
+        await respond_early(receive, send, refusal.status, headers, body)
 
 
 async def _refuse_websocket(receive: Receive, send: Send) -> None:

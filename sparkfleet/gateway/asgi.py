@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from http import HTTPStatus
 from types import TracebackType
@@ -15,6 +16,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, as ASGI delivers them."""
+
+
+LINGER_S = 5.0
+LINGER_BYTES = 256 << 20
 
 
 class ClientGone(Exception):
@@ -63,3 +68,26 @@ async def respond(send: Send, status: int, headers: Headers, body: bytes, *, hea
     fields = [*headers, *length]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": b"" if head else body})
+
+
+async def respond_early(receive: Receive, send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """A whole answer while the client is still sending its request, which nobody wants any more.
+
+    Most clients send everything before they read. Closing at once would reset the connection and take the answer
+    with it, so what they send is thrown away for a while (`LINGER_S`, `LINGER_BYTES`) before the connection closes.
+    """
+    fields = [*headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            await _discard(receive, LINGER_BYTES)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _discard(receive: Receive, most: int) -> None:
+    while most > 0:
+        message = await receive()
+        most -= len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return

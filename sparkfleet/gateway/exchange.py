@@ -34,6 +34,8 @@ class Exchange:
     key: KeyEntry | None = None
     model: str = ""
     """Only ever a name from the table: it becomes a label."""
+    body_read: bool = False
+    """Whether the whole body of the request has arrived."""
     attempts: Attempts | None = None
     meter: Meter | None = None
     is_stream: bool = False
@@ -97,7 +99,7 @@ class Exchange:
             line |= {"group": self.attempts.group, "retries": self.attempts.retries}
         if self.meter is not None:
             line |= {
-                "ttft_ms": _milliseconds(self.meter.first_s),
+                "first_byte_ms": _milliseconds(self.meter.first_s),
                 "bytes": self.meter.size,
                 "chunks": self.meter.chunks,
                 "events": self.meter.events,

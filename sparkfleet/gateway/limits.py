@@ -70,6 +70,14 @@ async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes
         raise too_slow(limits.body_s) from None
 
 
+def has_body(headers: Headers) -> bool:
+    """Whether the request says that a body comes."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in headers
+    )
+
+
 def _declared_length(headers: Headers) -> int:
     length = next((value for name, value in headers if name == b"content-length"), b"0")
     # At most 18 digits: longer ones are too long anyway, and int() refuses thousands of them.

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 PICK_S = 2.0
 """How long Serve may take to name a replica. Without one that runs it would wait for ever."""
+REPICK_S = 0.5
+"""The same for a request that has failed on one replica: its client has waited already."""
 POLL_PAUSE_S = 0.5
 REGISTER_S = 5.0
 DRAIN_S = 30.0
@@ -62,11 +64,15 @@ class ServePicker:
         self._handles: dict[str, DeploymentHandle[Any]] = {}
 
     async def pick(self, model: ModelEntry, *, exclude: AbstractSet[str]) -> Target | None:
-        """A replica that is not excluded; None where Serve names none within `PICK_S`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PICK_S):
+        """A replica that is not excluded; None where Serve names none in time, or cannot."""
+        try:
+            async with asyncio.timeout(REPICK_S if exclude else PICK_S):
                 return await self._other_than(model, exclude)
-        return None
+        except TimeoutError:
+            return None
+        except Exception as error:
+            log.warning("Serve names no replica of %s: %r", model.app, error)
+            return None
 
     async def _other_than(self, model: ModelEntry, exclude: AbstractSet[str]) -> Target:
         """Ask until Serve names one that has not failed this request: it hears of deaths a little later than we do."""
@@ -118,9 +124,11 @@ class GatewayReplica:
         """Serve awaits this on a graceful shutdown."""
         for task in self._tasks:
             task.cancel()
+        self._server.stop_accepting()  # new connections go to the replica that shares the port
         await self._gateway.drain(DRAIN_S)
         await self._server.aclose()
         await self._page.aclose()
+        await self._gateway.aclose()
 
     async def _follow(self) -> None:
         """Keep the table equal to the controller's."""

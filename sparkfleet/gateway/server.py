@@ -172,7 +172,8 @@ class _Server(uvicorn.Server):
         # uvicorn looks ten times a second whether it should stop; once, for the date header, is enough.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,1 +1,1 @@
-"""What is known: rules, hardware, images and measurements, as data with sources."""
+"""What is known: rules, images, hardware, speculators and measurements, as data files with their sources."""

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import translate
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from sparkfleet.knowledge.situation import FACTS, Kind, Situation
@@ -41,23 +41,7 @@ class Condition(Value):
     def holds(self, situation: Situation) -> Truth:
         """The answer. UNKNOWN where the fact is."""
         value = _value(situation, self.fact)
-        return Truth.UNKNOWN if value is None else self._test(value)
-
-    @cached_property
-    def _test(self) -> Test:
-        # Made once: a planner asks every condition about every candidate.
-        if self.quantity == "present":
-            present = self.wanted[0] == "true"
-            return lambda value: Truth.of(bool(value) == present)
-        kind = FACTS[self.fact]
-        test = _TESTS[kind](self.wanted, every if self.quantity == "all" else some)
-        if self.quantity == "none":
-            met = test
-
-            def test(value: Any) -> Truth:
-                return met(value).opposite
-
-        return lru_cache(maxsize=1024)(test) if kind in _COSTLY else test
+        return Truth.UNKNOWN if value is None else _test(self.fact, self.quantity, self.wanted)(value)
 
     def __str__(self) -> str:
         wanted = ", ".join(self.wanted)
@@ -86,55 +70,69 @@ def _value(situation: Situation, fact: str) -> Any:
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
-_Join = Callable[[Iterable[Truth]], Truth]
-_Tests = Callable[[tuple[str, ...], _Join], Test]
-
 _COSTLY = frozenset({Kind.TEXT, Kind.VERSION})
+
+
+# Made once per condition: a planner asks every condition about every candidate.
+@cache
+def _test(fact: str, quantity: str, wanted: tuple[str, ...]) -> Test:
+    if quantity == "present":
+        present = wanted[0] == "true"
+        return lambda value: Truth.of(bool(value) == present)
+    kind = FACTS[fact]
+    met = _joined(quantity, [_TESTS[kind](item) for item in wanted])
+    if kind in _COSTLY:
+        met = lru_cache(maxsize=1024)(met)
+    return (lambda value: met(value).opposite) if quantity == "none" else met
+
+
+def _joined(quantity: str, tests: list[Test]) -> Test:
+    if len(tests) == 1:
+        return tests[0]
+    join = every if quantity == "all" else some
+    return lambda value: join(test(value) for test in tests)
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern.lower()))
 
 
-def _text(wanted: tuple[str, ...], join: _Join) -> Test:
-    patterns = [_glob(pattern) for pattern in wanted]
-    return lambda value: join(Truth.of(pattern.fullmatch(value.lower()) is not None) for pattern in patterns)
+def _text(wanted: str) -> Test:
+    pattern = _glob(wanted)
+    return lambda value: Truth.of(pattern.fullmatch(value.lower()) is not None)
 
 
-def _version(wanted: tuple[str, ...], join: _Join) -> Test:
-    ranges = [parse_range(item) for item in wanted]
-    return lambda value: join(one.contains(value) for one in ranges) if value else Truth.NO
+def _version(wanted: str) -> Test:
+    versions = parse_range(wanted)
+    return lambda value: versions.contains(value) if value else Truth.NO
 
 
-def _number(wanted: tuple[str, ...], join: _Join) -> Test:
-    ranges = [_numbers(item) for item in wanted]
-    return lambda value: join(
-        Truth.of(all(compare(value, bound) for compare, bound in one)) for one in ranges
-    )
+def _number(wanted: str) -> Test:
+    asked = _numbers(wanted)
+    if len(asked) == 1:
+        ((compare, bound),) = asked
+        return lambda value: Truth.of(compare(value, bound))
+    return lambda value: Truth.of(all(compare(value, bound) for compare, bound in asked))
 
 
-def _yes_no(wanted: tuple[str, ...], join: _Join) -> Test:
-    answers = [item == "true" for item in wanted]
-    return lambda value: join(Truth.of(value == answer) for answer in answers)
+def _yes_no(wanted: str) -> Test:
+    answer = wanted == "true"
+    return lambda value: Truth.of(value == answer)
 
 
-def _set(wanted: tuple[str, ...], join: _Join) -> Test:
-    return lambda value: join(Truth.of(item in value) for item in wanted)
+def _set(wanted: str) -> Test:
+    return lambda value: Truth.of(wanted in value)
 
 
-def _options(wanted: tuple[str, ...], join: _Join) -> Test:
-    asked = [
-        (name, _glob(pattern) if equals else None)
-        for name, equals, pattern in (one.partition("=") for one in wanted)
-    ]
-
-    def given(value: Mapping[str, str], name: str, pattern: re.Pattern[str] | None) -> bool:
-        return name in value and (pattern is None or pattern.fullmatch(value[name].lower()) is not None)
-
-    return lambda value: join(Truth.of(given(value, name, pattern)) for name, pattern in asked)
+def _options(wanted: str) -> Test:
+    name, equals, pattern = wanted.partition("=")
+    if not equals:
+        return lambda value: Truth.of(name in value)
+    glob = _glob(pattern)
+    return lambda value: Truth.of(name in value and glob.fullmatch(value[name].lower()) is not None)
 
 
-_TESTS: Mapping[Kind, _Tests] = {
+_TESTS: Mapping[Kind, Callable[[str], Test]] = {
     Kind.TEXT: _text,
     Kind.VERSION: _version,
     Kind.NUMBER: _number,

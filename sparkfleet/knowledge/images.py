@@ -25,11 +25,11 @@ class Image(Value):
     """One build of an image."""
 
     id: str
-    image: Annotated[str, Field(pattern=r"[^\s@]+:[^\s@/]+")]
+    image: Annotated[str, Field(pattern=r"^[^\s@]+:[^\s@/]+$")]
     """Repository and tag."""
     build: str = ""
     """What tells builds of one tag apart, e.g. "re-tag"; "" where only one is known."""
-    digests: tuple[Annotated[str, Field(pattern=r"sha256:[0-9a-f]{64}")], ...] = ()
+    digests: tuple[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")], ...] = ()
     engine: Literal["vllm", "sglang", "trtllm"]
     engine_version: str | None
     """As rules compare it; None: not published, and for a moving tag not to be known."""

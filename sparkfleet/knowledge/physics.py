@@ -13,6 +13,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.values import Value
 
 Compute = Literal["bf16", "fp8", "fp4"]
+FormatPart = Literal["attention", "mlp", "experts", "shared", "head", "embedding"]
 
 
 class Ceilings(Value):
@@ -43,9 +44,16 @@ class Format(Value):
     """Formats of one class share efficiency factors."""
 
     @property
-    def bits(self) -> dict[str, float]:
+    def bits(self) -> dict[FormatPart, float]:
         """Bits by kind of part; vision and MTP stay in bf16."""
-        return self.model_dump(include={"attention", "mlp", "experts", "shared", "head", "embedding"})
+        return {
+            "attention": self.attention,
+            "mlp": self.mlp,
+            "experts": self.experts,
+            "shared": self.shared,
+            "head": self.head,
+            "embedding": self.embedding,
+        }
 
 
 class LinkSpeed(Value):

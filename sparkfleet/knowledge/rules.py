@@ -148,7 +148,7 @@ def _alternatives(value: object) -> object:
 class Rule(Value):
     """Something known about a combination."""
 
-    id: Annotated[str, Field(pattern=r"[a-z0-9]+(-[a-z0-9]+)*")]
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     issue: str = ""
     """The known issue it is a part of, where that became several rules."""
     title: str

@@ -31,13 +31,16 @@ class Truth(Enum):
     @staticmethod
     def of(value: bool) -> Truth:
         """YES or NO."""
-        return Truth.YES if value else Truth.NO
+        return _YES if value else _NO
 
     @property
     def opposite(self) -> Truth:
         """YES for NO and NO for YES; unknown stays unknown."""
         return _OPPOSITES[self]
 
+
+# Looking up a member of an enum costs more than most questions.
+_YES, _NO = Truth.YES, Truth.NO
 
 _OPPOSITES = {Truth.YES: Truth.NO, Truth.NO: Truth.YES, Truth.UNKNOWN: Truth.UNKNOWN}
 

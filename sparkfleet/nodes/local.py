@@ -145,7 +145,8 @@ class _Child(asyncio.SubprocessProtocol):
     async def completed(self, argv: Sequence[str]) -> Completed:
         """What it said and how it ended, once it has exited."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._silent.wait(), _DRAIN_S)
+            async with asyncio.timeout(_DRAIN_S):
+                await self._silent.wait()
         exit_code = self._transport.get_returncode()
         assert exit_code is not None
         stdout, stderr = (output.text() for output in self._outputs.values())
@@ -158,7 +159,8 @@ class _Child(asyncio.SubprocessProtocol):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
         self._transport.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), _KILL_S)
+            async with asyncio.timeout(_KILL_S):
+                await self._closed.wait()
 
 
 class _Output:

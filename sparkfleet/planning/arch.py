@@ -1,20 +1,22 @@
 """What of a checkpoint matters to memory and speed: parameters and bits by part, layers by kind, KV and state sizes.
 
-An `Arch` is built from a `config.json`-like mapping (`from_config`) or, where nothing better is known, from
-parameter counts alone (`from_counts`); `quantised` gives every part its bits. All pure.
+`from_checkpoint` makes an `Arch` of the facts of a checkpoint; `bench/shapes.py` makes one of what a published
+measurement says about its model.
 """
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
+from sparkfleet.facts.checkpoint import Checkpoint, LayerGroup, LayerKind
+from sparkfleet.facts.checkpoint import Part as CheckpointPart
 from sparkfleet.values import Value
 
 PartKind = Literal["embedding", "head", "attention", "mlp", "experts", "shared", "vision", "mtp"]
 
-Config = Mapping[str, object]
 _Bits = Callable[["Part"], float]
 
 BF16_BITS = 16.0
@@ -76,8 +78,8 @@ class Arch(Value):
     """A checkpoint as memory and speed see it."""
 
     name: str
-    family: str
-    """Checkpoints of one family have equal shapes: "qwen3.5-27b" covers its FP8, NVFP4 and fine-tuned siblings."""
+    family: str = ""
+    """Checkpoints of one family have equal shapes, whatever their format: see `shape_family`."""
     hidden: int
     vocab: int
     parts: tuple[Part, ...]
@@ -156,269 +158,136 @@ def _with_bits(parts: tuple[Part, ...], kinds: set[str], bits: _Bits) -> tuple[P
     )
 
 
-def from_config(name: str, config: Config, *, family: str = "") -> Arch | None:
-    """Shapes from a `config.json` (text part) or the research form of it; None where it says too little.
-
-    Weights are bf16 until `quantised`. Formulas follow the public model definitions of each architecture; what a
-    config leaves out but states as `params_total_b` / `params_active_b` goes to the experts and to the attention.
-    """
-    if not _int(config, "hidden_size") or not _int(config, "num_hidden_layers"):
-        return _from_stated(name, config, family)
-    hidden, vocab = _int(config, "hidden_size"), _int(config, "vocab_size") or 150_000
-    layers = _layers(config)
-    parts = [Part(kind="embedding", params=hidden * vocab, active=0.0)]
-    parts.append(Part(kind="head", params=0.0 if config.get("tie_word_embeddings") else hidden * vocab,
-                      active=float(hidden * vocab)))
-    attention = _attention_params(config)
-    parts.append(Part(kind="attention", params=attention, active=attention))
-    parts += _mixer_parts(config, layers)
-    experts = _int(config, "num_experts")
-    arch = Arch(
-        name=name, family=family or name, hidden=hidden, vocab=vocab, layers=layers, parts=tuple(parts),
-        experts=experts, top_k=_int(config, "num_experts_per_tok"),
-        mtp_layers=_int(config, "num_nextn_predict_layers") or _int(config, "mtp_num_hidden_layers"),
-        basis="config.json",
-    )
-    return _stated(arch, _float(config, "params_total_b"), _float(config, "params_active_b"))
-
-
-def from_counts(name: str, total_b: float, active_b: float, *, family: str = "", notes: str = "") -> Arch:
-    """Shapes from parameter counts (billions) alone, by the proportions that models of that size have.
-
-    A dense 8B has 4096 × 34 layers, a 30B-A3B MoE 2048 × 48: width grows with the cube root of the active
-    parameters, depth with the rest. `notes` may say "sliding", "gdn", "mamba", "mla" as benchmarks do.
-    """
-    moe = active_b < 0.8 * total_b
-    scale = math.sqrt(total_b * active_b) if moe else total_b
-    hidden = int(64 * round((4096 * (scale / 8) ** 0.36) / 64)) if not moe else int(64 * round(2048 * (scale / 9.5) ** 0.4 / 64))
-    blocks = max(8, round(34 * (scale / 8) ** 0.27))
-    vocab = 150_000
-    head = hidden * vocab
-    attention = (0.25 if not moe else 0.35) * max(1e8, active_b * 1e9 - head)
-    routed = max(1e8, active_b * 1e9 - head - attention)
-    hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
-    full = max(1, round(blocks / 4)) if hybrid else blocks
-    sliding = round(full * 0.8) if "sliding" in notes else 0
-    kv_heads, width = (1, 576) if "mla" in notes or "csa" in notes else (8, 2 * 128 * (4 if moe else 8))
-    layers = Layers(
-        full=full - sliding, sliding=sliding, linear=blocks - full, moe=blocks if moe else 0,
-        mlp=0 if moe else blocks, window=1024 if sliding else 0, kv_elements=float((full - sliding) * width),
-        sliding_elements=float(sliding * width), state_bytes=(blocks - full) * hidden * 512.0,
-        kv_heads=kv_heads, head_flops=4.0 * hidden * (full - sliding),
-        window_flops=4.0 * hidden * sliding,
-    )
-    parts = (
-        Part(kind="embedding", params=float(head), active=0.0),
-        Part(kind="head", params=float(head) if total_b > 4 else 0.0, active=float(head)),
-        Part(kind="attention", params=attention, active=attention),
-        Part(kind="experts", params=max(routed, total_b * 1e9 - 2 * head - attention), active=routed)
-        if moe
-        else Part(kind="mlp", params=routed, active=routed),
-    )
-    return Arch(name=name, family=family or name, hidden=hidden, vocab=vocab, parts=parts, layers=layers,
-                experts=128 if moe else 0, top_k=max(1, round(128 * routed / parts[3].params)) if moe else 0,
-                basis="parameter counts")
-
-
-def _from_stated(name: str, config: Config, family: str) -> Arch | None:
-    total, active = _float(config, "params_total_b"), _float(config, "params_active_b")
-    if not total:
-        return None
-    return from_counts(name, total, active or total, family=family, notes=str(config.get("attention", "")))
-
-
-def _stated(arch: Arch, total_b: float, active_b: float) -> Arch:
-    """Move what the shapes do not explain of the stated counts to the experts (total) and the attention (active)."""
-    parts = {part.kind: part for part in arch.parts}
-    attention = parts["attention"]
-    if active_b and abs(active_b * 1e9 - arch.active) > 0.1 * arch.active:
-        more = max(active_b * 1e9 - arch.active, -0.7 * attention.params)
-        size = attention.params + more
-        parts["attention"] = attention.model_copy(update={"params": size, "active": size})
-    kind: PartKind = "experts" if "experts" in parts else "mlp"
-    if total_b and kind in parts:
-        more = total_b * 1e9 - sum(part.params for part in parts.values())
-        if abs(more) > 0.03 * total_b * 1e9 and parts[kind].params + more > 0:
-            size = parts[kind].params + more
-            update = {"params": size} if kind == "experts" else {"params": size, "active": size}
-            parts[kind] = parts[kind].model_copy(update=update)
-    return arch.model_copy(update={"parts": tuple(parts.values())})
-
-
-def _counts(config: Config, key: str) -> dict[str, int]:
-    value = config.get(key)
-    return {str(k): int(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
-
-
-def _int(config: Config, key: str) -> int:
-    value = config.get(key)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
-
-
-def _float(config: Config, key: str) -> float:
-    value = config.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
-
-
-_KINDS = {
-    "full_attention": "full", "full_or_sparse_attention": "full", "attention(*)": "full", "attention": "full",
-    "sliding_attention": "sliding", "linear_attention": "linear", "mamba2(M)": "linear", "mamba": "linear",
-    "moe(E)": "moe", "moe": "moe", "mlp(-)": "mlp",
+_PART_KINDS: Mapping[CheckpointPart, PartKind] = {
+    CheckpointPart.ATTENTION: "attention",
+    CheckpointPart.LINEAR_ATTENTION: "attention",
+    CheckpointPart.MLP: "mlp",
+    CheckpointPart.EXPERTS: "experts",
+    CheckpointPart.SHARED_EXPERTS: "shared",
+    CheckpointPart.ROUTER: "shared",
+    CheckpointPart.NORMS: "shared",
+    CheckpointPart.OTHER: "shared",
+    CheckpointPart.EMBEDDING: "embedding",
+    CheckpointPart.HEAD: "head",
+    CheckpointPart.VISION: "vision",
+    CheckpointPart.MTP: "mtp",
+    CheckpointPart.DRAFT: "mtp",
 }
 
 
-def _layer_counts(config: Config) -> dict[str, int]:
-    """Layers by kind: full, sliding, linear, moe, mlp."""
-    total = _int(config, "num_hidden_layers")
-    found = dict.fromkeys(("full", "sliding", "linear", "moe", "mlp"), 0)
-    for kind, n in _counts(config, "layer_type_counts").items():
-        found[_KINDS.get(kind, "full")] += n
-    pattern = _counts(config, "hybrid_layer_pattern_counts")
-    if pattern:
-        found["full"], found["sliding"] = pattern.get("0", 0), pattern.get("1", 0)
-    if isinstance(config.get("linear_attn"), Mapping):
-        found["full"] = -(-total // 4)
-        found["linear"] = total - found["full"]
-    if not found["full"] + found["sliding"] + found["linear"]:
-        every = _int(config, "full_attention_interval")
-        found["full"] = total // every if every else total
-        found["linear"] = total - found["full"]
-    if not found["moe"] + found["mlp"]:
-        dense = _int(config, "first_k_dense_replace") + _counts(config, "moe_layer_freq_counts").get("0", 0)
-        dense = min(dense, 3) if _int(config, "num_experts") else total
-        found["moe"], found["mlp"] = total - dense, dense
-    return found
-
-
-def _layers(config: Config) -> Layers:
-    n = _layer_counts(config)
-    heads, dim = _int(config, "num_attention_heads"), _head_dim(config)
-    kv_heads = _int(config, "num_key_value_heads") or heads
-    base = {"full": n["full"], "sliding": n["sliding"], "linear": n["linear"], "moe": n["moe"], "mlp": n["mlp"]}
-    state = n["linear"] * _state_bytes(config)
-    if _counts(config, "compress_ratios_counts") or _int(config, "index_topk") or "DSA" in str(config.get("attention")):
-        return _sparse_layers(config, base, state)
-    if _int(config, "kv_lora_rank") or config.get("attention") == "mla":
-        latent = (_int(config, "kv_lora_rank") or 512) + (_int(config, "qk_rope_head_dim") or 64)
-        return Layers(**base, kv_elements=n["full"] * float(latent), state_bytes=state, kv_heads=1,
-                      head_flops=2.0 * heads * (2 * dim + 64) * n["full"])
-    glob, wide = _int(config, "num_global_key_value_heads"), _int(config, "global_head_dim")
-    return Layers(
-        **base, window=_int(config, "sliding_window"), state_bytes=state, kv_heads=max(1, glob or kv_heads),
-        kv_elements=n["full"] * 2.0 * (glob * wide if glob else kv_heads * dim),
-        sliding_elements=n["sliding"] * 2.0 * kv_heads * dim,
-        head_flops=4.0 * heads * (wide if glob else dim) * n["full"], window_flops=4.0 * heads * dim * n["sliding"],
-    )
-
-
-def _sparse_layers(config: Config, base: dict[str, int], state: float) -> Layers:
-    """An index over all context (one key per token, or per pool of tokens) picks the entries that attention reads."""
-    full, heads = base["full"], _int(config, "num_attention_heads")
-    index_heads, index_dim = _int(config, "index_n_heads") or 32, _int(config, "index_head_dim") or 128
-    picked = _int(config, "index_topk") or 2048
-    ratios = _counts(config, "compress_ratios_counts")
-    if ratios:  # DeepSeek V4: one latent per 4 or 128 tokens; only the former are picked from
-        fine = full * ratios.get("4", 0) / max(1, sum(ratios.values()))
-        coarse = full * ratios.get("128", 0) / max(1, sum(ratios.values()))
-        latent, index = _int(config, "head_dim") * (fine / 4 + coarse / 128), index_dim * fine / 4
-        searched, read = fine / 4, index + _int(config, "head_dim") * coarse / 128
-    else:
-        pool = 4 if "kpool 4" in str(config.get("attention")) else 1
-        latent = full * ((_int(config, "kv_lora_rank") or 512) + (_int(config, "qk_rope_head_dim") or 64))
-        index = read = full * index_dim / pool
-        searched = full / pool
-    width = _int(config, "kv_lora_rank") or _int(config, "head_dim") or 512
-    return Layers(
-        **base, window=picked, kv_elements=latent + index, read_elements=read, state_bytes=state, kv_heads=1,
-        head_flops=2.0 * index_heads * index_dim * searched, window_flops=4.0 * heads * width * full,
-    )
-
-
-def _head_dim(config: Config) -> int:
-    heads = max(1, _int(config, "num_attention_heads"))
-    return _int(config, "head_dim") or _int(config, "qk_head_dim") or _int(config, "hidden_size") // heads
-
-
-def _state_bytes(config: Config) -> float:
-    """Bytes of one linear layer's state per sequence: float32 recurrent state and bf16 convolution window."""
-    kda = config.get("linear_attn")
-    if isinstance(kda, Mapping):
-        return 4.0 * _int(kda, "num_heads") * _int(kda, "head_dim") ** 2
-    if _int(config, "mamba_num_heads"):
-        inner = _int(config, "mamba_num_heads") * _int(config, "mamba_head_dim")
-        return inner * (4.0 * _int(config, "ssm_state_size") + 2.0 * _int(config, "conv_kernel"))
-    keys = _int(config, "linear_num_key_heads") * _int(config, "linear_key_head_dim")
-    values = _int(config, "linear_num_value_heads") * _int(config, "linear_value_head_dim")
-    if not values:
-        return 4.0 * 128 * _int(config, "hidden_size")
-    return 4.0 * values * _int(config, "linear_key_head_dim") + 8.0 * (2 * keys + values)
-
-
-def _attention_params(config: Config) -> float:
-    n = _layer_counts(config)
-    sliding = _softmax_params(config, glob=False)
-    full = _softmax_params(config, glob=True)
-    return n["full"] * full + n["sliding"] * sliding + n["linear"] * _linear_params(config)
-
-
-def _softmax_params(config: Config, *, glob: bool) -> float:
-    hidden, heads, dim = _int(config, "hidden_size"), _int(config, "num_attention_heads"), _head_dim(config)
-    kv_heads = _int(config, "num_key_value_heads") or heads
-    if glob and _int(config, "num_global_key_value_heads"):
-        kv_heads, dim = _int(config, "num_global_key_value_heads"), _int(config, "global_head_dim")
-        return float(hidden * (2 * heads * dim + kv_heads * dim))  # keys and values are shared
-    if _counts(config, "compress_ratios_counts"):
-        q, o = _int(config, "q_lora_rank"), _int(config, "o_lora_rank")
-        groups = max(1, heads * dim // 4096)
-        return float(hidden * q + q * heads * dim + hidden * 2 * dim + heads * dim * o + o * groups * hidden)
-    if _int(config, "kv_lora_rank"):
-        return _mla_params(config)
-    gate = 2 if _int(config, "full_attention_interval") or _int(config, "linear_num_value_heads") else 1
-    return float(hidden * dim * ((gate + 1) * heads + 2 * kv_heads))
-
-
-def _mla_params(config: Config) -> float:
-    hidden, heads = _int(config, "hidden_size"), _int(config, "num_attention_heads")
-    rank, q = _int(config, "kv_lora_rank"), _int(config, "q_lora_rank")
-    rope = _int(config, "qk_rope_head_dim") or 64
-    nope, value = _int(config, "qk_nope_head_dim") or 128, _int(config, "v_head_dim") or 128
-    queries = hidden * q + q * heads * (nope + rope) if q else hidden * heads * (nope + rope)
-    index = _int(config, "index_n_heads") * _int(config, "index_head_dim") * (q or hidden)
-    return float(queries + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden + index)
-
-
-def _linear_params(config: Config) -> float:
-    hidden = _int(config, "hidden_size")
-    kda = config.get("linear_attn")
-    if isinstance(kda, Mapping):
-        return 4.5 * hidden * _int(kda, "num_heads") * _int(kda, "head_dim")
-    if _int(config, "mamba_num_heads"):
-        inner = _int(config, "mamba_num_heads") * _int(config, "mamba_head_dim")
-        groups = 2 * _int(config, "n_groups") * _int(config, "ssm_state_size")
-        return float(hidden * (3 * inner + groups + _int(config, "mamba_num_heads")))
-    keys = _int(config, "linear_num_key_heads") * _int(config, "linear_key_head_dim")
-    values = _int(config, "linear_num_value_heads") * _int(config, "linear_value_head_dim")
-    return float(hidden * (2 * keys + 3 * values)) if values else 4.0 * hidden * hidden
-
-
-def _mixer_parts(config: Config, layers: Layers) -> list[Part]:
-    hidden, inner = _int(config, "hidden_size"), _int(config, "intermediate_size")
-    experts, top_k = _int(config, "num_experts"), _int(config, "num_experts_per_tok")
-    matrices = 2 if config.get("model_type") == "nemotron_h" or _int(config, "mamba_num_heads") else 3
-    if not experts:
-        size = float(matrices * hidden * inner * layers.mlp)
-        return [Part(kind="mlp", params=size, active=size)]
-    width = _int(config, "moe_intermediate_size") or inner
-    one = matrices * (_int(config, "moe_latent_size") or hidden) * width * layers.moe
-    latent = 2 * hidden * _int(config, "moe_latent_size") * layers.moe
-    shared = _int(config, "moe_shared_expert_intermediate_size") or _int(config, "shared_expert_intermediate_size")
-    shared = shared or _int(config, "n_shared_experts") * width
-    if config.get("model_type") == "gemma4_text":
-        shared = inner  # a dense MLP runs beside the experts
-    beside = float(matrices * hidden * shared * layers.moe + latent + hidden * experts * layers.moe)
+def from_checkpoint(checkpoint: Checkpoint) -> Arch:
+    """The facts of a checkpoint as memory and speed see them, with the bits that are stored."""
+    params: dict[PartKind, float] = defaultdict(float)
+    active: dict[PartKind, float] = defaultdict(float)
+    stored: dict[PartKind, float] = defaultdict(float)
+    for portion in checkpoint.weights:
+        kind = _PART_KINDS[portion.part]
+        params[kind] += portion.parameters
+        active[kind] += portion.parameters * checkpoint.active_share(portion.part)
+        stored[kind] += portion.bytes
     parts = [
-        Part(kind="experts", params=float(one * experts), active=float(one * top_k)),
-        Part(kind="shared", params=beside, active=beside),
+        Part(kind=kind, params=count, active=active[kind], bits=8 * stored[kind] / count)
+        for kind, count in params.items()
+        if count > 0
     ]
-    dense = float(matrices * hidden * inner * layers.mlp)
-    return [*parts, Part(kind="mlp", params=dense, active=dense)] if dense else parts
+    if checkpoint.tie_word_embeddings:  # one matrix: stored as the embedding, read as the head
+        embedding = next(part for part in parts if part.kind == "embedding")
+        parts[parts.index(embedding)] = embedding.model_copy(update={"active": 0.0})
+        parts.append(embedding.model_copy(update={"kind": "head", "params": 0.0}))
+    arch = Arch(
+        name=checkpoint.id,
+        hidden=checkpoint.hidden_size,
+        vocab=checkpoint.vocab_size,
+        parts=tuple(parts),
+        layers=_layers(checkpoint),
+        experts=checkpoint.experts,
+        top_k=checkpoint.experts_per_token,
+        mtp_layers=checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers,
+        vision=bool(checkpoint.vision),
+        basis="safetensors headers" if checkpoint.weights_known else "config.json",
+    )
+    return arch.model_copy(update={"family": shape_family(arch)})
+
+
+def shape_family(arch: Arch) -> str:
+    """A name for all checkpoints with the same shapes, e.g. "moe-hybrid-2048x40x256": width, layers, experts."""
+    experts = f"x{arch.experts}" if arch.experts else ""
+    return f"{arch.kind}-{arch.hidden}x{arch.layers.blocks}{experts}"
+
+
+def _layers(checkpoint: Checkpoint) -> Layers:
+    found = _Sums()
+    for group in checkpoint.layers:
+        _count(group, found)
+    mixers = found.plain or found.full + found.sliding + found.linear
+    return Layers(
+        full=found.full,
+        sliding=found.sliding,
+        linear=found.linear,
+        moe=mixers if checkpoint.experts else 0,
+        mlp=0 if checkpoint.experts else mixers,
+        window=found.window,
+        kv_elements=found.kv,
+        read_elements=found.read if found.read < found.kv else None,
+        sliding_elements=found.sliding_kv,
+        state_bytes=found.state,
+        kv_heads=found.kv_heads or 1,
+        head_flops=found.head_flops,
+        window_flops=found.window_flops,
+    )
+
+
+@dataclass(slots=True)
+class _Sums:
+    full: int = 0
+    sliding: int = 0
+    linear: int = 0
+    plain: int = 0
+    window: int = 0
+    kv: float = 0.0
+    read: float = 0.0
+    sliding_kv: float = 0.0
+    state: float = 0.0
+    kv_heads: int = 0
+    head_flops: float = 0.0
+    window_flops: float = 0.0
+
+
+PICKED = 2048
+"""Entries that sparse attention reads per query (`index_topk` of DeepSeek V3.2 and GLM-5; 512 in DeepSeek V4)."""
+INDEX_HEADS = 64
+"""Heads of the index that picks them (DeepSeek V3.2, V4; 32 in GLM-5)."""
+
+
+def _count(group: LayerGroup, sums: _Sums) -> None:
+    """Add one kind of layers; a latent has key and value in one and is kept whole by every rank."""
+    n, width = group.layers, float(group.kv_heads * (group.key_dim + group.value_dim))
+    flops = 2.0 * n * group.query_heads * (group.key_dim + (group.value_dim or group.key_dim))
+    latent = group.kind is LayerKind.MLA or group.value_dim == 0
+    if group.kind is LayerKind.NONE:
+        sums.plain += n
+    elif group.kind is LayerKind.LINEAR:
+        sums.linear += n
+        sums.state += n * (group.state.bytes() if group.state else 0)
+    elif group.kind is LayerKind.SLIDING and not latent:
+        sums.sliding += n
+        sums.sliding_kv += n * width
+        sums.window, sums.window_flops = group.window or sums.window, sums.window_flops + flops
+    elif group.kind is LayerKind.SLIDING:  # a latent that keeps its window only (DeepSeek V4's first layers)
+        sums.full += n
+        sums.window_flops += flops
+    else:
+        _count_full(group, sums, n, width, flops, latent=latent)
+
+
+def _count_full(group: LayerGroup, sums: _Sums, n: int, width: float, flops: float, *, latent: bool) -> None:
+    """Layers that look at all context, through an index where they are sparse."""
+    sums.full += n
+    sums.kv += n * (width + group.index_dim) / group.tokens_per_entry
+    sums.read += n * (group.index_dim or width) / group.tokens_per_entry
+    sums.kv_heads = 1 if latent else max(sums.kv_heads, group.kv_heads)
+    if group.index_dim:
+        sums.head_flops += 2.0 * n * INDEX_HEADS * group.index_dim / group.tokens_per_entry
+        sums.window, sums.window_flops = PICKED, sums.window_flops + flops
+    else:
+        sums.head_flops += flops / group.tokens_per_entry

@@ -6,10 +6,19 @@ particular key are shrunk towards zero when few measurements carry them: the gen
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from sparkfleet.knowledge.factors import Quantity
 from sparkfleet.knowledge.physics import physics
 from sparkfleet.planning.speed import Setup
 
-ENGINE_GROUPS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp", "ollama": "llama.cpp", "ds4": "ds4"}
+ENGINE_GROUPS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llama.cpp": "llama.cpp",
+    "ollama": "llama.cpp",
+    "ds4": "ds4",
+}
 """Engines that are not listed behave as vLLM until something is measured."""
 
 
@@ -65,36 +74,55 @@ def _setup_keys(setup: Setup) -> list[str]:
     ]
 
 
-def decode_keys(setup: Setup, batch: float) -> tuple[str, ...]:
-    """Effects on the time of a decode step."""
-    engine, family, kind = setup.engine, setup.arch.family, setup.arch.kind
-    klass, many = physics().formats[setup.format].klass, crowd(batch)
+def _decode_setup_keys(setup: Setup) -> list[str]:
+    klass = physics().formats[setup.format].klass
     keys = [
         *_setup_keys(setup),
-        f"engine+kind={engine}+{kind}+{klass}",
+        f"engine+kind={setup.engine}+{setup.arch.kind}+{klass}",
         f"kernel={setup.kernel}+{klass}",
-        f"crowd={many}+{engine}",
-        f"crowd+kind={many}+{engine}+{kind}",
-        f"crowd+family={many}+{family}",
     ]
     if setup.method != "none":
-        keys += [
-            f"spec+crowd={many}",
-            f"spec+method+crowd={setup.method}+{many}",
-            f"spec+family+engine={family}+{engine}",
-            f"spec+method+engine={setup.method}+{engine}",
-        ]
-    return tuple(keys)
+        keys.append(f"spec+family+engine={setup.arch.family}+{setup.engine}")
+        keys.append(f"spec+method+engine={setup.method}+{setup.engine}")
+    return keys
+
+
+def _prefill_setup_keys(setup: Setup) -> list[str]:
+    return [*_setup_keys(setup), f"engine+kind={setup.engine}+{setup.arch.kind}"]
+
+
+SETUP_KEYS: Mapping[Quantity, Callable[[Setup], list[str]]] = {
+    "decode": _decode_setup_keys,
+    "prefill": _prefill_setup_keys,
+}
+"""Effects that depend on the setup alone."""
+
+
+def decode_load_keys(setup: Setup, batch: float) -> list[str]:
+    """Effects on a decode step that depend on how many decode together."""
+    many, engine = crowd(batch), setup.engine
+    keys = [
+        f"crowd={many}+{engine}",
+        f"crowd+kind={many}+{engine}+{setup.arch.kind}",
+        f"crowd+family={many}+{setup.arch.family}",
+    ]
+    if setup.method != "none":
+        keys += [f"spec+crowd={many}", f"spec+method+crowd={setup.method}+{many}"]
+    return keys
+
+
+def prefill_load_keys(setup: Setup, prompt: int, batch: float) -> list[str]:
+    """Effects on a prefill that depend on the prompts and on how many come together."""
+    size = "<=300" if prompt <= 300 else "<=1100" if prompt <= 1100 else ">1100"
+    many = "1" if batch <= 1 else "<=5" if batch <= 5 else ">5"
+    return [f"prompt={size}", f"crowd={many}", f"crowd+engine={many}+{setup.engine}"]
+
+
+def decode_keys(setup: Setup, batch: float) -> tuple[str, ...]:
+    """Effects on the time of a decode step."""
+    return (*_decode_setup_keys(setup), *decode_load_keys(setup, batch))
 
 
 def prefill_keys(setup: Setup, prompt: int, batch: float) -> tuple[str, ...]:
     """Effects on the time of a prefill."""
-    size = "<=300" if prompt <= 300 else "<=1100" if prompt <= 1100 else ">1100"
-    many = "1" if batch <= 1 else "<=5" if batch <= 5 else ">5"
-    return (
-        *_setup_keys(setup),
-        f"engine+kind={setup.engine}+{setup.arch.kind}",
-        f"prompt={size}",
-        f"crowd={many}",
-        f"crowd+engine={many}+{setup.engine}",
-    )
+    return (*_prefill_setup_keys(setup), *prefill_load_keys(setup, prompt, batch))

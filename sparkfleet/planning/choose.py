@@ -1,47 +1,98 @@
-"""From what is asked for and what is true to what will be done, with reasons. Pure.
+"""From what is asked for and what is true to what will be done, with reasons. Pure: no I/O, no clock.
 
-This version plans the embedded engine: TP=1, as a process, on a node without a GPU. Everything else it rejects, and says
-that it does.
+    plan_fleet        several deployments on one fleet, packed jointly
+    plan_deployment   one deployment; raises Infeasible
+
+The hardest come first: pinned ones, then the largest. Each takes its nodes from what is left (`pack.py`), on the best of its
+ladder (`ladder.py`) that has room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
 
 from sparkfleet.errors import Infeasible
+from sparkfleet.facts.checkpoint import Checkpoint
+from sparkfleet.facts.link import LinkFacts
 from sparkfleet.facts.node import NodeFacts
+from sparkfleet.knowledge.rules import Rule, planning_rules
+from sparkfleet.planning.embedded import embedded_rungs
+from sparkfleet.planning.evaluate import Case
+from sparkfleet.planning.fleet import Fleet
+from sparkfleet.planning.ladder import Chooser, Served, nth
+from sparkfleet.planning.outlook import Outlook, outlook_of
+from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
     DeploymentPlan,
     GroupPlan,
+    Plan,
     Prediction,
     Provenance,
+    Refusal,
     Rejection,
     Rung,
     Shape,
+    Why,
 )
 from sparkfleet.spec.deployment import Deployment, Variant
 
-GIB = 1 << 30
-MIB = 1 << 20
+ATTEMPTS = 3
+"""Orders in which deployments are packed before one is refused."""
+FEW = 3
+"""Refused deployments for which another order is tried; with more of them the fleet is too small, not badly packed."""
 
-DEFAULT_CONTEXT = 512
-DEFAULT_CONCURRENCY = 8
-EMBEDDED_KV_BYTES = 64 * MIB
+_ORDER = get_args(Why)
 
-EMBEDDED_MEMORY = Band(
-    low=1.1 * GIB,
-    mid=1.3 * GIB,
-    high=1.8 * GIB,
-    provenance=Provenance.CALIBRATED,
-    basis="vLLM 0.32 CPU build, tiny checkpoints: 1.17 GiB of proportional set size, two processes",
-)
-"""Memory of one embedded engine; the checkpoint's few megabytes disappear in the band."""
+Checkpoints = Mapping[str, Checkpoint]
+
+
+def plan_fleet(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    checkpoints: Checkpoints | None = None,
+    running: Mapping[str, DeploymentPlan] | None = None,
+) -> Plan:
+    """Choose how to serve all of `specs` on `fleet`.
+
+    Args:
+        specs: what is asked for.
+        fleet: nodes, links.
+        checkpoints: facts of the checkpoints by `model` as the deployments name it; custom and embedded ones need none.
+        running: plans of what runs now; those of `specs` give their memory back, and keep their nodes where they can.
+
+    Deployments that cannot be served stand in `refused`, with every rejection and the nearest thing that would fit.
+    """
+    known = Desk(fleet, dict(checkpoints or {}), dict(running or {}))
+    order = sorted(specs, key=lambda spec: _hardest_first(spec, known))
+    best: Plan | None = None
+    for _ in range(ATTEMPTS):
+        plan = _pack(order, specs, known)
+        if best is None or len(plan.refused) < len(best.refused):
+            best = plan
+        late = {refusal.name for refusal in plan.refused}
+        again = [spec for spec in order if spec.name in late] + [
+            spec for spec in order if spec.name not in late
+        ]
+        if again == order or len(late) > FEW:
+            break
+        order = again
+    assert best is not None
+    return best
 
 
 def plan_deployment(
-    spec: Deployment, nodes: Sequence[NodeFacts], held: Mapping[str, int] | None = None
+    spec: Deployment,
+    nodes: Sequence[NodeFacts],
+    held: Mapping[str, int] | None = None,
+    *,
+    checkpoints: Checkpoints | None = None,
+    links: Sequence[LinkFacts] = (),
+    assumed: Sequence[str] = (),
 ) -> DeploymentPlan:
     """Choose how to serve `spec` on `nodes`.
 
@@ -49,111 +100,259 @@ def plan_deployment(
         spec: what is asked for.
         nodes: facts of the nodes that may be used.
         held: bytes per node that this deployment's own running groups will give back, by node name.
+        checkpoints: facts of the checkpoints by `model`.
+        links: the cables between the nodes.
+        assumed: nodes that nobody has asked.
 
     Raises:
         Infeasible: no candidate is left; the message carries every rejection.
     """
-    variant = spec.resolved()[0]
-    rungs: list[Rung] = []
-    rejected: list[Rejection] = list(_unplanned(spec))
-    for node in nodes:
-        if variant.nodes and node.name not in variant.nodes:
-            rejected.append(
-                Rejection(what=f"node {node.name}", reason="not among the nodes that the deployment names")
+    fleet = Fleet(nodes=tuple(nodes), links=tuple(links), assumed=tuple(assumed))
+    desk = Desk(fleet, dict(checkpoints or {}), {}, dict(held or {}))
+    plan = _pack([spec], [spec], desk)
+    if plan.refused:
+        raise infeasible(plan.refused[0])
+    return plan.deployments[0]
+
+
+def infeasible(refusal: Refusal) -> Infeasible:
+    """The error that a refusal is, with every rejection in its message."""
+    reasons = "\n".join(f"  {one.what}: {one.reason}{_cited(one)}" for one in refusal.rejected)
+    near = "; ".join(refusal.nearest)
+    return Infeasible(
+        f"{refusal.name}: nothing in this fleet can serve {refusal.model}.",
+        means=f"Rejected:\n{reasons}",
+        do=f"Nearest: {near}."
+        if near
+        else "Change the deployment or the inventory where a reason says so, then `sparkfleet plan` again.",
+    )
+
+
+def _cited(rejection: Rejection) -> str:
+    return f"   {rejection.rule} ({rejection.source})" if rejection.rule else ""
+
+
+# --- packing ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Desk:
+    """What one run of the planner works with, and what it has worked out once for all deployments."""
+
+    fleet: Fleet
+    checkpoints: dict[str, Checkpoint]
+    running: dict[str, DeploymentPlan]
+    held: dict[str, int] = field(default_factory=dict)
+
+    def outlook(self, model: str) -> Outlook | None:
+        """Memory and speed of a model; None where its checkpoint is not known."""
+        checkpoint = self.checkpoints.get(model)
+        return None if checkpoint is None else outlook_of(checkpoint)
+
+    def given_back(self, names: Iterable[str]) -> dict[str, int]:
+        """Bytes per node that the running groups of these deployments give back."""
+        held: dict[str, int] = defaultdict(int, self.held)
+        for name in names:
+            for group in self.running[name].groups if name in self.running else ():
+                for node in group.choice.candidate.shape.nodes:
+                    held[node] += int(group.choice.prediction.memory_bytes_per_rank.mid)
+        return dict(held)
+
+    def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """Where the groups of a deployment run now."""
+        plan = self.running.get(name)
+        return tuple(group.choice.candidate.shape.nodes for group in plan.groups) if plan else ()
+
+
+def _hardest_first(spec: Deployment, desk: Desk) -> tuple[bool, float, str]:
+    """Those that may use few nodes, then the largest: what is left over suits the small ones."""
+    variants = spec.resolved()
+    sizes = [float(desk.checkpoints[v.model].bytes_on_disk) for v in variants if v.model in desk.checkpoints]
+    declared = [float(v.memory_bytes or 0) for v in variants]
+    return (not any(v.nodes for v in variants), -max((*sizes, *declared)), spec.name)
+
+
+def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: Desk) -> Plan:
+    ledger = Ledger(desk.fleet, desk.given_back(spec.name for spec in specs))
+    plans: dict[str, DeploymentPlan] = {}
+    refused: dict[str, Refusal] = {}
+    for at, spec in enumerate(order):
+        share = max(1, _empty_nodes(ledger) // (len(order) - at))
+        groups, rejected, near = _serve(spec, desk, ledger, share)
+        if groups:
+            plans[spec.name] = DeploymentPlan(
+                name=spec.name,
+                objective=spec.objective,
+                groups=tuple(groups),
+                rejected=tuple(_once(rejected)),
             )
-            continue
-        refusal = _refusal(variant, node, (held or {}).get(node.name, 0))
-        if refusal:
-            rejected.append(refusal)
         else:
-            rungs.append(_rung(variant, node))
-    if not rungs:
-        raise _infeasible(spec, rejected)
-    groups = tuple(GroupPlan(ladder=tuple(rungs)) for _ in range(variant.replicas or 1))
-    return DeploymentPlan(name=spec.name, objective=spec.objective, groups=groups, rejected=tuple(rejected))
+            model = spec.resolved()[0].model
+            refused[spec.name] = Refusal(
+                name=spec.name,
+                model=model,
+                rejected=tuple(_once(rejected)),
+                nearest=tuple(dict.fromkeys(near)),
+            )
+    return Plan(
+        deployments=tuple(plans[spec.name] for spec in specs if spec.name in plans),
+        refused=tuple(refused[spec.name] for spec in specs if spec.name in refused),
+        nodes=ledger.loads(),
+    )
 
 
-def _unplanned(spec: Deployment) -> Iterator[Rejection]:
-    for variant in spec.resolved()[1:]:
-        yield Rejection(what=f"variant {variant.model}", reason="this version serves the first variant only")
+def _empty_nodes(ledger: Ledger) -> int:
+    return sum(not load.placed for load in ledger.loads())
 
 
-def _refusal(variant: Variant, node: NodeFacts, held: int) -> Rejection | None:
-    """Why `variant` cannot run on `node`, or None. Checked in the order in which a person would ask."""
-    what = f"{node.name} · TP=1"
-    if node.gpu is not None:
-        return Rejection(
-            what=what, reason=f"{node.gpu.name}: this version plans only the embedded CPU engine"
+def _once(rejected: Iterable[Rejection]) -> list[Rejection]:
+    """Every rejection once, rules first."""
+    return sorted(dict.fromkeys(rejected), key=lambda one: _ORDER.index(one.why))
+
+
+def _serve(
+    spec: Deployment, desk: Desk, ledger: Ledger, share: int
+) -> tuple[list[GroupPlan], list[Rejection], list[str]]:
+    """Groups for every variant of a deployment, as far as they fit; unlike replicas are all served."""
+    groups: list[GroupPlan] = []
+    rejected: list[Rejection] = []
+    near: list[str] = []
+    variants = spec.resolved()
+    for number, variant in enumerate(variants):
+        found, reasons, nearest_ = _serve_variant(
+            spec, number, variant, desk, ledger, share=max(1, share // len(variants))
         )
-    if not variant.model.startswith(("builtin:", "/")):
-        return Rejection(
-            what=what, reason=f"{variant.model} is not on this node, and this version does not fetch weights"
-        )
-    if variant.engine not in ("auto", "vllm"):
-        return Rejection(
-            what=what, reason=f"engine {variant.engine} has no CPU build that this version can launch"
-        )
-    if variant.runtime == "container" or variant.image:
-        return Rejection(what=what, reason="this version runs engines as processes only")
-    return _parallel_refusal(variant, what) or _engine_refusal(variant, node, what, held)
+        groups += found
+        rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
+        near += nearest_
+    return groups, rejected, near
 
 
-def _parallel_refusal(variant: Variant, what: str) -> Rejection | None:
-    wanted = variant.parallel
-    if wanted is not None and any((degree or 1) > 1 for degree in (wanted.tp, wanted.pp, wanted.ep)):
-        return Rejection(
-            what=what, reason="a node without a GPU holds one rank; TP, PP and EP above 1 are not planned"
-        )
-    if variant.speculation.method not in ("auto", "none"):
-        return Rejection(
-            what=what, reason=f"speculation {variant.speculation.method} is not planned by this version"
-        )
-    return None
+def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:
+    return rejection.model_copy(update={"what": f"{variant.model.rpartition('/')[2]} · {rejection.what}"})
 
 
-def _engine_refusal(variant: Variant, node: NodeFacts, what: str, held: int) -> Rejection | None:
-    home = node.engines.get("vllm")
-    if home is None:
-        return Rejection(
-            what=what, reason='vLLM is not installed; `pip install "sparkfleet[local]"` brings it'
-        )
-    if "cpu" not in home.version:
-        return Rejection(what=what, reason=f"vLLM {home.version} needs a GPU, and this node has none")
-    need, free = EMBEDDED_MEMORY.high * (variant.replicas or 1), node.memory.available + held
-    if need > free:
-        return Rejection(
-            what=what, reason=f"needs {need / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
-        )
-    return None
+def _serve_variant(
+    spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger, *, share: int
+) -> Served:
+    if variant.engine == "custom":
+        return _serve_custom(spec, number, variant, desk, ledger)
+    with_gpu = tuple(node for node in desk.fleet.nodes if node.gpu is not None)
+    if variant.model.startswith("builtin:") or not with_gpu:
+        return _serve_embedded(spec, number, variant, desk, ledger)
+    outlook = desk.outlook(variant.model)
+    if outlook is None:
+        reason = "nothing is known about this checkpoint: its directory, a cached download, or a known name is needed"
+        return [], [Rejection(what=variant.model, reason=reason, why="wanted")], []
+    fleet = (
+        desk.fleet
+        if len(with_gpu) == len(desk.fleet.nodes)
+        else desk.fleet.model_copy(update={"nodes": with_gpu})
+    )
+    case = Case(spec, variant, outlook, fleet, share)
+    refusal = _unwanted(case)
+    if refusal is not None:
+        return [], [refusal], []
+    return Chooser(case, ledger, desk.nodes_of(spec.name)).groups(number)
 
 
-def _rung(variant: Variant, node: NodeFacts) -> Rung:
-    home = node.engines["vllm"]
+# --- custom and embedded ----------------------------------------------------------------------------------------------
+
+
+def _serve_custom(spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger) -> Served:
+    """A workload of its own: only its declared memory is known."""
+    size_ = float(variant.memory_bytes or 0)
+    needs = Band(
+        low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"
+    )
+    groups: list[GroupPlan] = []
+    for replica in range(variant.replicas or 1):
+        prefer = nth(desk.nodes_of(spec.name), replica)
+        for pool in desk.fleet.pools(1, variant.nodes):
+            nodes = ledger.place(pool, needs, prefer)
+            if nodes is not None:
+                ledger.put(spec.name, nodes, size_)
+                groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
+                break
+    if groups:
+        return groups, [], []
+    words = f"{size_ / 2**30:.0f} GiB are declared, and no node that may be used has that much free"
+    return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], []
+
+
+def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
     candidate = Candidate(
         model=variant.model,
-        shape=Shape(nodes=(node.name,)),
-        engine="vllm",
-        engine_version=home.version,
-        python=home.python,
-        context=variant.context or DEFAULT_CONTEXT,
-        concurrency=variant.concurrency or DEFAULT_CONCURRENCY,
-        device="cpu",
-        dtype="float32",
-        kv_cache_bytes=EMBEDDED_KV_BYTES,
-        engine_args=variant.engine_args,
+        shape=Shape(nodes=nodes),
+        engine="custom",
+        engine_version="",
+        runtime="container" if variant.image else "process",
+        image=variant.image,
+        context=variant.context or 0,
+        concurrency=variant.concurrency or 1,
         env=tuple(sorted(variant.env.items())),
+        command=variant.command,
+        port=variant.port,
+        health=variant.health,
     )
     return Rung(
         candidate=candidate,
-        prediction=Prediction(memory_bytes_per_rank=EMBEDDED_MEMORY),
-        reason="no GPU here: the embedded engine, one rank",
+        prediction=Prediction(memory_bytes_per_rank=needs),
+        reason="as the deployment says",
     )
 
 
-def _infeasible(spec: Deployment, rejected: Sequence[Rejection]) -> Infeasible:
-    reasons = "\n".join(f"  {r.what}: {r.reason}" for r in rejected)
-    return Infeasible(
-        f"{spec.name}: nothing in this fleet can serve {spec.resolved()[0].model}.",
-        means=f"Rejected:\n{reasons}",
-        do="Change the deployment or the inventory where a reason says so, then `sparkfleet plan` again.",
+def _serve_embedded(spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger) -> Served:
+    """The embedded engine on nodes without a GPU. A rung per node: any of them will do."""
+    nodes = [node for node in desk.fleet.nodes if node.gpu is None]
+    rungs, rejected = embedded_rungs(variant, nodes, ledger)
+    rejected += [
+        Rejection(what=f"{node.name} · TP=1", reason=f"{node.gpu.name}: the embedded models run on CPUs only")
+        for node in desk.fleet.nodes
+        if node.gpu is not None
+    ]
+    if not rungs:
+        return [], rejected, []
+    replicas = variant.replicas or 1
+    ledger.put(
+        spec.name, rungs[0].candidate.shape.nodes, replicas * rungs[0].prediction.memory_bytes_per_rank.mid
     )
+    return [GroupPlan(ladder=tuple(rungs), variant=number) for _ in range(replicas)], rejected, []
+
+
+# --- constraints ------------------------------------------------------------------------------------------------------
+
+
+def _unwanted(case: Case) -> Rejection | None:
+    """Why no candidate of this checkpoint may be taken, whatever its shape; None where any may."""
+    spec, variant, checkpoint = case.spec, case.variant, case.outlook.checkpoint
+    name = variant.model.rpartition("/")[2]
+    if spec.license == "open" and checkpoint.license.kind != "open-source":
+        said = checkpoint.license.id or "not known"
+        kind = "is no open-source license" if checkpoint.license.id else "so that it cannot be called open"
+        return _wanted(
+            name,
+            f"license {said}: {kind}, and the deployment says `license: open`",
+            _license_rule(checkpoint),
+        )
+    vision = checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision
+    if "vision" in spec.needs and not vision:
+        return _wanted(name, "has no vision tower among its weights, and the deployment needs vision")
+    most = checkpoint.max_positions
+    if variant.context is not None and most is not None and variant.context > most:
+        return _wanted(
+            name, f"is made for {most} tokens, and the deployment asks for a context of {variant.context}"
+        )
+    if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:
+        return _wanted(name, f"none of the nodes {', '.join(variant.nodes)} has a GPU")
+    return None
+
+
+def _license_rule(checkpoint: Checkpoint) -> Rule | None:
+    wanted = "license-nvidia-open-model" if "nvidia-open-model" in checkpoint.license.id else ""
+    return next((rule for rule in planning_rules() if rule.id == wanted), None)
+
+
+def _wanted(what: str, reason: str, rule: Rule | None = None) -> Rejection:
+    cited = {} if rule is None else {"rule": rule.id, "source": rule.sources[0]}
+    return Rejection.model_validate({"what": what, "reason": reason, "why": "wanted", **cited})

@@ -43,8 +43,13 @@ def same_launch(one: DeploymentPlan, other: DeploymentPlan) -> bool:
 
 
 def _launched(plan: DeploymentPlan) -> dict[str, object]:
+    """What is launched, by name: fields of the first group, and of others only where they differ from it."""
     chosen = [group.choice.candidate.model_dump() for group in plan.groups]
-    return {"groups": len(chosen), **(chosen[0] if chosen else {})}
+    first = chosen[0] if chosen else {}
+    launched: dict[str, object] = {"groups": len(chosen), **first}
+    for number, other in enumerate(chosen[1:], start=2):
+        launched |= {f"group {number} {name}": value for name, value in other.items() if value != first[name]}
+    return launched
 
 
 def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
@@ -57,7 +62,8 @@ def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) ->
 
 def _shown(name: str, value: object) -> str:
     """Values of environment variables may be secrets: only their names are shown."""
-    if name == "env":
-        names = [item[0] if isinstance(item, tuple) else item for item in value or ()]  # type: ignore[attr-defined]
+    if name.rpartition(" ")[2] == "env":
+        items = value if isinstance(value, dict | tuple) else ()
+        names = [item[0] if isinstance(item, tuple) else item for item in items]
         return f"({', '.join(map(str, names))})"
     return "–" if value in (None, (), []) else str(value)

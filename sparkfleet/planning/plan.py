@@ -1,9 +1,11 @@
 """The values that planning works on and hands over.
 
 Plan
-└── DeploymentPlan                one public model name
-    ├── GroupPlan …               one engine instance each: its ladder, best candidate first
-    └── Rejection …               what was not taken, and why
+├── NodeLoad …                    what lies on each node, and what is left
+├── DeploymentPlan …              one public model name
+│   ├── GroupPlan …               one engine instance each: its ladder, best candidate first
+│   └── Rejection …               what was not taken, and why
+└── Refusal …                     a deployment that the fleet cannot serve, with the nearest thing that it could
 """
 
 from __future__ import annotations
@@ -63,9 +65,23 @@ class Speculation(Value):
     method: Method = "none"
     tokens: int = 0
     draft: str | None = None
+    topk: int = 1
+    """Branches per step of a beam (SGLang's NEXTN and EAGLE)."""
+    beam_tokens: int | None = None
+    """Draft tokens of the whole beam, where they are spelled out to the engine."""
 
     def __str__(self) -> str:
-        return "no speculation" if self.method == "none" else f"{self.method.upper()} k={self.tokens}"
+        if self.method == "none":
+            return "no speculation"
+        name = self.method.upper()
+        if self.beam_tokens is not None:
+            name = {"NEXTN": "EAGLE"}.get(name, name)
+        beam = f" top-{self.topk}" if self.topk > 1 else ""
+        spelled = f", {self.beam_tokens} draft tokens" if self.beam_tokens is not None else ""
+        return f"{name} k={self.tokens}{beam}{spelled}"
+
+
+ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "custom": "custom"}
 
 
 class Candidate(Value):
@@ -88,24 +104,77 @@ class Candidate(Value):
     """Requests that decode together."""
     device: Literal["cuda", "cpu"] = "cuda"
     dtype: str = "auto"
+    quant: str = ""
+    """How the weights are stored, as rules name it ("fp8", "nvfp4", "gptq-int4"); "" where nothing is known or quantised."""
+    kv_dtype: str = "auto"
+    """Precision of the KV cache; "auto" follows the checkpoint."""
+    batch_tokens: int | None = None
+    """Most tokens of one prefill step; None: the engine's default."""
     kv_cache_bytes: int | None = None
     """Size of the KV pool per rank, bytes; None leaves it to `memory_fraction`."""
     memory_fraction: float | None = None
+    speculative: tuple[tuple[str, str], ...] = ()
+    """Further keys of the engine's speculative configuration, as rules require them."""
     engine_args: tuple[str, ...] = ()
+    """The deployment's own and those that rules require."""
     env: tuple[tuple[str, str], ...] = ()
+    command: tuple[str, ...] = ()
+    """For engine `custom`."""
+    port: int | None = None
+    """For engine `custom`: where it listens."""
+    health: str = "/health"
+
+    @property
+    def stack(self) -> str:
+        """Engine and version in words; with the image where the version does not tell which one."""
+        label = ENGINE_LABELS[self.engine]
+        if self.engine_version:
+            return f"{label} {self.engine_version}"
+        image = (self.image or "").partition("@")[0].rpartition("/")[2]
+        return f"{label} ({image})" if image else label
+
+    @property
+    def how(self) -> str:
+        """Everything but the nodes: engine, quantisation, speculation, in words."""
+        if self.engine == "custom":
+            return self.stack
+        parts = (self.stack, self.quant.upper(), str(self.speculation))
+        return " · ".join(part for part in parts if part)
 
     def __str__(self) -> str:
-        return f"{self.shape} · {self.engine} {self.engine_version} · {self.speculation}"
+        return f"{self.shape} · {self.how}"
+
+
+Verdict = Literal["fits", "tight", "no"]
+
+
+class MemoryPart(Value):
+    """One thing that takes memory on a rank."""
+
+    name: str
+    bytes: float
 
 
 class Prediction(Value):
     """What a candidate is expected to do. None means: not known, and said so."""
 
     memory_bytes_per_rank: Band
+    memory_parts: tuple[MemoryPart, ...] = ()
+    """What the middle of the band is made of, largest first."""
+    verdict: Verdict = "fits"
+    """`tight`: it fits by the middle of the band, not by its upper end."""
+    weights_bytes: int = 0
+    """Of the checkpoint, to be staged on every node of the shape."""
     ttft_ms: Band | None = None
     decode_tps_per_request: Band | None = None
     decode_tps_aggregate: Band | None = None
     prefill_tps: Band | None = None
+    prompt: int | None = None
+    """Prompt length that `ttft_ms` and `prefill_tps` are for, tokens."""
+    concurrency: int | None = None
+    """Requests at once that `decode_tps_aggregate` is for; `decode_tps_per_request` is one request alone."""
+    accepted: float | None = None
+    """Tokens per step of speculative decoding."""
 
 
 class Rung(Value):
@@ -114,6 +183,14 @@ class Rung(Value):
     candidate: Candidate
     prediction: Prediction
     reason: str
+    rules: tuple[str, ...] = ()
+    """Ids of rules that changed the candidate (flags, environment, limits)."""
+    notes: tuple[str, ...] = ()
+    """Warnings and doubts, one line each, with the rule's id."""
+
+
+Why = Literal["rule", "memory", "slower", "wanted", "engine", "node"]
+"""Kinds of reasons: a rule, too little memory, another is better, the deployment, the engine, the node."""
 
 
 class Rejection(Value):
@@ -122,6 +199,9 @@ class Rejection(Value):
     what: str
     """The candidate in words."""
     reason: str
+    why: Why = "engine"
+    tps: float | None = None
+    """Tokens per second that were predicted for one request alone, where they were."""
     rule: str = ""
     """Id of the rule that caused it, for `sparkfleet explain`."""
     source: str = ""
@@ -131,6 +211,8 @@ class GroupPlan(Value):
     """One group: the ladder that is tried from the top."""
 
     ladder: tuple[Rung, ...]
+    variant: int = 0
+    """Which of the deployment's variants it serves."""
 
     @property
     def choice(self) -> Rung:
@@ -147,7 +229,41 @@ class DeploymentPlan(Value):
     rejected: tuple[Rejection, ...] = ()
 
 
+class NodeLoad(Value):
+    """What lies on a node, bytes."""
+
+    node: str
+    total: int
+    usable: int
+    """What engines may take: free now (with what is replaced given back) minus the host's reserve."""
+    placed: tuple[tuple[str, int], ...] = ()
+    """By deployment."""
+    assumed: bool = False
+    """Nobody asked the node: these are the numbers of its kind."""
+
+    @property
+    def left(self) -> int:
+        """What is still free for engines."""
+        return self.usable - sum(size for _, size in self.placed)
+
+
+class Refusal(Value):
+    """A deployment that the fleet cannot serve."""
+
+    name: str
+    model: str
+    rejected: tuple[Rejection, ...]
+    nearest: tuple[str, ...] = ()
+    """The nearest things that would fit, in words."""
+
+
 class Plan(Value):
     """The whole answer for a set of deployments on a fleet."""
 
     deployments: tuple[DeploymentPlan, ...]
+    refused: tuple[Refusal, ...] = ()
+    nodes: tuple[NodeLoad, ...] = ()
+
+    def of(self, name: str) -> DeploymentPlan | None:
+        """The plan of one deployment, None where it was refused or not asked for."""
+        return next((one for one in self.deployments if one.name == name), None)

@@ -7,21 +7,25 @@ others hardly decode. See `docs/planner.md`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkfleet.knowledge.factors import Effect, Factors, Quantity
 from sparkfleet.planning.acceptance import acceptance, tokens_per_step
 from sparkfleet.planning.calibration import (
+    SETUP_KEYS,
     decode_coefficient,
     decode_keys,
+    decode_load_keys,
     prefill_coefficient,
-    prefill_keys,
 )
 from sparkfleet.planning.plan import Band, Provenance
-from sparkfleet.planning.speed import Costs, Setup, costs, prefill_terms, step_terms
+from sparkfleet.planning.speed import PREFILL_TERMS, STEP_TERMS, Costs, Setup, burst_terms, costs, step_terms
 from sparkfleet.planning.workload import Workload
 from sparkfleet.values import Value
 
+WIDEST = 0.7
+"""Half width (log) where too little was left out to know better: half to double."""
 MAX_RUNNING = 256
 """Requests that run together where nothing else is set (vLLM's `--max-num-seqs`)."""
 
@@ -73,27 +77,35 @@ class Model:
     setup: Setup
     cost: Costs
     factors: Factors
+    step_coefficients: Mapping[str, float]
+    prefill_coefficients: Mapping[str, float]
+    effects: Mapping[Quantity, float]
+    """Sums (log) of the effects that depend on the setup alone."""
 
-    def prefill_s(self, batch: float, workload: Workload, *, fixed: bool = True) -> float:
-        """Seconds until `batch` prompts of the workload, started together, are all prefilled.
+    def prefill_s(self, batch: float, workload: Workload, *, mean: bool = False) -> float:
+        """Seconds until `batch` prompts of the workload, come together, are prefilled: the last, or on average."""
+        bare, fixed = self.prefill_parts(batch, workload, mean=mean)
+        return bare + fixed
 
-        `fixed` includes what a request costs whatever its length: HTTP, tokenising, scheduling.
-        """
+    def prefill_parts(self, batch: float, workload: Workload, *, mean: bool = False) -> tuple[float, float]:
+        """The same in two: what grows with the prompts, and what a request costs whatever its length."""
         depth = workload.depth if workload.depth_cached else 0
-        terms = prefill_terms(self.setup, self.cost, batch, workload.prefill, depth)
-        if not fixed:
-            terms.pop("fixed")
+        terms = burst_terms(self.setup, self.cost, batch, workload.prefill, depth, mean=mean)
         known = self.factors.coefficients["prefill"]
-        total = math.fsum(s * known.get(prefill_coefficient(self.setup, name), 1.0) for name, s in terms.items())
-        return total * math.exp(self._effect("prefill", prefill_keys(self.setup, workload.prompt, batch)))
+        effect = math.exp(self._effect("prefill", prefill_keys(self.setup, workload.prompt, batch)))
+        weighed = {
+            name: s * known.get(prefill_coefficient(self.setup, name), 1.0) for name, s in terms.items()
+        }
+        fixed = weighed.pop("fixed")
+        return effect * math.fsum(weighed.values()), effect * fixed
 
     def step_s(self, batch: float, context: float) -> float:
         """Seconds of one decode step of `batch` requests."""
         width = self.setup.k + 1 if self.setup.method != "none" else 1
         terms = step_terms(self.setup, self.cost, batch, width, context)
-        known = self.factors.coefficients["decode"]
-        total = math.fsum(s * known.get(decode_coefficient(self.setup, name), 1.0) for name, s in terms.items())
-        return total * math.exp(self._effect("decode", decode_keys(self.setup, batch)))
+        known = self.step_coefficients
+        total = sum(s * known[name] for name, s in terms.items())
+        return total * math.exp(self._effect("decode", decode_load_keys(self.setup, batch)))
 
     def yielded(self, workload: Workload) -> float:
         """Tokens that one step yields per request."""
@@ -101,47 +113,66 @@ class Model:
             return 1.0
         return tokens_per_step(acceptance(self.setup, workload.content, self.factors), self.setup.k)
 
-    def _effect(self, quantity: Quantity, keys: tuple[str, ...]) -> float:
+    def _effect(self, quantity: Quantity, keys: list[str]) -> float:
         known = self.factors.effects[quantity]
-        return math.fsum(known[key].log for key in keys if key in known)
+        return self.effects[quantity] + sum(known[key].log for key in keys if key in known)
 
 
 def model_of(setup: Setup, factors: Factors) -> Model:
-    """The model that answers workloads for a setup."""
-    return Model(setup, costs(setup), factors)
+    """The model that answers workloads for a setup; what depends on the setup alone is worked out here."""
+    step, prefill = factors.coefficients["decode"], factors.coefficients["prefill"]
+    effects: dict[Quantity, float] = {}
+    for quantity, keys in SETUP_KEYS.items():
+        known = factors.effects[quantity]
+        effects[quantity] = math.fsum(known[key].log for key in keys(setup) if key in known)
+    return Model(
+        setup,
+        costs(setup),
+        factors,
+        {term: step.get(decode_coefficient(setup, term), 1.0) for term in STEP_TERMS},
+        {term: prefill.get(prefill_coefficient(setup, term), 1.0) for term in PREFILL_TERMS},
+        effects,
+    )
 
 
 def rates(model: Model, workload: Workload) -> Rates:
     """Predict. Deterministic; about 0.1 ms."""
     batch = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING))
-    per_token = model.step_s(batch, workload.context) / model.yielded(workload)
-    known = support(model.setup, model.factors)
-    spec = "none" if model.setup.method == "none" else "spec"
-
-    def band(value: float, quantity: str) -> Band:
-        return _band(value, model.factors.bands.get(f"{quantity}/{spec}/{known}", 0.7), model, known)
-
+    accepted = model.yielded(workload)
+    per_token = model.step_s(batch, workload.context) / accepted
+    band = _Bands(model)
     if not workload.prefill:
-        alone = band(1 / per_token, "decode")
-        return Rates(ttft_ms=None, prefill_tps=None, decode_tps_per_request=alone,
-                     decode_tps_aggregate=band(batch / per_token, "decode"), accepted=model.yielded(workload))
-    all_s = model.prefill_s(batch, workload)
+        return Rates(
+            ttft_ms=None,
+            prefill_tps=None,
+            decode_tps_per_request=band("decode", 1 / per_token),
+            decode_tps_aggregate=band("decode", batch / per_token),
+            accepted=accepted,
+        )
+    bare, fixed = model.prefill_parts(batch, workload)
     if workload.arrivals_per_s is not None:
-        request, aggregate, ttft = _open_loop(model, workload, all_s / batch)
+        request, aggregate, ttft = _open_loop(model, workload, (bare + fixed) / batch)
     else:
-        request, aggregate = _closed_loop(workload, batch, per_token, all_s)
+        request, aggregate = _closed_loop(workload, batch, per_token, bare + fixed)
         ttft = _first_token(model, workload, batch, per_token)
     return Rates(
-        ttft_ms=band(1000 * ttft, "prefill"), prefill_tps=band(batch * workload.prefill / model.prefill_s(batch, workload, fixed=False), "prefill"),
-        decode_tps_per_request=band(request, "decode"), decode_tps_aggregate=band(aggregate, "decode"),
-        accepted=model.yielded(workload),
+        ttft_ms=band("prefill", 1000 * ttft),
+        prefill_tps=band("prefill", batch * workload.prefill / bare),
+        decode_tps_per_request=band("decode", request),
+        decode_tps_aggregate=band("decode", aggregate),
+        accepted=accepted,
     )
 
 
 def _closed_loop(workload: Workload, batch: float, per_token: float, all_s: float) -> tuple[float, float]:
     """(tok/s of one request, of all) when a request follows as soon as one ends."""
     others = all_s * (batch - 1) / batch
-    waits = {"decode": (0.0, 0.0), "burst": (others / 2, others), "served": (others, all_s), "steady": (others, others)}
+    waits = {
+        "decode": (0.0, 0.0),
+        "burst": (others / 2, others),
+        "served": (others, all_s),
+        "steady": (others, others),
+    }
     of_one, of_all = waits[workload.window]
     decode = workload.generate * per_token
     return workload.generate / (decode + of_one), batch * workload.generate / (decode + of_all)
@@ -149,9 +180,9 @@ def _closed_loop(workload: Workload, batch: float, per_token: float, all_s: floa
 
 def _first_token(model: Model, workload: Workload, batch: float, per_token: float) -> float:
     """Mean seconds to the first token: prompts queue for the prefill, and requests beyond the slots for a slot."""
-    mean = model.prefill_s((batch + 1) / 2, workload)
+    mean = model.prefill_s(batch, workload, mean=True)
     waiting = workload.concurrency / batch - 1.0
-    return mean + waiting * (model.prefill_s(1, workload) * batch + workload.generate * per_token) / 2 * 1.0
+    return mean + waiting * (model.prefill_s(1, workload) * batch + workload.generate * per_token) / 2
 
 
 def _open_loop(model: Model, workload: Workload, one_s: float) -> tuple[float, float, float]:
@@ -205,19 +236,32 @@ def support(setup: Setup, factors: Factors) -> str:
     return "kind" if n("engine+kind") else "none"
 
 
-def _band(value: float, half: float, model: Model, known: str) -> Band:
-    basis, provenance = "modelled from physics", Provenance.MODELLED
-    if known in ("known", "family"):
-        n = _measurements(model)
-        basis, provenance = f"calibrated on {n} measurements", Provenance.CALIBRATED
-    return Band(low=value * math.exp(-half), mid=value, high=value * math.exp(half), provenance=provenance, basis=basis)
+class _Bands:
+    """Bands of one model, as wide as errors were where as much was known."""
+
+    def __init__(self, model: Model) -> None:
+        self.known = support(model.setup, model.factors)
+        self.spec = "none" if model.setup.method == "none" else "spec"
+        self.bands = model.factors.bands
+        self.basis, self.provenance = "modelled from physics", Provenance.MODELLED
+        if self.known in ("known", "family"):
+            self.basis = f"calibrated on {_measurements(model)} measurements"
+            self.provenance = Provenance.CALIBRATED
+
+    def __call__(self, quantity: Quantity, value: float) -> Band:
+        half = self.bands.get(f"{quantity}/{self.spec}/{self.known}", WIDEST)
+        low, high = value * math.exp(-half), value * math.exp(half)
+        return Band(low=low, mid=value, high=high, provenance=self.provenance, basis=self.basis)
 
 
 def _measurements(model: Model) -> int:
     """How many measurements speak about this family, in this format and on this engine where there are any."""
     known = model.factors.effects["decode"]
     keys = {key.partition("=")[0]: key for key in decode_keys(model.setup, 1)}
-    counts = (known.get(keys[level], Effect(log=0, n=0, spread=0)).n for level in ("family+format+engine", "family+format", "family"))
+    counts = (
+        known.get(keys[level], Effect(log=0, n=0, spread=0)).n
+        for level in ("family+format+engine", "family+format", "family")
+    )
     return next((n for n in counts if n), 0)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.knowledge.rules import (
@@ -103,7 +103,7 @@ def judge(situation: Situation, rules: Iterable[Rule] | None = None) -> tuple[Fi
 # On a fleet of equal nodes most candidates look alike.
 @lru_cache(maxsize=4096)
 def _judged_by_all(situation: Situation) -> tuple[Finding, ...]:
-    return _judged(situation, _planning_rules(situation.engine))
+    return _judged(situation, _relevant(*(getattr(situation, fact) for fact in _COMMON)))
 
 
 def _judged(situation: Situation, rules: Iterable[Rule]) -> tuple[Finding, ...]:
@@ -115,15 +115,15 @@ def _judged(situation: Situation, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=_worst_first))
 
 
-@cache
-def _planning_rules(engine: str | None) -> tuple[Rule, ...]:
-    """The planner's rules without those about other engines: a planner judges thousands of candidates."""
-    asked = Situation.model_validate({"engine": engine})
-    return tuple(
-        rule
-        for rule in planning_rules()
-        if all(one.holds(asked) is not Truth.NO for one in rule.when if one.fact == "engine")
-    )
+_COMMON = ("device", "engine", "engine_version", "image", "model", "quant", "features", "nodes", "topology")
+"""Facts that the candidates for one variant on one kind of node share."""
+
+
+@lru_cache(maxsize=1024)
+def _relevant(*common: object) -> tuple[Rule, ...]:
+    """The planner's rules that the common facts alone do not exclude. Knowing more never brings an excluded one back."""
+    situation = Situation.model_validate(dict(zip(_COMMON, common, strict=True)))
+    return tuple(rule for rule in planning_rules() if rule.applies(situation) is not Truth.NO)
 
 
 def _worst_first(finding: Finding) -> int:

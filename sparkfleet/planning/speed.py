@@ -10,8 +10,6 @@ leave over is a product of *effects*, each known from n measurements with a spre
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkfleet.knowledge.physics import LinkSpeed, physics
@@ -25,6 +23,26 @@ PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
 """Drafters that propose all k tokens in one pass."""
 DRAFT_LAYERS = 5
 """Layers of a DFlash or DSpark drafter (zai-org/GLM-5.3-Flash, deepseek-ai/DeepSeek-V4-Flash-DSpark)."""
+
+STEP_TERMS = (
+    "weights",
+    "experts",
+    "kv",
+    "state",
+    "compute",
+    "launch",
+    "linear",
+    "routing",
+    "step",
+    "sequence",
+    "latency",
+    "transfer",
+    "draft",
+    "draft_launch",
+)
+"""Every term that `step_terms` may name."""
+PREFILL_TERMS = ("compute", "attention", "weights", "linear", "fixed", "transfer")
+"""Every term that `prefill_terms` may name."""
 
 
 class Setup(Value):
@@ -48,7 +66,6 @@ class Setup(Value):
     """Most requests that run together; more wait."""
     method: str = "none"
     k: int = 0
-    topk: int = 1
     chunk: int = CHUNK
     """Most tokens of one prefill pass (`--max-num-batched-tokens`, `--chunked-prefill-size`, `-ub`)."""
 
@@ -85,7 +102,9 @@ class Costs:
 def costs(setup: Setup) -> Costs:
     """What one step of the setup must move and compute on each rank."""
     arch, layers = setup.arch, setup.arch.layers
-    dense = sum(p.active * p.bits / 8 for p in arch.parts if p.kind not in ("experts", "embedding", "vision", "mtp"))
+    dense = sum(
+        p.active * p.bits / 8 for p in arch.parts if p.kind not in ("experts", "embedding", "vision", "mtp")
+    )
     experts = arch.part("experts")
     head = arch.part("head")
     split = min(setup.tp, layers.kv_heads)
@@ -97,14 +116,22 @@ def costs(setup: Setup) -> Costs:
         pick=arch.top_k / arch.experts if arch.experts else 0.0,
         active=arch.active / setup.tp,
         flops=physics().ceilings.flops(compute),
-        kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements) * setup.kv_bytes / split,
+        kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
+        * setup.kv_bytes
+        / split,
         kv_window=layers.sliding_elements * setup.kv_bytes / split,
         window=layers.window or 1024,
         state=2 * layers.state_bytes / setup.tp,
-        blocks=layers.blocks + layers.mixers, linear=layers.linear, moe=layers.moe,
+        blocks=layers.blocks + layers.mixers,
+        linear=layers.linear,
+        moe=layers.moe,
         head=head.active * head.bits / 8 / setup.tp if head else 0.0,
         layer=dense / setup.tp / max(1, layers.blocks),
-        head_flops=layers.head_flops / setup.tp, window_flops=layers.window_flops / setup.tp, hidden=arch.hidden, ranks=setup.tp, pp=setup.pp,
+        head_flops=layers.head_flops / setup.tp,
+        window_flops=layers.window_flops / setup.tp,
+        hidden=arch.hidden,
+        ranks=setup.tp,
+        pp=setup.pp,
     )
 
 
@@ -163,7 +190,8 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
     window = min(tokens, cost.window)
     terms = {
         "compute": 2 * cost.active * total / cost.flops,
-        "attention": total * (cost.head_flops * (depth + tokens / 2) + cost.window_flops * window / 2)
+        "attention": total
+        * (cost.head_flops * (depth + tokens / 2) + cost.window_flops * window / 2)
         / (ceilings.bf16_tflops * 1e12),
         "weights": passes * (cost.dense + cost.experts * touched(cost.pick, chunk)) / read,
         "linear": total * cost.linear * 1e-8,
@@ -175,6 +203,16 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
     return terms
 
 
-def weigh(terms: Mapping[str, float], coefficients: Mapping[str, float]) -> float:
-    """Sum of terms times their coefficients."""
-    return math.fsum(seconds * coefficients.get(name, 1.0) for name, seconds in terms.items())
+def burst_terms(
+    setup: Setup, cost: Costs, batch: float, tokens: float, depth: float, *, mean: bool
+) -> dict[str, float]:
+    """Seconds until `batch` prompts that come together are prefilled: the last of them, or on average (`mean`).
+
+    The first is prefilled alone, because the engine does not wait for the others; they share the chunks after it.
+    """
+    first = prefill_terms(setup, cost, 1.0, tokens, depth)
+    if batch <= 1.0:
+        return first
+    share = 1.0 - 1.0 / batch if mean else 1.0
+    others = prefill_terms(setup, cost, max(1.0, batch / 2) if mean else batch - 1.0, tokens, depth)
+    return {name: s if name == "fixed" else s + share * others[name] for name, s in first.items()}

@@ -6,7 +6,8 @@ from typing import Literal
 
 from sparkfleet.values import Value
 
-Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "random"]
+Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "random", "book"]
+"""What answers are like, which decides how much of a draft is right. book: a novel continued, as llama-benchy asks for."""
 
 Window = Literal["decode", "burst", "served", "steady"]
 """What tokens per second span. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the

@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from support import deployment, plan
+from control_values import deployment, plan
 from test_controller import World
 
 from sparkfleet.control import api

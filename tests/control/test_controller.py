@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from support import GIB, deployment, plan
+from control_values import GIB, deployment, plan
 
 from sparkfleet.control import controller as module
 from sparkfleet.control.controller import Controller
@@ -124,7 +124,9 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
     assert status.state == "failed"
     assert "1 still serves" in status.detail
     assert (await world.table()).models["tiny"].app == "tiny--g1"
-    failed = [event for event in await world.controller.events(0, "tiny", 0) if event.message == "no such flag"]
+    failed = [
+        event for event in await world.controller.events(0, "tiny", 0) if event.message == "no such flag"
+    ]
     assert {event.kind for event in failed} == {"failed"}
 
 
@@ -214,9 +216,14 @@ async def test_metrics_and_targets_of_a_ready_group(world):
     )  # fmt: skip
     await world.controller.reconcile()
     value = world.metrics.registry.get_sample_value
-    assert value("sparkfleet_group_state", {"deployment": "tiny", "group": "tiny/g1/0", "state": "ready"}) == 1
+    assert (
+        value("sparkfleet_group_state", {"deployment": "tiny", "group": "tiny/g1/0", "state": "ready"}) == 1
+    )
     assert value("sparkfleet_starts_total", {"deployment": "tiny", "outcome": "ready"}) == 1
-    assert [t["targets"] for t in world.controller.targets("127.0.0.1:1")] == [["127.0.0.1:1"], ["127.0.0.1:4000"]]
+    assert [t["targets"] for t in world.controller.targets("127.0.0.1:1")] == [
+        ["127.0.0.1:1"],
+        ["127.0.0.1:4000"],
+    ]
     assert [m.value for m in world.store.measurements("tiny")] == [10.0, 50.0]
 
 

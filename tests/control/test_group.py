@@ -31,7 +31,12 @@ def order(tmp_path, **fields):
     )
     fields = {"generation": 1, "replicas": 1, **fields}
     return GroupOrder(
-        fleet="home", state_dir=str(tmp_path), run_dir=str(tmp_path), deployment="tiny", candidate=candidate, **fields
+        fleet="home",
+        state_dir=str(tmp_path),
+        run_dir=str(tmp_path),
+        deployment="tiny",
+        candidate=candidate,
+        **fields,
     )
 
 

@@ -38,7 +38,9 @@ def test_ray_is_started_on_loopback_with_little_memory(paths):
 
 
 def test_rays_environment_is_safe_and_not_the_users(paths):
-    env = ray_environment(paths, {"PATH": "/bin", "RAY_ADDRESS": "somewhere:6379", "RAY_AUTH_MODE": "disabled"})
+    env = ray_environment(
+        paths, {"PATH": "/bin", "RAY_ADDRESS": "somewhere:6379", "RAY_AUTH_MODE": "disabled"}
+    )
     assert env["RAY_AUTH_MODE"] == "token"
     assert env["RAY_AUTH_TOKEN_PATH"] == str(paths.ray_token)
     assert env["RAY_memory_monitor_refresh_ms"] == "0"

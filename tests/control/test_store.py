@@ -2,7 +2,7 @@ import itertools
 import sqlite3
 
 import pytest
-from support import deployment, plan
+from control_values import deployment, plan
 
 from sparkfleet.control.store import Store
 from sparkfleet.gateway.keys import generate

@@ -33,6 +33,7 @@ def test_the_command_of_the_embedded_engine_word_for_word():
         "--max-model-len", "512",
         "--max-num-seqs", "4",
         "--dtype", "float32",
+        "--disable-access-log-for-endpoints", "/health,/metrics",
         "--kv-cache-memory-bytes", "67108864",
         "--enforce-eager",
     )  # fmt: skip

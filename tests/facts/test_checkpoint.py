@@ -143,6 +143,25 @@ def test_draft_weights_are_not_the_models_own(make_checkpoint: Maker, llama_weig
     )
 
 
+def test_a_draft_head_is_a_checkpoint_of_its_own(
+    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    """EAGLE-3 as SpecForge and NVIDIA publish it: one layer without a number, no embedding, a head of its own."""
+    config = {
+        **llama,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 32,
+    }
+    layer = [w for w in llama_weights(layers=1) if "layers.0" in w[0]]
+    weights = [(name.replace("model.layers.0", "midlayer"), dtype, shape) for name, dtype, shape in layer]
+    weights += [("fc.weight", "BF16", (64, 192)), ("lm_head.weight", "BF16", (32, 64)), ("d2t", "I64", (32,))]
+    facts = read_checkpoint(make_checkpoint(config, weights))
+    assert facts.parameters_by_part()[Part.ATTENTION] == 12_288
+    assert facts.layer_counts() == {LayerKind.FULL: 1}
+    assert sum(facts.bytes_by_part().values()) == 2 * (36_992 + 64 * 192 + 32 * 64) + 8 * 32
+
+
 MOE = {
     "model_type": "qwen3_moe",
     "num_experts": 4,

@@ -35,6 +35,14 @@ def refused(directory: Path) -> FactError:
     return caught.value
 
 
+def outcome(directory: Path) -> str:
+    """Facts as JSON, or what is wrong; anything else than a FactError is the test's failure."""
+    try:
+        return read_checkpoint(directory).model_dump_json()
+    except FactError as error:
+        return error.what
+
+
 def test_a_missing_directory(tmp_path: Path) -> None:
     assert "No such file" in refused(tmp_path / "nowhere").what
 
@@ -129,6 +137,27 @@ def test_an_index_that_names_files_elsewhere(
     assert error.what.isprintable()
 
 
+def test_a_shard_with_a_name_that_no_file_can_have(
+    make_checkpoint: Maker, llama_weights: LlamaWeights
+) -> None:
+    directory = make_checkpoint(weights=shards(llama_weights()))
+    index = (directory / INDEX).read_text().replace("one.safetensors", "x" * 300)
+    (directory / INDEX).write_text(index)
+    assert "File name too long" in refused(directory).what
+
+
+def test_a_directory_that_may_not_be_entered(
+    make_checkpoint: Maker, llama_weights: LlamaWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_checkpoint(weights=llama_weights())
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    assert "config.json: cannot be read: Permission denied" in refused(directory).what
+
+
 @pytest.mark.parametrize(
     "entries", [None, {}, [], "one.safetensors", {"x": 3}, {"x": None}, {"x": ["one.safetensors"]}, {"x": {}}]
 )
@@ -204,9 +233,4 @@ def test_damage_anywhere_gives_facts_or_a_clear_error(
     path = directory / name
     before = path.read_bytes() if path.exists() else b""
     path.write_bytes(before[: int(len(before) * keep)] + content)
-    try:
-        facts = read_checkpoint(directory)
-    except FactError as error:
-        assert error.what
-    else:
-        assert facts.model_dump_json()
+    assert outcome(directory)

@@ -22,6 +22,14 @@ def write(path: Path, header: object, data: int = 0, *, length: int | None = Non
     return path
 
 
+def outcome(path: Path) -> list[Tensor] | FactError:
+    """Tensors, or the complaint; any other exception is the test's failure."""
+    try:
+        return read_header(path)
+    except FactError as error:
+        return error
+
+
 def test_reads_names_dtypes_shapes_and_sizes_in_the_order_of_storage(tmp_path: Path) -> None:
     header = {
         "__metadata__": {"format": "pt"},
@@ -172,13 +180,8 @@ JSON = st.recursive(
 def test_random_bytes_never_raise_anything_else(tmp_path: Path, content: bytes, start: bytes) -> None:
     path = tmp_path / "a"
     path.write_bytes(start + content)
-    try:
-        tensors = read_header(path)
-    except FactError as error:
-        assert error.means
-    else:
-        assert (start + content)[8:].strip() == b"{}"
-        assert tensors == []
+    found = outcome(path)
+    assert isinstance(found, FactError) or (found == [] and (start + content)[8:].strip() == b"{}")
 
 
 @SAME_FILE
@@ -195,13 +198,12 @@ def test_any_json_gives_tensors_or_a_clear_error(
     tmp_path: Path, header: dict[str, object], data: int
 ) -> None:
     path = write(tmp_path / "a", header, data)
-    try:
-        tensors = read_header(path)
-    except FactError as error:
-        assert error.what.isprintable()
-        assert error.means
+    found = outcome(path)
+    if isinstance(found, FactError):
+        assert found.what.isprintable()
+        assert found.means
     else:
-        assert sum(tensor.stored_bytes for tensor in tensors) == data
+        assert sum(tensor.stored_bytes for tensor in found) == data
 
 
 @SAME_FILE

@@ -162,6 +162,26 @@ async def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(hous
     writer.close()
 
 
+@pytest.mark.parametrize("key", [None, "wrong"])
+async def test_a_client_that_sends_everything_before_it_reads_gets_its_refusal(
+    house: Door, key: str | None
+) -> None:
+    """With a right key the body is too long, without one it is not wanted: either way the answer arrives."""
+    reader, writer = await asyncio.open_connection(house.server.host, house.server.port)
+    body = b"x" * 8_000_000
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key or house.key}\r\n"
+        f"content-length: {len(body)}\r\n\r\n".encode()
+    )
+    for start in range(0, len(body), 100_000):
+        writer.write(body[start : start + 100_000])
+        await writer.drain()
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 401 " if key else b"HTTP/1.1 413 ")
+    assert answer.endswith(b"}")
+    writer.close()
+
+
 async def test_a_body_without_end_is_cut_at_the_limit(house: Door) -> None:
     reader, writer = await asyncio.open_connection(house.server.host, house.server.port)
     writer.write(
@@ -567,7 +587,7 @@ async def test_the_access_log_has_a_line_per_request_and_no_secrets(
         _, headers, _ = await door.post(
             stream=True, stream_options={"include_usage": True}, prompt="my secret diary"
         )
-        await door.post(model="huge\r\nforged line")
+        await door.post("/v1/" + "x" * 1000, model="huge\r\nforged line")
     good, bad = (json.loads(r.getMessage()) for r in caplog.records if r.name == "sparkfleet.gateway.access")
     assert good["id"] == headers["x-request-id"]
     assert {
@@ -583,8 +603,9 @@ async def test_the_access_log_has_a_line_per_request_and_no_secrets(
         "retries": 0,
     }
     assert (good["input_tokens"], good["output_tokens"], good["events"]) == (3, 10, 14)
-    assert good["ms"] >= good["ttft_ms"] >= 20
+    assert good["ms"] >= good["first_byte_ms"] >= 20
     assert (bad["model"], bad["status"], bad["error"]) == (None, 404, "unknown_model")
+    assert len(bad["path"]) == 200
     for secret in (door.key, door.key[-20:], door.engine.token, "diary", "hums", "forged"):
         assert secret not in caplog.text
 

@@ -29,6 +29,6 @@ async def test_it_measures_both_ways() -> None:
             measured = line[name]
             added = (measured["gateway_s"] - measured["direct_s"]) * 1e6
             assert abs(measured["added_us"] - added) < 1e-3
-            assert measured["direct_s"] > 0
+            assert measured["direct_s"] >= 0
         assert line["ttft_p50"]["direct_s"] >= 0.002
         assert line["cpu_us_per_chunk"] >= 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,7 @@ async def test_a_picker_that_names_a_failed_engine_again_is_not_believed(
     monkeypatch.setattr(door.picker, "pick", pick)
     status, _, _ = await door.post()
     assert status == 503
+    assert len(door.engine.requests) == 2  # on the pooled connection and on a fresh one, and then no more
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429])
@@ -225,6 +227,37 @@ async def test_an_engine_that_sends_headers_and_then_dies_is_replaced(raw_engine
     )
     status, _, body = await door.post(stream=True)
     assert (status, json.loads(body)["error"]["code"]) == (503, "engine_lost")
+
+
+async def test_what_an_engine_compressed_stays_compressed(raw_engine: RawEngine) -> None:
+    packed = gzip.compress(b'{"usage": {"prompt_tokens": 1}}')
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+    door = await raw_engine(head + packed)
+    async with (
+        aiohttp.ClientSession(headers=door.http.headers, auto_decompress=False) as http,
+        http.post(door.url + "/v1/completions", json=door.body()) as answer,
+    ):
+        assert answer.headers["content-encoding"] == "gzip"
+        assert await answer.read() == packed
+
+
+async def test_an_answer_that_is_given_up_for_another_engines_is_hung_up_on(open_door: OpenDoor) -> None:
+    hung_up = asyncio.Event()
+
+    async def failing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Busy\r\ncontent-length: 1000\r\n\r\nI could go on")
+        await reader.read()
+        hung_up.set()
+        writer.close()
+
+    async with await asyncio.start_server(failing, "127.0.0.1", 0) as server:
+        door = await open_door(engines=[engine()])
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        door.picker.targets.insert(0, Target(url=url))
+        assert (await door.post())[0] == 200
+        async with asyncio.timeout(5):
+            await hung_up.wait()
 
 
 class RawEngine:

@@ -1,4 +1,4 @@
-"""The life of a deployment, and what dies on the way. Runs after `test_serving` on the same fleet."""
+"""The life of a deployment, and what dies on the way."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from conftest import TINY
+from live_fleet import TINY
 
 from sparkfleet.control.head import LABEL
 from sparkfleet.nodes.runtime import processes
@@ -46,6 +46,12 @@ class Load:
     def __exit__(self, *_):
         self._stop.set()
         self._thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _serving(fleet):
+    """Each test begins with `tiny` serving, whatever the one before it did."""
+    fleet.until(lambda: ready(fleet))
 
 
 def group(fleet, name="tiny"):
@@ -143,22 +149,26 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
     other = fleet.write("other.yaml", TINY.replace("name: tiny", "name: other"))
     fleet.apply(other)
     victim = group(fleet)["pid"]
-    results = {}
+    results, flowing = {}, threading.Event()
 
     def stream(name):
         with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0) as client:
             try:
-                chunks = client.completions.create(
-                    model=name, prompt="Hello", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
-                )
-                results[name] = sum(1 for _ in chunks)
+                for count, _ in enumerate(
+                    client.completions.create(
+                        model=name, prompt="Hello", max_tokens=480, stream=True, extra_body={"ignore_eos": True}
+                    )
+                ):
+                    results[name] = count
+                    if name == "tiny" and count == 5:
+                        flowing.set()
             except openai.APIError as error:
                 results[name] = error
 
     threads = [threading.Thread(target=stream, args=(name,)) for name in ("tiny", "other")]
     for thread in threads:
         thread.start()
-    fleet.until(lambda: group(fleet)["running"] == 1, timeout=20, every=0.05)
+    assert flowing.wait(60)
     os.kill(victim, signal.SIGKILL)
     for thread in threads:
         thread.join()
@@ -239,10 +249,10 @@ def test_delete_leaves_no_process_and_no_port(fleet):
     code, _, err = fleet.run("delete", "--yes", "tiny")
     assert code == 1
     assert "tiny" in err
+    fleet.apply(fleet.write("tiny.yaml", TINY))
 
 
 def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
-    fleet.apply(fleet.write("tiny.yaml", TINY))
     fleet.ok("down")
     assert fleet.everything() == []
     port = int(json.loads(fleet.paths.address.read_text())["gateway_port"])

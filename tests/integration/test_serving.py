@@ -122,7 +122,9 @@ def test_a_client_that_hangs_up_stops_the_generation(fleet):
     before = engine_metric(fleet, "vllm:generation_tokens_total")
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 480, "stream": True, "ignore_eos": True}
     headers = {"authorization": f"Bearer {fleet.key}"}
-    with httpx.stream("POST", f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=60) as response:
+    with httpx.stream(
+        "POST", f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=60
+    ) as response:
         next(response.iter_raw())
     fleet.until(lambda: engine_metric(fleet, "vllm:num_requests_running") == 0, timeout=20, every=0.1)
     assert engine_metric(fleet, "vllm:generation_tokens_total") - before < 480
@@ -181,7 +183,9 @@ def test_metrics_of_gateway_controller_and_engine_are_found_by_prometheus(fleet)
     api = json.loads(fleet.paths.address.read_text())["api"]
     targets = {group["labels"]["job"]: group["targets"][0] for group in httpx.get(api + "/targets").json()}
     pages = {job: httpx.get(f"http://{target}/metrics").text for job, target in targets.items()}
-    assert 'sparkfleet_requests_total{model="tiny",path="/v1/chat/completions",status="200"}' in pages["gateway"]
+    assert (
+        'sparkfleet_requests_total{model="tiny",path="/v1/chat/completions",status="200"}' in pages["gateway"]
+    )
     assert "sparkfleet_ttft_seconds_bucket" in pages["gateway"]
     assert 'sparkfleet_tokens_total{kind="output",model="tiny"}' in pages["gateway"]
     assert 'sparkfleet_starts_total{deployment="tiny",outcome=' in pages["controller"]

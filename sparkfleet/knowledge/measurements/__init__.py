@@ -1,7 +1,8 @@
 """Published measurements and architecture facts, each with its source: what the factors were fitted to.
 
-    benchmarks.csv    one row per published measurement; `scripts/fit.py` reads it
-    configs.json      facts of config.json files by model name, for rows that name a model only
+benchmarks.csv    one row per published measurement; `scripts/fit.py` reads it
+configs.json      facts of config.json files by model name, for rows that name a model only
+siblings.yaml     which of them a fine-tune or a requantised checkpoint is shaped like
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+
+import yaml
 
 from sparkfleet.errors import SpecError
 
@@ -27,3 +30,17 @@ def architectures() -> Mapping[str, Mapping[str, object]]:
     except ValueError as error:
         raise SpecError(f"knowledge/measurements/configs.json: {error}") from error
     return {str(name): entry for name, entry in found.items() if isinstance(entry, dict)}
+
+
+@cache
+def siblings() -> tuple[tuple[str, str], ...]:
+    """(pattern of a published name, entry of `architectures` with its shapes), in the order to try.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    text = files("sparkfleet.knowledge.measurements").joinpath("siblings.yaml").read_text(encoding="utf-8")
+    try:
+        return tuple((str(entry["name"]), str(entry["shapes"])) for entry in yaml.safe_load(text)["siblings"])
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise SpecError(f"knowledge/measurements/siblings.yaml: {error}") from error

@@ -59,7 +59,9 @@ class Connection:
         """Ask, and wait for the answer; None where the supervisor has gone. Raises NodeError where none comes in time."""
         self.send(operation)
         try:
-            return await asyncio.wait_for(self.receive(), timeout_s)
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the answer.
+            async with asyncio.timeout(timeout_s):
+                return await self.receive()
         except TimeoutError:
             raise NodeError(
                 f"the supervisor of {self._name} did not answer within {timeout_s:g} s",

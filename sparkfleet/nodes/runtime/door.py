@@ -65,7 +65,8 @@ class Door:
         for writer in self._waiting:
             self._tell_end(writer)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._told.wait(), linger_s)
+            async with asyncio.timeout(linger_s):
+                await self._told.wait()
         self._server.close()
         await self._close_connections()
 

@@ -176,7 +176,8 @@ class ProcessRuntime:
         try:
             if answer := await ask(files, "status"):
                 await ask(files, "stop", timeout_s=answer.grace_s + _STOP_MARGIN_S)
-                await asyncio.wait_for(_released(files), _START_S)
+                async with asyncio.timeout(_START_S):
+                    await _released(files)
         except (NodeError, TimeoutError):
             await self.kill(id_)
 
@@ -255,7 +256,8 @@ class ProcessRank:
         if not self._end.done():
             self._connection.send("stop")
         try:
-            return await asyncio.wait_for(self.wait(), self._grace_s + _STOP_MARGIN_S)
+            async with asyncio.timeout(self._grace_s + _STOP_MARGIN_S):
+                return await self.wait()
         except TimeoutError:
             await self._runtime.kill(self._last.id)
             return await self.wait()

@@ -1,0 +1,39 @@
+"""`python -m sparkfleet.builtin build NAME`: builds a checkpoint if it is not there, and prints its directory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sparkfleet.builtin import cache
+from sparkfleet.builtin.progress import Printer, silent
+from sparkfleet.errors import SparkfleetError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Progress goes to standard error, the directory to standard output."""
+    parser = argparse.ArgumentParser(prog="python -m sparkfleet.builtin", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    build = verbs.add_parser("build", help="build a checkpoint, unless it is there")
+    build.add_argument("name")
+    build.add_argument("--cache", type=Path, help="where checkpoints lie (default: under the XDG cache directory)")
+    build.add_argument("--quiet", action="store_true", help="no progress")
+    given = parser.parse_args(argv)
+    try:
+        print(_ensure(given.name, given.cache, given.quiet))
+    except SparkfleetError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _ensure(name: str, directory: Path | None, quiet: bool) -> Path:
+    if quiet or cache.is_built(name, directory):
+        return cache.ensure(name, silent, directory)
+    with Printer(sys.stderr) as show:
+        return cache.ensure(name, show, directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

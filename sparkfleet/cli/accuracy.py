@@ -1,0 +1,36 @@
+"""`sparkfleet accuracy`: how far the planner's predictions lie from published measurements."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkfleet.bench.accuracy import run as measure
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import console
+from sparkfleet.cli.session import JsonOption
+
+
+def accuracy(
+    rows: Annotated[
+        Path, typer.Argument(help="CSV of measurements, one per row.", metavar="ROWS.csv", show_default=False)
+    ],
+    configs: Annotated[
+        Path | None,
+        typer.Option("--configs", help="JSON of model name → architecture, instead of the packaged one."),
+    ] = None,
+    head_to_heads: Annotated[
+        Path | None, typer.Option("--head-to-heads", help="CSV of pairs: also score which side wins.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Predict every row of a file of measurements and show the errors."""
+    report = measure(rows, configs, head_to_heads)
+    if json:
+        sys.stdout.write(report.json() + "\n")
+    else:
+        console.print(report.text(), markup=False)
+    return Exit.DONE

@@ -1,0 +1,87 @@
+"""Facts for planning without asking any node: those of a kind of Spark, or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import Field, ValidationError
+
+from sparkfleet.errors import SpecError
+from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
+from sparkfleet.knowledge.hardware import Box, hardware
+from sparkfleet.spec.inventory import Inventory
+from sparkfleet.values import Value
+
+GB = 1e9
+ALIASES = {"dgx-spark": "dgx-spark-128"}
+SPARK_CORES = 20
+
+
+class AssumedNode(Value):
+    """One node as a facts file tells it. What is left out is as on an idle DGX Spark with 128 GB."""
+
+    memory_total_gb: float = hardware().boxes[0].memory_total_gb.value
+    """MemTotal, GB (1e9 bytes)."""
+    memory_available_gb: float | None = None
+    """MemAvailable, GB; left out: as idle."""
+    gpu: str | None = "NVIDIA GB10"
+    driver: str = ""
+    processors: int = SPARK_CORES
+    machine: str = "aarch64"
+    engines: dict[str, EngineHome] = Field(default_factory=dict)
+
+
+def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
+    """Facts of all nodes of an inventory, by a kind ("dgx-spark", "dgx-spark-64") or a file that has them node by node.
+
+    Raises:
+        SpecError: neither a kind nor a readable file, or the file is wrong.
+    """
+    boxes = {box.id: box for box in hardware().boxes}
+    box = boxes.get(ALIASES.get(what, what))
+    if box is not None:
+        return tuple(_facts(name, _of_box(box)) for name in inventory.nodes)
+    told = _read(Path(what), sorted({*boxes, *ALIASES}))
+    if unknown := sorted(set(told) - set(inventory.nodes)):
+        raise SpecError(
+            f"{what}: {unknown[0]}: is no node of the inventory.", do=f"Nodes: {', '.join(inventory.nodes)}."
+        )
+    return tuple(_facts(name, told.get(name, AssumedNode())) for name in inventory.nodes)
+
+
+def _of_box(box: Box) -> AssumedNode:
+    return AssumedNode(memory_total_gb=box.memory_total_gb.value)
+
+
+def _facts(name: str, node: AssumedNode) -> NodeFacts:
+    idle = hardware().boxes[0].memory_total_gb.value - hardware().memory.idle_available_gb.value
+    available = node.memory_total_gb - idle if node.memory_available_gb is None else node.memory_available_gb
+    return NodeFacts(
+        name=name,
+        memory=Memory(total=round(node.memory_total_gb * GB), available=max(0, round(available * GB))),
+        processors=Processors(count=node.processors, machine=node.machine),
+        gpu=None if node.gpu is None else Gpu(name=node.gpu, driver=node.driver),
+        engines=node.engines,
+    )
+
+
+def _read(path: Path, kinds: list[str]) -> dict[str, AssumedNode]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SpecError(
+            f"--assume {path}: {getattr(error, 'strerror', None) or 'is not YAML'}.",
+            means="It is neither a kind of machine nor a file with facts.",
+            do=f"Kinds: {', '.join(kinds)}.",
+        ) from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: expected a mapping of nodes to their facts.")
+    try:
+        return {
+            str(name): AssumedNode.model_validate(node or {}, strict=False) for name, node in data.items()
+        }
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"{path}: {where}: {first['msg']}.") from error

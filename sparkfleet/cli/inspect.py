@@ -1,0 +1,123 @@
+"""`sparkfleet inspect`: what is true of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from sparkfleet.builtin import cache as builtin_cache
+from sparkfleet.cli.checkpoints import find_checkpoint
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.session import JsonOption
+from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
+
+GB = 1e9
+KIB = 1024
+MIB = 1 << 20
+BILLION = 1e9
+
+
+def inspect(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Hub id, absolute directory, or builtin:NAME.", metavar="MODEL", show_default=False
+        ),
+    ],
+    json: JsonOption = False,
+) -> int:
+    """Show a checkpoint's facts: sizes by part, layers, KV cache, heads and towers, license. Reads no weights."""
+    found = _find(model)
+    if json:
+        print_json({"version": OUTPUT_VERSION, "checkpoint": found.model_dump(mode="json")})
+    else:
+        for line in lines(found):
+            console.print(line, markup=False)
+    return Exit.DONE
+
+
+def _find(model: str) -> Checkpoint:
+    if model.startswith("builtin:"):
+        return read_checkpoint(builtin_cache.path(model.removeprefix("builtin:")), id=model)
+    return find_checkpoint(model)
+
+
+def lines(checkpoint: Checkpoint) -> Iterator[str]:
+    """The facts for a person."""
+    active = checkpoint.active_parameters
+    yield f"{checkpoint.id}   {', '.join(checkpoint.architectures) or checkpoint.model_type}"
+    yield _line(
+        "from", "the weight files" if checkpoint.weights_known else "the config alone, weights estimated"
+    )
+    yield _line(
+        "size",
+        f"{checkpoint.total_parameters / BILLION:.2f} billion parameters, {active / BILLION:.2f} active"
+        f" · {checkpoint.bytes_on_disk / GB:.1f} GB · {checkpoint.active_bytes / GB:.2f} GB read per token",
+    )
+    yield from _parts(checkpoint)
+    yield _line("layers", ", ".join(f"{n} {kind.value}" for kind, n in checkpoint.layer_counts().items()))
+    yield _line(
+        "KV cache",
+        f"{checkpoint.kv_bytes_per_token() / KIB:.1f} KiB per token ({checkpoint.kv_dtype()})"
+        f"{_state(checkpoint)}",
+    )
+    if checkpoint.experts:
+        yield _line(
+            "experts",
+            f"{checkpoint.experts}, {checkpoint.experts_per_token} per token, {checkpoint.shared_experts} shared",
+        )
+    yield _line("context", f"{checkpoint.max_positions or 'not said'}")
+    yield _line("stored", _stored(checkpoint))
+    yield _line("vision", _yes(checkpoint.vision, checkpoint.declares_vision))
+    yield _line(
+        "MTP head",
+        _yes(
+            None if checkpoint.mtp_layers is None else checkpoint.mtp_layers > 0,
+            checkpoint.declared_mtp_layers > 0,
+        ),
+    )
+    yield _line("license", f"{checkpoint.license.id or 'not known'} ({checkpoint.license.kind})")
+    if checkpoint.needs_remote_code:
+        yield _line(
+            "code", "brings Python files of its own; engines that do not know the architecture would run them"
+        )
+
+
+def _parts(checkpoint: Checkpoint) -> Iterator[str]:
+    parameters = checkpoint.parameters_by_part()
+    sizes = sorted(checkpoint.bytes_by_part().items(), key=lambda item: -item[1])
+    for number, (part, size) in enumerate(sizes):
+        count = parameters.get(part, 0)
+        yield _line(
+            "parts" if number == 0 else "",
+            f"{size / GB:8.2f} GB  {count / BILLION:8.3f} billion  {part.value.replace('_', ' ')}",
+        )
+
+
+def _state(checkpoint: Checkpoint) -> str:
+    linear = checkpoint.layer_counts().get(LayerKind.LINEAR, 0)
+    return f" · {checkpoint.state_bytes_per_sequence() / MIB:.1f} MiB of state per request" if linear else ""
+
+
+def _stored(checkpoint: Checkpoint) -> str:
+    quantization = checkpoint.quantization
+    if quantization is None:
+        return f"{checkpoint.dtype}, not quantised"
+    mixed = ", mixed" if quantization.mixed else ""
+    bits = f"{quantization.scheme.stored_bits:.2f} bits per weight with scales"
+    return f"{quantization.scheme.format} ({quantization.method}{mixed}), {bits}"
+
+
+def _yes(seen: bool | None, declared: bool) -> str:
+    if seen is None:
+        return "declared by the config; the weights are not here to look" if declared else "no"
+    if seen:
+        return "yes, among the weights"
+    return "no: the config declares one, the weights have none" if declared else "no"
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<10}{text}"

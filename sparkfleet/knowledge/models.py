@@ -1,0 +1,163 @@
+"""Checkpoints that are known by name, so that one can plan before anything is downloaded: `models.yaml`, checked on load."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import cache, lru_cache
+from typing import Annotated
+
+from pydantic import Field
+
+from sparkfleet.errors import FactError, SpecError
+from sparkfleet.facts.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.facts.licenses import License, license_class
+from sparkfleet.facts.parts import Part, Portion
+from sparkfleet.knowledge.entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.values import Value
+
+FILE = "models.yaml"
+
+LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
+"""Parts that quantisers treat in different ways: what a published size leaves over says how."""
+
+_QUANT_IN_NAME = (
+    (r"nvfp4|fp4(?!.*mx)", "nvfp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"mxfp8", "mxfp8"),
+    (r"fp8", "fp8"),
+    (r"gptq-int8", "gptq-int8"),
+    (r"gptq", "gptq-int4"),
+    (r"awq", "awq"),
+    (r"autoround", "int4-autoround"),
+    (r"int8|w8a8", "int8"),
+    (r"int4|w4a16|4bit", "int4"),
+)
+"""What names of checkpoints say, in the words of `checkpoint_from_config`; the first that fits."""
+
+
+class KnownModel(Value):
+    """What is published about a checkpoint, or a family of them."""
+
+    id: str
+    match: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Globs on the Hub id, letter case aside."""
+    config: str
+    """Entry of `measurements/configs.json` with the same shapes."""
+    quant: str | None = None
+    """As `checkpoint_from_config` takes it; None: the name says it."""
+    gb: Annotated[float, Field(gt=0)] | None = None
+    """All weights, GB (1e9 bytes); None: not published, estimated from the shapes."""
+    mtp: int | None = None
+    """MTP layers in the weight map; None: not published."""
+    vision: bool | None = None
+    """Whether the weight map has a vision tower; None: not published."""
+    license: str = ""
+    note: str = ""
+    sources: Sources
+    date: Date
+
+    def names(self, model: str) -> bool:
+        """Is `model` one of these?"""
+        return any(_glob(pattern).fullmatch(model.lower()) for pattern in self.match)
+
+
+@lru_cache(maxsize=512)
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern.lower()))
+
+
+@cache
+def load_models() -> tuple[KnownModel, ...]:
+    """All checkpoints that are known by name, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_models(packaged(FILE))
+
+
+def read_models(text: str, name: str = FILE) -> tuple[KnownModel, ...]:
+    """The checkpoints in `text`.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, entry and field.
+    """
+    found = entries(name, "models", parse(name, text, frozenset({"models"}))["models"], KnownModel)
+    for one in found:
+        if one.config not in architectures():
+            raise SpecError(
+                f"knowledge/{name}: {one.id}: config: {one.config} is not in measurements/configs.json"
+            )
+    return found
+
+
+@lru_cache(maxsize=256)
+def known_checkpoint(model: str) -> Checkpoint | None:
+    """The facts of a checkpoint by its Hub id alone, sizes estimated; None where nothing is known about it.
+
+    Raises:
+        FactError: its shapes are known, but how it is stored is not understood.
+    """
+    name = model.partition("@")[0]
+    one = next((known for known in load_models() if known.names(name)), None)
+    if one is not None:
+        return _with_published(_estimated(name, one.config, one.quant or quant_in_name(name)), one)
+    shapes = _shapes_of(name)
+    return None if shapes is None else _estimated(name, shapes, quant_in_name(name))
+
+
+def quant_in_name(model: str) -> str | None:
+    """The quantisation that a name claims; None where it claims none."""
+    text = model.rpartition("/")[2].lower()
+    return next((quant for pattern, quant in _QUANT_IN_NAME if re.search(pattern, text)), None)
+
+
+def _shapes_of(name: str) -> str | None:
+    if name in architectures():
+        return name
+    plain = name.rpartition("/")[2].lower()
+    found = next((shapes for pattern, shapes in siblings() if re.search(pattern, plain)), None)
+    return found if found in architectures() else None
+
+
+def _estimated(name: str, shapes: str, quant: str | None) -> Checkpoint:
+    config = architectures()[shapes]
+    # A sibling's own quantisation says nothing about this checkpoint.
+    if quant is None and name != shapes:
+        quant = "bf16"
+    try:
+        return checkpoint_from_config(config, id=name, quantization=quant)
+    except FactError as error:
+        raise FactError(error.what, means=error.means, do="Give the directory of the checkpoint.") from error
+
+
+def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
+    weights = tuple(one for one in checkpoint.weights if known.mtp != 0 or one.part is not Part.MTP)
+    weights = weights if known.gb is None else _sized(weights, known.gb * 1e9)
+    license_ = License(id=known.license, kind=license_class(known.license), source="knowledge/models.yaml")
+    return checkpoint.model_copy(
+        update={
+            "weights": weights,
+            "bytes_on_disk": sum(portion.bytes for portion in weights),
+            "mtp_layers": known.mtp,
+            "vision": known.vision,
+            "license": license_,
+        }
+    )
+
+
+def _sized(weights: tuple[Portion, ...], total: float) -> tuple[Portion, ...]:
+    """The same portions with `total` bytes: first the parts that quantisers disagree about change, then all."""
+    soft = sum(portion.bytes for portion in weights if portion.part in LEFT_OVER)
+    wanted = soft + total - sum(portion.bytes for portion in weights)
+    params = sum(portion.parameters for portion in weights if portion.part in LEFT_OVER)
+    if params and 3.5 <= 8 * wanted / params <= 16.5:
+        return tuple(_scaled(one, wanted / soft) if one.part in LEFT_OVER else one for one in weights)
+    factor = total / sum(portion.bytes for portion in weights)
+    return tuple(_scaled(one, factor) for one in weights)
+
+
+def _scaled(portion: Portion, factor: float) -> Portion:
+    return portion.model_copy(update={"bytes": round(portion.bytes * factor)})

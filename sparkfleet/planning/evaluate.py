@@ -1,0 +1,507 @@
+"""One draft of a candidate, judged: sized to its nodes, held against the rules, predicted. Pure.
+
+Draft      how the model is cut, where, with which engine and speculation; no image yet
+Judged     a candidate with its prediction and its worth, or the reasons why there is none
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparkfleet.knowledge.rules import Limits, Penalise
+from sparkfleet.knowledge.situation import Situation, parse_flags
+from sparkfleet.planning.candidates import Stack, in_order, proves
+from sparkfleet.planning.fleet import Fleet, Pool
+from sparkfleet.planning.outlook import Outlook, Settings, Split
+from sparkfleet.planning.pack import Room
+from sparkfleet.planning.plan import (
+    Band,
+    Candidate,
+    MemoryPart,
+    Prediction,
+    Rejection,
+    Rung,
+    Shape,
+    Speculation,
+    Verdict,
+)
+from sparkfleet.planning.rules import Finding, fold, judge, merge_flags, rejections
+from sparkfleet.planning.rules import Verdict as Judgement
+from sparkfleet.planning.situate import checkpoint_situation, image_situation, situation_of
+from sparkfleet.planning.speed import CHUNK
+from sparkfleet.spec.deployment import Deployment, EngineName, Objective, Variant
+
+GIB = 1 << 30
+
+DEFAULT_CONTEXT = 32_768
+LEAST_CONTEXT = 2048
+DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
+"""Where the deployment does not say: a person or a few agents; many clients; one long document."""
+
+DEMOTION = 0.75
+"""What a candidate is worth of which a report says that it is slow, without a number. Ranks only: predictions stay."""
+NODES_COST = 0.7
+"""What an answer is worth falls with nodes to this power: twice the nodes have to be 1.6 times as fast. Well-tuned TP=2 of
+dense models is 1.7 to 2.1 times as fast, the badly joined 1.0 to 1.2 (benchmark notes, topology)."""
+UNPROVEN = 0.9
+"""What a candidate is worth whose method nobody has published on its image."""
+STACKS_TRIED = 6
+RULE_ROUNDS = 4
+"""Flags that one rule requires may wake another; more rounds than this were never needed."""
+
+MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
+KV_FLAGS = "--kv-cache-dtype"
+KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
+BATCH_FLAGS = {"vllm": "--max-num-batched-tokens", "sglang": "--chunked-prefill-size"}
+EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
+
+
+class Draft(NamedTuple):
+    """A candidate before an image, sizes and nodes are chosen."""
+
+    split: Split
+    pool: Pool
+    engine: EngineName
+    speculation: Speculation
+
+
+class Sized(NamedTuple):
+    """What a draft can hold on its nodes."""
+
+    context: int
+    concurrency: int
+    kv_dtype: str
+    needs: Band
+    parts: tuple[MemoryPart, ...]
+    verdict: Verdict
+
+
+class Trial(NamedTuple):
+    """A draft on one stack, on nodes with so much room."""
+
+    case: Case
+    draft: Draft
+    stack: Stack
+    room: Room
+
+
+class Judged(NamedTuple):
+    """A draft after rules and predictions; `rung` is None where nothing is left of it."""
+
+    draft: Draft
+    rung: Rung | None
+    worth: float
+    rejected: tuple[Rejection, ...]
+    slowed_by: tuple[Finding, ...] = ()
+    """Rules that say that it is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that is the same for all drafts of one variant."""
+
+    spec: Deployment
+    variant: Variant
+    outlook: Outlook
+    fleet: Fleet
+    share: int = 1
+    """Nodes that this variant may take where nobody says how many replicas there should be."""
+
+    @property
+    def objective(self) -> Objective:
+        """What to be best at."""
+        return self.spec.objective
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that are to decode together."""
+        return self.variant.concurrency or DEFAULT_CONCURRENCY[self.objective]
+
+    def groups(self, ranks: int) -> int:
+        """How many groups of that many ranks may be made."""
+        most = self.share // ranks if self.objective == "throughput" else 1
+        return self.variant.replicas or max(1, min(most, self.concurrency))
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
+    """The first sizes that fit, else the first that are tight, else the smallest, which do not fit."""
+
+    def at(context: int, concurrency: int, kv: str) -> Sized:
+        needs, parts = case.outlook.memory(draft.split, settings._replace(kv_dtype=kv), context, concurrency)
+        return Sized(context, concurrency, kv, needs, parts, room.verdict(needs))
+
+    tried = tuple(_sizes(case, draft.engine, settings))
+    smallest = at(*tried[-1])
+    if smallest.verdict == "no":
+        return smallest
+    tight: Sized | None = None
+    for sizes in tried:
+        found = at(*sizes)
+        if found.verdict == "fits":
+            return found
+        tight = tight or (found if found.verdict == "tight" else None)
+    return tight or smallest
+
+
+def _sizes(case: Case, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
+    """Context, concurrency, KV precision: what was asked for first, then less of what was not."""
+    smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[engine],)
+    for context in _contexts(case):
+        for concurrency in _concurrencies(case):
+            for kv in (settings.kv_dtype, *smaller):
+                yield context, concurrency, kv
+
+
+def _contexts(case: Case) -> Iterator[int]:
+    most = case.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
+    if case.variant.context is not None:
+        yield case.variant.context
+        return
+    context = most if case.objective == "context" else min(DEFAULT_CONTEXT, most)
+    while True:
+        yield context
+        if context <= LEAST_CONTEXT:
+            return
+        context = max(LEAST_CONTEXT, context // 2)
+
+
+def _concurrencies(case: Case) -> Iterator[int]:
+    yield case.concurrency
+    if case.variant.concurrency is None and case.concurrency > 1:
+        yield 1
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+def assess(case: Case, draft: Draft, stacks: Sequence[Stack], room: Room) -> Judged:
+    """The draft on the first stack that the rules let pass."""
+    rejected: list[Rejection] = []
+    for stack in in_order(stacks, draft.speculation.method)[:STACKS_TRIED]:
+        settings = settings_of(case, draft, stack)
+        sized = size(case, draft, room, settings)
+        if sized.verdict == "no":
+            return Judged(draft, None, 0.0, (*rejected, too_large(case, draft, sized, room)))
+        found = _ruled(Trial(case, draft, stack, room), sized, settings)
+        if found.rung is not None:
+            return found._replace(rejected=tuple(rejected))
+        rejected += found.rejected
+    return Judged(draft, None, 0.0, tuple(rejected))
+
+
+def settings_of(case: Case, draft: Draft, stack: Stack) -> Settings:
+    """What the deployment's own arguments say about memory and speed."""
+    flags = parse_flags(case.variant.engine_args)
+    batch = flags.get(BATCH_FLAGS.get(stack.engine, ""), "")
+    return Settings(
+        engine=stack.engine,
+        release=stack.release,
+        speculation=draft.speculation,
+        eager=EAGER_FLAGS[stack.engine] in flags,
+        kv_dtype=flags.get(KV_FLAGS, "auto"),
+        batch_tokens=int(batch) if batch.isdecimal() and int(batch) > 0 else CHUNK,
+        link=draft.pool.site.link,
+    )
+
+
+def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
+    """Apply what rules require until they are content, or reject."""
+    case, draft, _, room = trial
+    candidate = _candidate(trial, sized)
+    known = _known(trial)
+    required: dict[str, Finding] = {}
+    for _ in range(RULE_ROUNDS):
+        verdict = fold(judge(_situation(candidate, known, settings.batch_tokens)))
+        if verdict.rejected:
+            return Judged(draft, None, 0.0, rejections(verdict, _in_words(candidate)))
+        required |= {finding.rule.id: finding for finding in verdict.required_by}
+        changed = _required(candidate, verdict)
+        if changed == candidate:
+            break
+        candidate = changed
+    # A rule whose flags are in force no longer fires, and is still the reason for them.
+    verdict = verdict.model_copy(update={"required_by": tuple(required.values())})
+    against = _against_wishes(case, candidate, verdict.limits, verdict.required_by)
+    if against is not None:
+        return Judged(draft, None, 0.0, (against,))
+    candidate, sized, settings = _limited(trial, candidate, sized, settings, verdict.limits)
+    if sized.verdict == "no":
+        return Judged(draft, None, 0.0, (too_large(case, draft, sized, room),))
+    return _predicted(trial, candidate, sized, settings, verdict)
+
+
+def _candidate(trial: Trial, sized: Sized) -> Candidate:
+    case, draft, stack, _ = trial
+    variant, split = case.variant, draft.split
+    nodes = draft.pool.nodes[: split.ranks]
+    return Candidate(
+        model=variant.model,
+        shape=Shape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
+        engine=stack.engine,
+        engine_version=stack.version,
+        runtime=stack.runtime,
+        python=stack.python,
+        image=stack.image,
+        quant=quant_of(case),
+        speculation=draft.speculation,
+        context=sized.context,
+        concurrency=sized.concurrency,
+        kv_dtype=sized.kv_dtype,
+        memory_fraction=_fraction(case, draft, stack.engine, sized),
+        engine_args=variant.engine_args,
+        env=tuple(sorted(variant.env.items())),
+    )
+
+
+def quant_of(case: Case) -> str:
+    """How the weights are stored, as rules name it."""
+    return checkpoint_situation(case.outlook.checkpoint, Shape(nodes=("-",))).quant or ""
+
+
+def _fraction(case: Case, draft: Draft, engine: EngineName, sized: Sized) -> float | None:
+    """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
+    if MEMORY_FLAGS.get(engine, "-") in parse_flags(case.variant.engine_args):
+        return None
+    total = draft.pool.site.memory_total
+    return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
+
+
+def _known(trial: Trial) -> Situation:
+    case, draft, stack, _ = trial
+    site, split = draft.pool.site, draft.split
+    shape = Shape(nodes=draft.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
+    facts = {
+        **_said(checkpoint_situation(case.outlook.checkpoint, shape)),
+        **_said(image_situation(stack.image or "")),
+        "topology": site.topology,
+        "link": site.link_id,
+        "driver": site.driver or None,
+        "needs": case.spec.needs,
+        "license_policy": case.spec.license,
+        "fits_one_node": _fits_one(case, draft, stack),
+    }
+    return Situation.model_validate({name: value for name, value in facts.items() if value is not None})
+
+
+def _said(situation: Situation) -> dict[str, object]:
+    return {name: value for name, value in situation if value is not None}
+
+
+def _fits_one(case: Case, draft: Draft, stack: Stack) -> bool:
+    settings = settings_of(case, draft, stack)._replace(speculation=Speculation())
+    needs, _ = case.outlook.memory(Split(), settings, LEAST_CONTEXT, 1)
+    return needs.mid <= 0.85 * draft.pool.site.memory_total
+
+
+def _situation(candidate: Candidate, known: Situation, batch_tokens: int) -> Situation:
+    found = situation_of(candidate, known)
+    said: dict[str, object] = {}
+    if found.kv_dtype in ("auto", None):
+        said["kv_dtype"] = candidate.kv_dtype
+    if found.batch_tokens is None:
+        said["batch_tokens"] = float(batch_tokens)
+    if candidate.speculation.beam_tokens is not None:
+        spelled = f"--speculative-num-draft-tokens={candidate.speculation.beam_tokens}"
+        said["flags"] = (*candidate.engine_args, spelled)
+    return found.model_copy(update=said) if said else found
+
+
+def _required(candidate: Candidate, verdict: Judgement) -> Candidate:
+    """The candidate with the flags, variables and keys that rules require."""
+    if not verdict.required_by:
+        return candidate
+    args, _ = merge_flags(candidate.engine_args, verdict.flags)
+    env = {**dict(candidate.env), **dict(verdict.env)}
+    keys = {**dict(candidate.speculative), **dict(verdict.speculative)}
+    update = {
+        "engine_args": args,
+        "env": tuple(sorted(env.items())),
+        "speculative": tuple(sorted(keys.items())),
+    }
+    return candidate.model_copy(update=update)
+
+
+def _against_wishes(
+    case: Case, candidate: Candidate, limits: Limits, causes: Sequence[Finding]
+) -> Rejection | None:
+    """A limit that the deployment's own numbers exceed: what is pinned is obeyed, so the candidate is not taken."""
+    variant, tokens = case.variant, case.variant.speculation.tokens
+    for name, wanted, most in (
+        ("context", variant.context, limits.context),
+        ("concurrency", variant.concurrency, limits.concurrency),
+        ("speculation_tokens", tokens, limits.speculation_tokens),
+    ):
+        if wanted is not None and most is not None and wanted > most:
+            cause = next(one for one in causes if getattr(_limits_of(one), name) == most)
+            word = name.replace("_", " ")
+            return Rejection(
+                what=_in_words(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
+                reason=f"{word} {wanted} is asked for, at most {most} works: {cause.rule.symptom}",
+            )  # fmt: skip
+    return None
+
+
+def _limits_of(finding: Finding) -> Limits:
+    return getattr(finding.rule.then, "limits", Limits())
+
+
+def _limited(
+    trial: Trial, candidate: Candidate, sized: Sized, settings: Settings, limits: Limits
+) -> tuple[Candidate, Sized, Settings]:
+    """The candidate within the limits of rules; sizes are worked out again where one changes."""
+    case, draft, _, room = trial
+    flags = parse_flags(candidate.engine_args)
+    settings = settings._replace(
+        eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
+        marlin=flags.get("--moe-backend") == "marlin" or flags.get("--linear-backend") == "marlin",
+        batch_tokens=min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
+        kv_dtype=flags.get(KV_FLAGS, sized.kv_dtype),
+    )
+    k = candidate.speculation.tokens
+    if limits.speculation_tokens is not None and k > limits.speculation_tokens:
+        fewer = candidate.speculation.model_copy(update={"tokens": limits.speculation_tokens})
+        candidate, settings = (
+            candidate.model_copy(update={"speculation": fewer}),
+            settings._replace(speculation=fewer),
+        )
+    context = min(sized.context, limits.context or sized.context)
+    concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
+    needs, parts = case.outlook.memory(draft.split, settings, context, concurrency)
+    sized = Sized(context, concurrency, settings.kv_dtype, needs, parts, room.verdict(needs))
+    fraction = _fraction(case, draft, candidate.engine, sized)
+    if fraction is not None and limits.memory_fraction is not None:
+        fraction = min(fraction, limits.memory_fraction)
+    return (
+        candidate.model_copy(
+            update={
+                "context": context,
+                "concurrency": concurrency,
+                "kv_dtype": sized.kv_dtype,
+                "memory_fraction": fraction,
+                "batch_tokens": settings.batch_tokens if settings.batch_tokens != CHUNK else None,
+            }
+        ),
+        sized,
+        settings,
+    )
+
+
+def _predicted(
+    trial: Trial, candidate: Candidate, sized: Sized, settings: Settings, verdict: Judgement
+) -> Judged:
+    case, draft, stack, _ = trial
+    alone = case.outlook.rates(draft.split, settings, sized.context, 1)
+    many = case.outlook.rates(draft.split, settings, sized.context, sized.concurrency)
+    slower = verdict.factor("decode_tps")
+    prediction = Prediction(
+        memory_bytes_per_rank=sized.needs,
+        memory_parts=sized.parts,
+        verdict=sized.verdict,
+        weights_bytes=case.outlook.checkpoint.bytes_on_disk,
+        ttft_ms=_times(alone.ttft_ms, 1 / verdict.factor("ttft")),
+        decode_tps_per_request=_times(alone.decode_tps_per_request, slower),
+        decode_tps_aggregate=_times(many.decode_tps_aggregate, slower),
+        prefill_tps=_times(alone.prefill_tps, verdict.factor("prefill_tps")),
+        prompt=min(2048, max(1, sized.context // 2)),
+        concurrency=sized.concurrency,
+        accepted=alone.accepted if draft.speculation.method != "none" else None,
+    )
+    rung = Rung(
+        candidate=candidate,
+        prediction=prediction,
+        reason="",
+        rules=tuple(finding.rule.id for finding in verdict.required_by),
+        notes=tuple(_notes(case, stack, draft, verdict)),
+    )
+    return Judged(
+        draft,
+        rung,
+        worth(case, draft, settings, sized.context) * slower * _doubt(stack, draft, verdict),
+        (),
+        verdict.penalties,
+    )
+
+
+def _doubt(stack: Stack, draft: Draft, verdict: Judgement) -> float:
+    """What evidence without a number takes from a candidate's worth."""
+    factor = stack.evidence * (UNPROVEN if proves(stack, draft.speculation.method) is False else 1.0)
+    for finding in verdict.penalties:
+        then = finding.rule.then
+        if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
+            factor *= DEMOTION
+    return factor
+
+
+def _notes(case: Case, stack: Stack, draft: Draft, verdict: Judgement) -> Iterator[str]:
+    for finding in (*verdict.penalties, *verdict.warnings):
+        yield f"{finding.rule.title} ({finding.rule.id})"
+    for finding in verdict.doubts:
+        serious = finding.rule.severity in ("garbage", "fails") and finding.rule.then.do == "reject"
+        if serious and not _seen_to_work(case, stack, draft):
+            yield f"possible, {', '.join(finding.unknown)} not known: {finding.rule.title} ({finding.rule.id})"
+    if proves(stack, draft.speculation.method) is False:
+        yield f"nobody has published {draft.speculation.method.upper()} on {stack.name}"
+    if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
+        yield "whether the vision tower is among the weights is not known before they are here"
+
+
+def _seen_to_work(case: Case, stack: Stack, draft: Draft) -> bool:
+    """The image served this quantisation and this method: what its unknown versions might mean is answered."""
+    known = stack.known
+    proven = known is not None and known.status == "works" and quant_of(case) in known.quants
+    return proven and draft.split.ranks == 1 and proves(stack, draft.speculation.method) is True
+
+
+def worth(case: Case, draft: Draft, settings: Settings, context: int) -> float:
+    """What the objective makes of a draft. Only comparable within one deployment.
+
+    More nodes have to be earned: a doubling has to bring most of what a perfect one would (NODES_COST). For throughput
+    all nodes that there are count, each group with its part of the requests.
+    """
+    outlook, ranks = case.outlook, draft.split.ranks
+    if case.objective == "throughput":
+        groups = case.groups(ranks)
+        each = outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
+        return groups * each.decode_tps_aggregate.mid
+    alone = outlook.rates(draft.split, settings, context, 1)
+    ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
+    quick = 1.0 / (ttft + 256 / alone.decode_tps_per_request.mid) / math.pow(ranks, NODES_COST)
+    return quick if case.objective == "interactive" else context * 1e6 + quick
+
+
+def too_large(case: Case, draft: Draft, sized: Sized, room: Room) -> Rejection:
+    """The rejection of a draft that does not fit, with its numbers."""
+    where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
+    largest = max(sized.parts, key=lambda part: part.bytes)
+    return Rejection(
+        what=f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}",
+        reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
+        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {max(0.0, room.at_most) / GIB:.0f} there",
+        why="memory",
+    )
+
+
+def split_words(split: Split) -> str:
+    """`TP=2 EP=2`."""
+    parts = [f"TP={split.tp}"]
+    parts += [f"PP={split.pp}"] if split.pp > 1 else []
+    parts += [f"EP={split.ep}"] if split.ep > 1 else []
+    return " ".join(parts)
+
+
+def _times(band: Band | None, factor: float) -> Band | None:
+    if band is None or factor == 1.0:
+        return band
+    update = {"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}
+    return band.model_copy(update=update)
+
+
+def _in_words(candidate: Candidate) -> str:
+    split = Split(candidate.shape.tp, candidate.shape.pp, candidate.shape.ep)
+    return f"{split_words(split)} · {candidate.how}"

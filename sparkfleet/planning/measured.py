@@ -1,0 +1,76 @@
+"""The user's own measurements beat the model: the nearest one corrects the prediction, the further away the less.
+
+A box, its drivers and its image are what no table knows. One measurement tells most of it: what the model got wrong there
+it mostly gets wrong beside it too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sparkfleet.planning.plan import Band, Provenance
+from sparkfleet.planning.rates import Model, Rates, rates
+from sparkfleet.planning.workload import Workload
+from sparkfleet.values import Value
+
+REPEATS = 0.12
+"""Half width (log) between two boots of the same box with the same settings (boot to boot ±15 %: r0b0tlab, colonel-otto)."""
+REACH = 2.0
+"""Doublings of concurrency or context over which a measurement loses two thirds of its say."""
+
+
+class Point(Value):
+    """One measurement on the user's own box, of the same setup. Rates in tok/s, None where not measured."""
+
+    workload: Workload
+    when: str = ""
+    """Date, for the explanation."""
+    ttft_ms: float | None = None
+    prefill_tps: float | None = None
+    decode_tps_per_request: float | None = None
+    decode_tps_aggregate: float | None = None
+
+
+def anchored(model: Model, workload: Workload, points: Sequence[Point]) -> Rates:
+    """The prediction, corrected by the nearest of `points` that measured each rate. Without points: the prediction."""
+    plain = rates(model, workload)
+    changes: dict[str, Band] = {}
+    for name in ("ttft_ms", "prefill_tps", "decode_tps_per_request", "decode_tps_aggregate"):
+        band: Band | None = getattr(plain, name)
+        nearest = min(
+            (point for point in points if getattr(point, name) is not None),
+            key=lambda point: distance(workload, point.workload),
+            default=None,
+        )
+        if band is not None and nearest is not None:
+            changes[name] = _corrected(band, name, model, workload, nearest)
+    return plain.model_copy(update=changes)
+
+
+def distance(a: Workload, b: Workload) -> float:
+    """Doublings between two workloads: of concurrency, of context, of what is prefilled; one for other content."""
+
+    def doublings(x: float, y: float) -> float:
+        return abs(math.log2(x / y))
+
+    apart = doublings(a.concurrency, b.concurrency) + 0.5 * doublings(a.context + 1024, b.context + 1024)
+    return apart + 0.5 * doublings(a.prefill + 256, b.prefill + 256) + (a.content != b.content)
+
+
+def _corrected(band: Band, name: str, model: Model, workload: Workload, point: Point) -> Band:
+    there: Band | None = getattr(rates(model, point.workload), name)
+    value: float = getattr(point, name)
+    away = distance(workload, point.workload)
+    if there is None or value <= 0:
+        return band
+    trust = math.exp(-away / REACH)
+    half = REPEATS + (1 - trust) * math.log(band.high / band.mid)
+    middle = band.mid * (value / there.mid) ** trust
+    return Band(
+        low=middle * math.exp(-half),
+        mid=middle,
+        high=middle * math.exp(half),
+        provenance=Provenance.MEASURED if away == 0 else Provenance.CALIBRATED,
+        basis=f"measured here{' ' + point.when if point.when else ''}: {value:g} at {point.workload.concurrency} at once",
+    )

@@ -1,0 +1,210 @@
+"""What to expect of a candidate: its memory and its speed, each worked out once per combination that matters. Pure.
+
+Memory and speed come from their own modules; here candidates are put into their words.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from sparkfleet.facts.checkpoint import Checkpoint, LayerKind
+from sparkfleet.facts.parts import Part
+from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.physics import LinkSpeed
+from sparkfleet.planning.arch import Arch, from_checkpoint
+from sparkfleet.planning.memory import Run, demand
+from sparkfleet.planning.plan import Band, MemoryPart, Speculation
+from sparkfleet.planning.rates import Rates, model_of, rates
+from sparkfleet.planning.speed import Setup
+from sparkfleet.planning.workload import Workload
+
+PROMPT = 2048
+"""Prompt that times to the first token are told for, tokens; less where the context is short."""
+ANSWER = 256
+"""Answer that rates are told for, tokens."""
+
+REMEMBERED = 20_000
+"""Answers that an outlook keeps; a plan for 64 nodes asks for a few hundred."""
+
+FORMATS = {
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "int8": "fp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int4": "int4",
+    "nf4": "int4",
+}
+"""Formats of weights as physics.yaml calls them."""
+SPEED_METHODS = {"nextn": "mtp"}
+"""Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
+STACKS = ("anemll", "aeon", "atlas", "exl3", "scitrera", "eugr", "glm53", "mia", "qwen38", "step37")
+"""Names of patched builds that factors know; they stand in the image's name."""
+
+
+class Split(NamedTuple):
+    """How one engine instance is cut."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks that makes."""
+        return self.tp * self.pp
+
+
+class Settings(NamedTuple):
+    """What memory and speed depend on beside the checkpoint and the split."""
+
+    engine: str
+    release: str
+    speculation: Speculation
+    eager: bool
+    kv_dtype: str
+    batch_tokens: int
+    link: LinkSpeed | None
+    marlin: bool = False
+
+
+class Outlook:
+    """Memory and speed of one checkpoint, remembered by what they depend on.
+
+    Args:
+        checkpoint: the facts of the weights.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.arch: Arch = from_checkpoint(checkpoint)
+        self.format = format_of(checkpoint)
+        self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
+        self._rates: dict[tuple[object, ...], Rates] = {}
+        self._memory: dict[tuple[object, ...], tuple[Band, tuple[MemoryPart, ...]]] = {}
+
+    def _forget(self) -> None:
+        if len(self._rates) + len(self._memory) > REMEMBERED:
+            self._rates.clear()
+            self._memory.clear()
+
+    def rates(self, split: Split, settings: Settings, context: int, concurrency: int) -> Rates:
+        """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
+        # Dealing the experts out instead of cutting them moves the same bytes.
+        key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
+        found = self._rates.get(key)
+        if found is None:
+            self._forget()
+            model = model_of(self._setup(split, settings), factors())
+            found = self._rates[key] = rates(model, usual(context, concurrency))
+        return found
+
+    def _setup(self, split: Split, settings: Settings) -> Setup:
+        speculation = settings.speculation
+        return Setup(
+            arch=self.arch,
+            engine=settings.engine,
+            format=self.format,
+            tp=split.tp,
+            pp=split.pp,
+            link=settings.link,
+            kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
+            kernel="marlin" if settings.marlin else "",
+            eager=settings.eager,
+            release=settings.release,
+            method=SPEED_METHODS.get(speculation.method, speculation.method),
+            k=speculation.tokens,
+            chunk=settings.batch_tokens,
+        )
+
+    def memory(
+        self, split: Split, settings: Settings, context: int, concurrency: int
+    ) -> tuple[Band, tuple[MemoryPart, ...]]:
+        """Bytes per rank, with what they are made of: KV for `concurrency` requests of `context` tokens each."""
+        what = (
+            settings.engine,
+            settings.speculation,
+            settings.eager,
+            settings.kv_dtype,
+            settings.batch_tokens,
+        )
+        key = (split, what, context, concurrency)
+        found = self._memory.get(key)
+        if found is None:
+            needs = demand(self.arch, self.run(split, settings, context, concurrency))
+            parts = sorted((item for item in needs.items if item.mid > 0), key=lambda item: -item.mid)
+            named = tuple(MemoryPart(name=item.name, bytes=item.mid) for item in parts)
+            found = self._memory[key] = (needs.band, named)
+        return found
+
+    def run(self, split: Split, settings: Settings, context: int, concurrency: int) -> Run:
+        """The same in the words of the memory model."""
+        return Run(
+            engine=settings.engine,
+            tp=split.tp,
+            pp=split.pp,
+            ep=split.ep,
+            context=context,
+            concurrency=concurrency,
+            kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
+            method=settings.speculation.method,
+            k=settings.speculation.tokens,
+            chunk=settings.batch_tokens,
+            eager=settings.eager,
+        )
+
+
+@lru_cache(maxsize=64)
+def outlook_of(checkpoint: Checkpoint) -> Outlook:
+    """The outlook on a checkpoint. A pure function of it, so remembered from one plan to the next."""
+    return Outlook(checkpoint)
+
+
+def usual(context: int, concurrency: int) -> Workload:
+    """The requests that speeds are told for, where a context is too short for them shorter ones."""
+    prompt = min(PROMPT, max(1, context // 2))
+    answer = min(ANSWER, max(1, context - prompt))
+    return Workload(prompt=prompt, generate=answer, concurrency=concurrency, window="burst")
+
+
+def divides_heads(checkpoint: Checkpoint, tp: int) -> bool:
+    """Whether attention can be cut `tp` ways: query heads shared out, KV heads shared out or copied."""
+    groups = [group for group in checkpoint.layers if group.kind is not LayerKind.LINEAR]
+    return all(
+        group.query_heads % tp == 0
+        and (group.kv_heads == 0 or group.kv_heads % tp == 0 or tp % group.kv_heads == 0)
+        for group in groups
+    )
+
+
+@lru_cache(maxsize=32)
+def kv_element_bytes(dtype: str) -> float:
+    """Bytes of one cached element."""
+    if "fp8" in dtype or dtype == "int8":
+        return 1.0
+    return 0.5625 if "fp4" in dtype else 2.0
+
+
+def format_of(checkpoint: Checkpoint) -> str:
+    """The format of a checkpoint's weights as the speed model calls it."""
+    quantization = checkpoint.quantization
+    if quantization is None:
+        return "bf16"
+    if "prismaquant" in checkpoint.id.lower():
+        return "prismaquant"
+    experts = quantization.scheme_of(Part.EXPERTS).format
+    main = quantization.scheme.format
+    if (main, experts) == ("fp8", "mxfp4"):
+        return "fp8+mxfp4"
+    return FORMATS.get(main, "bf16")
+
+
+def release_of(image: str, version: str) -> str:
+    """The engine's release as factors name it: `0.27`, or the name of a patched build."""
+    named = next((stack for stack in STACKS if stack in image.lower()), "")
+    if named:
+        return named
+    found = re.match(r"v?(\d+\.\d+)", version)
+    return found[1] if found else ""

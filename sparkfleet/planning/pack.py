@@ -1,0 +1,105 @@
+"""What lies on every node, and where one more group goes. Pure: a ledger belongs to one run of the planner.
+
+A rank is counted with the middle of its band. It *fits* where even the upper end leaves the host its reserve, and is *tight*
+where the middle still leaves what careful operators get by with; nothing is placed beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from typing import NamedTuple
+
+from sparkfleet.facts.node import NodeFacts
+from sparkfleet.planning.fleet import Fleet, Pool
+from sparkfleet.planning.memory import NodeMemory
+from sparkfleet.planning.plan import Band, NodeLoad, Verdict
+
+
+class Room(NamedTuple):
+    """Bytes for one more rank: with the host's reserve kept, and at most."""
+
+    careful: float
+    at_most: float
+
+    def verdict(self, needs: Band) -> Verdict:
+        """Whether a rank of that size has room here."""
+        if needs.high <= self.careful:
+            return "fits"
+        return "tight" if needs.mid <= self.at_most else "no"
+
+
+class Ledger:
+    """Memory of all nodes of a fleet.
+
+    Args:
+        fleet: the nodes.
+        held: bytes per node that groups will give back that are replaced.
+    """
+
+    def __init__(self, fleet: Fleet, held: Mapping[str, int] | None = None) -> None:
+        self._fleet = fleet
+        self._held = dict(held or {})
+        self._empty = {node.name: self._room(node) for node in fleet.nodes}
+        self._placed: dict[str, list[tuple[str, int]]] = {node.name: [] for node in fleet.nodes}
+        self._sums: dict[str, float] = dict.fromkeys(self._empty, 0.0)
+
+    def _room(self, node: NodeFacts) -> Room:
+        free = min(node.memory.available + self._held.get(node.name, 0), node.memory.total)
+        if node.gpu is None:
+            return Room(free, free)
+        # An assumed node is an idle one; one that was asked says what is in use.
+        used = None if node.name in self._fleet.assumed else float(node.memory.total - free)
+        return Room(*NodeMemory(total=float(node.memory.total), used=used).free)
+
+    def room(self, name: str) -> Room:
+        """What is left on a node."""
+        empty, placed = self._empty[name], self._sums[name]
+        return Room(empty.careful - placed, empty.at_most - placed)
+
+    def best(self, pool: Pool) -> Room:
+        """The room that all nodes of the best site of a pool have."""
+        return min(nlargest(pool.site.ranks, map(self.room, pool.nodes)))
+
+    def place(self, pool: Pool, needs: Band, prefer: Sequence[str] = ()) -> tuple[str, ...] | None:
+        """Nodes for one group: `prefer` where it has room, else those with the least on them; None where none have room.
+
+        Nodes on which it fits come before those on which it is tight.
+        """
+        rooms = [(name, self.room(name)) for name in pool.nodes]
+        for wanted in ("fits", "tight"):
+            able = [(room.careful, name) for name, room in rooms if room.verdict(needs) in ("fits", wanted)]
+            if len(able) < pool.site.ranks:
+                continue
+            names = [name for _, name in able]
+            if len(prefer) == pool.site.ranks and set(prefer) <= set(names):
+                return tuple(prefer)
+            if len(pool.nodes) == pool.site.ranks:
+                return pool.nodes
+            # An empty node first: engines that share one share its bandwidth. Then the fullest that still has room.
+            able.sort(key=lambda item: (len(self._placed[item[1]]), item[0]))
+            return tuple(name for _, name in able[: pool.site.ranks])
+        return None
+
+    def put(self, deployment: str, nodes: Iterable[str], size: float) -> None:
+        """Count a rank of `size` bytes on each of the nodes."""
+        for name in nodes:
+            self._placed[name].append((deployment, round(size)))
+            self._sums[name] += size
+
+    def beside(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Deployments that lie on these nodes already."""
+        return tuple(dict.fromkeys(name for node in nodes for name, _ in self._placed[node]))
+
+    def loads(self) -> tuple[NodeLoad, ...]:
+        """What lies where, node by node."""
+        return tuple(
+            NodeLoad(
+                node=node.name,
+                total=node.memory.total,
+                usable=round(max(0.0, self._empty[node.name].at_most)),
+                placed=tuple(self._placed[node.name]),
+                assumed=node.name in self._fleet.assumed,
+            )
+            for node in self._fleet.nodes
+        )

@@ -1,0 +1,11 @@
+def test_a_rule(sparkfleet):
+    code, out, err = sparkfleet("explain", "tp2-slower-27b")
+    assert (code, err) == (0, "")
+    assert "8.1 tok/s alone" in out
+    assert "field report 001" in out
+
+
+def test_no_such_rule(sparkfleet):
+    code, out, err = sparkfleet("explain", "tp2-slower-27")
+    assert (code, out) == (1, "")
+    assert "tp2-slower-27b" in err

@@ -1,0 +1,48 @@
+import json
+
+import pytest
+
+
+def test_a_known_name(sparkfleet):
+    code, out, err = sparkfleet("inspect", "Qwen/Qwen3.6-27B-FP8")
+    assert (code, err) == (0, "")
+    assert "config alone, weights estimated" in out
+    assert "16 full, 48 linear" in out
+    assert "64.0 KiB per token (bf16)" in out
+    assert "apache-2.0 (open-source)" in out
+
+
+def test_experts_and_license(sparkfleet):
+    out = sparkfleet("inspect", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")[1]
+    assert "512, 22 per token" in out
+    assert "nvidia-open-model-license (other)" in out
+
+
+def test_a_directory(sparkfleet, tmp_path):
+    config = {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128,
+        "vocab_size": 256, "max_position_embeddings": 512, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code, out, _ = sparkfleet("inspect", tmp_path)
+    assert code == 0
+    assert "2 full" in out
+
+
+def test_json(sparkfleet):
+    body = json.loads(sparkfleet("inspect", "openai/gpt-oss-120b", "--json")[1])
+    assert body["version"] == 1
+    assert body["checkpoint"]["experts"] == 128
+
+
+@pytest.mark.parametrize("model", ["nobody/knows", "/does/not/exist", "not an id"])
+def test_what_is_not_there(sparkfleet, model):
+    code, out, err = sparkfleet("inspect", model)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+
+
+def test_a_near_name_is_suggested(sparkfleet):
+    err = sparkfleet("inspect", "openai/gpt-os-120b-x")[2]
+    assert "openai/gpt-oss-120b" in err

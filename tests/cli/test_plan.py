@@ -1,0 +1,158 @@
+import json
+
+import pytest
+
+from sparkfleet.cli.plan import decide
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
+from sparkfleet.spec.load import load_deployment
+
+EXITS = {"pending": 2, "infeasible": 3, "error": 1}
+
+
+def test_a_plan_on_assumed_nodes(sparkfleet, deployments, two_sparks):
+    code, out, err = sparkfleet(
+        "plan", deployments / "qwen235b-tp2.yaml", "-i", two_sparks, "--assume", "dgx-spark"
+    )
+    assert (code, err) == (EXITS["pending"], "")
+    assert "assumed, not asked" in out
+    assert "spark1+spark2 · TP=2 EP=2" in out
+    assert "+ start  qwen3-235b" in out
+
+
+def test_without_assuming_nodes_have_to_be_reached(sparkfleet, deployments, two_sparks):
+    for verb in (("plan",), ("apply", "--yes")):
+        code, out, err = sparkfleet(*verb, deployments / "qwen235b-tp2.yaml", "-i", two_sparks)
+        assert (code, out) == (EXITS["error"], "")
+        assert "reaches only `address: local`" in err
+
+
+def test_infeasible_is_told_and_ends_with_3(sparkfleet, deployments, two_sparks):
+    file = deployments / "nemotron-3-super-open.yaml"
+    code, out, _ = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")
+    assert code == EXITS["infeasible"]
+    assert "infeasible" in out
+    assert "license-nvidia-open-model" in out
+
+
+def test_several_files_are_packed_together(sparkfleet, deployments, two_sparks):
+    files = (deployments / "qwen3.6-27b-fp8-nextn.yaml", deployments / "orpheus-tts.yaml")
+    _, out, _ = sparkfleet("plan", *files, "-i", two_sparks, "--assume", "dgx-spark")
+    assert "spark1: qwen3.6-27b" in out
+    assert "spark2: orpheus-tts 24 GiB" in out
+
+
+def test_json_is_for_programs(sparkfleet, deployments, two_sparks):
+    argv = ("plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks, "--assume", "dgx-spark", "--json")
+    code, out, _ = sparkfleet(*argv)
+    body = json.loads(out)
+    assert code == EXITS["pending"]
+    assert body["version"] == 1
+    assert body["assumed"] == ["spark1", "spark2"]
+    (one,) = body["deployments"]
+    assert one["plan"]["groups"][0]["ladder"][0]["candidate"]["engine"] == "vllm"
+    assert body["refused"] == []
+    assert [node["node"] for node in body["nodes"]] == ["spark1", "spark2"]
+
+
+def test_why_and_all(sparkfleet, deployments, two_sparks):
+    argv = ("plan", deployments / "qwen3.6-27b-fp8-nextn.yaml", "-i", two_sparks, "--assume", "dgx-spark")
+    _, why, _ = sparkfleet(*argv, "--why", "TP=2")
+    assert "tok/s alone against" in why
+    assert "sparkfleet explain" in why
+    _, full, _ = sparkfleet(*argv, "--all")
+    assert "(--all)" not in full
+
+
+def test_a_smaller_spark_is_another_answer(sparkfleet, deployments, two_sparks):
+    argv = ("plan", deployments / "qwen235b-tp2.yaml", "-i", two_sparks, "--assume")
+    assert sparkfleet(*argv, "dgx-spark-128")[0] == EXITS["pending"]
+    code, out, _ = sparkfleet(*argv, "dgx-spark-64")
+    assert code == EXITS["infeasible"]
+    assert "does not fit" in out
+
+
+class TestFactsFromAFile:
+    def test_node_by_node(self, sparkfleet, deployments, two_sparks, tmp_path):
+        file = tmp_path / "facts.yaml"
+        file.write_text("spark1: {memory_total_gb: 64}\nspark2: {memory_available_gb: 110}\n")
+        argv = (
+            "plan",
+            deployments / "qwen3.6-27b-nvfp4-mtp.yaml",
+            "-i",
+            two_sparks,
+            "--json",
+            "--assume",
+            file,
+        )
+        nodes = json.loads(sparkfleet(*argv)[1])["nodes"]
+        assert [node["total"] for node in nodes] == [64_000_000_000, 130_600_000_000]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("spark9: {}", "spark9"),
+            ("spark1: {memory: 1}", "memory"),
+            ("[1, 2]", "mapping"),
+            ("a: [", "YAML"),
+            ("spark1: {memory_total_gb: many}", "memory_total_gb"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, sparkfleet, deployments, two_sparks, tmp_path, text, said):
+        file = tmp_path / "facts.yaml"
+        file.write_text(text)
+        code, _, err = sparkfleet(
+            "plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks, "--assume", file
+        )
+        assert code == EXITS["error"]
+        assert said in err
+
+    def test_neither_a_kind_nor_a_file(self, sparkfleet, deployments, two_sparks):
+        code, _, err = sparkfleet(
+            "plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks, "--assume", "dgx"
+        )
+        assert code == EXITS["error"]
+        assert "dgx-spark-64" in err
+
+
+def test_an_unknown_model_says_what_to_do(sparkfleet, two_sparks, tmp_path):
+    file = tmp_path / "d.yaml"
+    file.write_text("name: x\nmodel: Qwen/Qwen3-30B-A3\n")
+    code, _, err = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")
+    assert code == EXITS["error"]
+    assert "hf download" in err
+
+
+def test_every_example_has_an_answer(sparkfleet, deployments, two_sparks):
+    for file in sorted(deployments.glob("*.yaml")):
+        if file.stem == "tiny-local":
+            continue
+        code, out, err = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")
+        assert code in (EXITS["pending"], EXITS["infeasible"]), file
+        assert out
+        assert not err
+
+
+class TestApplying:
+    """`decide` is what apply asks: only what can be launched comes through."""
+
+    def node(self, **fields):
+        home = {"vllm": EngineHome(python="/venv/bin/python", version="0.32.0+cpu")}
+        base = {
+            "name": "this",
+            "memory": Memory(total=130_600_000_000, available=115_000_000_000),
+            "processors": Processors(count=2, machine="x86_64"),
+            "gpu": None,
+            "engines": home,
+        }
+        return NodeFacts(**{**base, **fields})
+
+    def test_the_embedded_engine(self, deployments):
+        planned = decide(load_deployment(deployments / "tiny-local.yaml"), (self.node(),), None)
+        assert planned.change.verb == "start"
+
+    def test_containers_are_planned_and_not_launched(self, deployments):
+        node = self.node(gpu=Gpu(name="NVIDIA GB10", driver="580.142"), engines={})
+        with pytest.raises(SparkfleetError) as error:
+            decide(load_deployment(deployments / "qwen3-30b-a3b.yaml"), (node,), None)
+        assert "cannot launch" in error.value.what

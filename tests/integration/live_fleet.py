@@ -1,0 +1,121 @@
+"""A real fleet of one node: real Ray, real vLLM on the CPU, the real command line, in a state directory of its own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sparkfleet.control.head import LABEL
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.nodes.runtime import processes
+from sparkfleet.nodes.runtime.environment import FLEET_LABEL
+
+SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
+
+INVENTORY = """
+fleet: test
+head: this
+nodes:
+  this: {address: local}
+gateway: {port: 0}
+"""
+
+TINY = """
+name: tiny
+model: /tmp/w/tinymodel
+context: 512
+concurrency: 16
+"""
+
+
+class Fleet:
+    """One fleet, driven by its command line."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.paths = FleetPaths(directory / "state" / "test")
+        self.key = ""
+        self.endpoint = ""
+        self.write("inventory.yaml", INVENTORY)
+
+    def write(self, name, text):
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+    def popen(self, *args, **kwargs):
+        return subprocess.Popen(
+            [SPARKFLEET, *args],
+            cwd=self.directory,
+            env={**os.environ, "SPARKFLEET_HOME": str(self.directory / "state"), "COLUMNS": "200"},
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **kwargs,
+        )
+
+    def run(self, *args, timeout=300):
+        """Run a verb to its end: (exit code, stdout, stderr)."""
+        with self.popen(*args) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                raise AssertionError(
+                    f"{args} did not end in {timeout} s\n{out}\n{err}\n{self.diagnosis()}"
+                ) from None
+        return process.returncode, out, err
+
+    def ok(self, *args, timeout=300):
+        """Run a verb that must end with 0; its standard output."""
+        code, out, err = self.run(*args, timeout=timeout)
+        assert code == 0, f"{args}: exit {code}\n{out}\n{err}\n{self.diagnosis()}"
+        return out
+
+    def json(self, *args):
+        """The JSON that a reading verb prints."""
+        return json.loads(self.ok(*args, "--json"))
+
+    def apply(self, *files):
+        """Apply, and take the key if this is the first time."""
+        out = self.ok("apply", "--yes", *files)
+        found = re.search(r"sk-sf-\S+", out)
+        if found:
+            self.key = found.group()
+        self.endpoint = re.search(r"Endpoint: (\S+)", out).group(1)
+        return out
+
+    def deployment(self, name="tiny"):
+        """One deployment's status, or None."""
+        return next((d for d in self.json("status")["deployments"] if d["name"] == name), None)
+
+    def until(self, condition, timeout=120, every=0.3):
+        """Wait for something to become true; says what the fleet was doing if it does not."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            value = condition()
+            if value:
+                return value
+            time.sleep(every)
+        raise AssertionError(f"did not happen in {timeout} s\n{self.diagnosis()}")
+
+    def ranks(self):
+        """Live processes of this fleet's ranks."""
+        return processes.labelled({FLEET_LABEL: self.paths.label})
+
+    def everything(self):
+        """Live processes of this fleet: ranks, Ray, and ours in Ray."""
+        return [*self.ranks(), *processes.labelled({LABEL: self.paths.label})]
+
+    def diagnosis(self):
+        """The ends of the logs, for a failure."""
+        return "\n".join(f"--- {log.name}\n{_end(log)}" for log in sorted(self.paths.logs.glob("*.log")))
+
+
+def _end(log, lines=8):
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,331 @@
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkfleet.errors import Infeasible
+from sparkfleet.facts.licenses import License
+from sparkfleet.knowledge.models import known_checkpoint
+from sparkfleet.planning.choose import infeasible, plan_deployment, plan_fleet
+from sparkfleet.planning.outlook import outlook_of
+
+FP8 = "Qwen/Qwen3.6-27B-FP8"
+SMALL = "Qwen/Qwen3-30B-A3B-FP8"
+LARGE = "Qwen/Qwen3-235B-A22B-GPTQ-Int4"
+MODELS = (FP8, SMALL, "openai/gpt-oss-120b", "nvidia/Qwen3.6-27B-NVFP4", LARGE)
+
+
+def choice(plan, at=0):
+    return plan.deployments[0].groups[at].choice
+
+
+class TestEmbedded:
+    """The way of the embedded engine, which must not change by itself: it is what runs everywhere."""
+
+    def test_the_candidate_is_as_ever(self, cpu_node, ask):
+        plan = plan_deployment(ask("builtin:tiny", context=512, concurrency=16), [cpu_node()])
+        (group,) = plan.groups
+        candidate = group.choice.candidate
+        assert candidate.device == "cpu"
+        assert candidate.dtype == "float32"
+        assert candidate.kv_cache_bytes == 64 << 20
+        assert (candidate.shape.tp, candidate.shape.nodes) == (1, ("this",))
+        assert (candidate.runtime, candidate.python) == ("process", "/venv/bin/python")
+        assert (candidate.context, candidate.concurrency) == (512, 16)
+        assert candidate.engine_args == ()
+        assert group.choice.prediction.memory_bytes_per_rank.high == 1.8 * (1 << 30)
+
+    def test_every_node_is_a_rung(self, cpu_node, ask):
+        plan = plan_deployment(ask("builtin:tiny"), [cpu_node("a"), cpu_node("b")])
+        assert [rung.candidate.shape.nodes for rung in plan.groups[0].ladder] == [("a",), ("b",)]
+
+    @pytest.mark.parametrize(
+        ("node", "fields", "reason"),
+        [
+            ({"available": 1 << 30}, {}, "1.0 GiB are available"),
+            ({"engines": {}}, {}, "not installed"),
+            ({}, {"speculation": "ngram"}, "not planned without a GPU"),
+            ({}, {"parallel": {"tp": 2}}, "one rank"),
+            ({}, {"engine": "sglang"}, "no CPU build"),
+            ({}, {"runtime": "container"}, "processes only"),
+            ({}, {"nodes": ["other"]}, "not among the nodes"),
+            ({}, {"model": "org/model"}, "does not fetch"),
+        ],
+    )
+    def test_refused_with_the_reason(self, cpu_node, ask, node, fields, reason):
+        with pytest.raises(Infeasible) as error:
+            plan_deployment(ask(**{"model": "builtin:tiny", **fields}), [cpu_node(**node)])
+        assert reason in error.value.means
+
+    def test_memory_of_its_own_groups_is_given_back(self, cpu_node, ask):
+        spec = ask("builtin:tiny")
+        assert plan_deployment(spec, [cpu_node(available=1 << 30)], {"this": 1 << 30})
+
+    def test_builtin_models_do_not_run_on_a_gpu(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask("builtin:tiny")).refused
+        assert "CPUs only" in refusal.rejected[0].reason
+
+
+class TestWishes:
+    """What the deployment says is obeyed, or refused with the reason."""
+
+    def test_a_pinned_shape(self, sparks, plan, ask):
+        shape = choice(plan(sparks(2), ask(parallel={"tp": 2}))).candidate.shape
+        assert (shape.tp, len(shape.nodes)) == (2, 2)
+
+    def test_a_pinned_shape_that_is_not_there(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask(parallel={"tp": 2})).refused
+        assert "linked nodes" in refusal.rejected[-1].reason
+
+    def test_pinned_nodes(self, sparks, plan, ask):
+        assert choice(plan(sparks(8, switch=True), ask(nodes=["spark5"]))).candidate.shape.nodes == (
+            "spark5",
+        )
+
+    def test_a_pinned_engine_and_method(self, sparks, plan, ask):
+        rung = choice(plan(sparks(1), ask(engine="vllm", speculation={"method": "mtp", "tokens": 2})))
+        assert (rung.candidate.engine, rung.candidate.speculation.tokens) == ("vllm", 2)
+
+    def test_arguments_and_environment_are_kept(self, sparks, plan, ask):
+        spec = ask(engine="vllm", engine_args=["--enforce-eager"], env={"MINE": "1"})
+        candidate = choice(plan(sparks(1), spec)).candidate
+        assert candidate.engine_args[0] == "--enforce-eager"
+        assert ("MINE", "1") in candidate.env
+
+    def test_pinned_context_and_concurrency_are_never_shrunk(self, sparks, plan, ask):
+        found = plan(sparks(1), ask(LARGE, context=32768, concurrency=4))
+        assert not found.deployments
+        rung = choice(plan(sparks(1), ask(SMALL, context=40960, concurrency=7)))
+        assert (rung.candidate.context, rung.candidate.concurrency) == (40960, 7)
+
+    def test_a_context_beyond_the_model(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask(SMALL, context=500_000)).refused
+        assert "is made for 40960 tokens" in refusal.rejected[0].reason
+
+    def test_vision_by_the_weight_map(self, sparks, plan, ask):
+        blind = "rdtand/Qwen3.6-35B-A3B-PrismaQuant-4.75bit-vllm"
+        (refusal,) = plan(sparks(1), ask(blind, needs=["vision"])).refused
+        assert "no vision tower" in refusal.rejected[0].reason
+        assert plan(
+            sparks(1), ask("Intel/Qwen3.6-35B-A3B-int4-mixed-AutoRound", needs=["vision"])
+        ).deployments
+
+    @pytest.mark.parametrize(("license_", "served"), [("apache-2.0", True), ("llama3.3", False), ("", False)])
+    def test_open_licenses_only(self, sparks, ask, license_, served):
+        kind = {"apache-2.0": "open-source", "": "unknown"}.get(license_, "other")
+        checkpoint = known_checkpoint(SMALL).model_copy(update={"license": License(id=license_, kind=kind)})
+        found = plan_fleet([ask(SMALL, license="open")], sparks(1), {SMALL: checkpoint})
+        assert bool(found.deployments) is served
+
+    def test_limits_of_rules_against_pinned_numbers(self, sparks, plan, ask):
+        spec = ask("olka-fi/MiniMax-M2.7-MXFP4", engine="vllm", parallel={"tp": 2}, context=100_000, concurrency=10,
+                   image="ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest")  # fmt: skip
+        (refusal,) = plan(sparks(2), spec).refused
+        assert any(one.rule == "m27-c10-100k-oom" for one in refusal.rejected) or any(
+            one.why == "memory" for one in refusal.rejected
+        )
+
+    def test_an_unknown_checkpoint(self, sparks, ask):
+        (refusal,) = plan_fleet([ask("nobody/knows")], sparks(1)).refused
+        assert "nothing is known" in refusal.rejected[0].reason
+        assert "nobody/knows" in str(infeasible(refusal))
+
+
+class TestRules:
+    def test_what_a_rule_requires_is_in_the_candidate(self, sparks, plan, ask):
+        spec = ask("openai/gpt-oss-120b", engine="trtllm")
+        rung = choice(plan(sparks(1), spec))
+        assert dict(rung.candidate.env)["TRITON_PTXAS_PATH"]
+        assert "trtllm-ptxas-path" in rung.rules
+
+    def test_eager_mode_is_predicted_slower(self, sparks, plan, ask):
+        image = {
+            "engine": "vllm",
+            "image": "vllm/vllm-openai:v0.26.0",
+            "speculation": "none",
+            "parallel": {"tp": 2},
+        }
+        eager = choice(plan(sparks(2), ask("nvidia/Qwen3.6-27B-NVFP4", **image)))
+        assert "--enforce-eager" in eager.candidate.engine_args
+        assert {"cross-node-graph-capture-ima", "tp2-gdn-wrong-output"} & set(eager.rules)
+
+    def test_rejections_carry_rule_and_source(self, sparks, plan, ask):
+        spec = ask("nvidia/Qwen3.6-27B-NVFP4", engine="vllm", image="vllm/vllm-openai:v0.12.0-aarch64")
+        (refusal,) = plan(sparks(1), spec).refused
+        assert "fp4-cutlass-gemm-runner-sm120" in {one.rule for one in refusal.rejected}
+        assert all(one.source for one in refusal.rejected if one.rule)
+
+    def test_the_ladder_ends_with_plain_decoding(self, sparks, plan, ask):
+        for model in MODELS[:4]:
+            ladder = plan(sparks(1), ask(model)).deployments[0].groups[0].ladder
+            assert any(rung.candidate.speculation.method == "none" for rung in ladder), model
+            assert len({str(rung.candidate) for rung in ladder}) == len(ladder)
+            assert {rung.candidate.shape.nodes for rung in ladder} == {("spark1",)}
+
+
+class TestObjectives:
+    def test_throughput_takes_replicas_where_they_yield_more_than_one_wide_group(self, sparks, plan, ask):
+        found = plan(sparks(2), ask(SMALL, objective="throughput", concurrency=64)).deployments[0]
+        assert len(found.groups) == 2
+        assert all(group.choice.candidate.shape.ranks == 1 for group in found.groups)
+        assert {group.choice.candidate.shape.nodes for group in found.groups} == {("spark1",), ("spark2",)}
+
+    def test_context_takes_the_longest_that_fits(self, sparks, plan, ask):
+        rung = choice(plan(sparks(1), ask(FP8, objective="context")))
+        assert rung.candidate.context == 262_144
+
+    def test_interactive_makes_one_group(self, sparks, plan, ask):
+        assert len(plan(sparks(8, switch=True), ask(SMALL)).deployments[0].groups) == 1
+
+    def test_asked_for_replicas(self, sparks, plan, ask):
+        found = plan(sparks(8, switch=True), ask(SMALL, replicas=3)).deployments[0]
+        assert len({group.choice.candidate.shape.nodes for group in found.groups}) == 3
+
+    def test_more_replicas_than_there_is_room(self, sparks, plan, ask):
+        found = plan(sparks(2), ask(LARGE, replicas=2)).deployments[0]
+        assert len(found.groups) == 1
+        assert any("replica 2" in one.what for one in found.rejected)
+
+
+class TestTogether:
+    def test_unlike_deployments_get_nodes_of_their_own(self, sparks, plan, ask):
+        found = plan(sparks(2), ask(FP8, "a"), ask(SMALL, "b"))
+        assert {choice(found).candidate.shape.nodes for _ in "a"} != {
+            found.of("b").groups[0].choice.candidate.shape.nodes
+        }
+
+    def test_the_large_one_is_placed_first(self, sparks, plan, ask):
+        found = plan(sparks(3, switch=True), ask(SMALL, "small"), ask(LARGE, "large", parallel={"tp": 2}))
+        large, small = found.of("large"), found.of("small")
+        assert not set(large.groups[0].choice.candidate.shape.nodes) & set(
+            small.groups[0].choice.candidate.shape.nodes
+        )
+
+    def test_a_pinned_one_keeps_its_node(self, sparks, plan, ask):
+        found = plan(sparks(2), ask("openai/gpt-oss-120b", "big"), ask(SMALL, "here", nodes=["spark1"]))
+        assert found.of("here").groups[0].choice.candidate.shape.nodes == ("spark1",)
+        assert found.of("big").groups[0].choice.candidate.shape.nodes == ("spark2",)
+
+    def test_sharing_a_node_is_told(self, sparks, plan, ask):
+        found = plan(sparks(1), ask(FP8, "a"), ask(SMALL, "b"))
+        notes = [note for one in found.deployments for note in one.groups[0].choice.notes]
+        assert any("shares memory bandwidth with" in note for note in notes)
+
+    def test_what_does_not_fit_beside_the_others_is_refused(self, sparks, plan, ask):
+        specs = [ask("openai/gpt-oss-120b", f"m{n}", context=32768, concurrency=8) for n in range(3)]
+        found = plan(sparks(1), *specs)
+        assert len(found.deployments) == 1
+        assert {refusal.rejected[-1].why for refusal in found.refused} <= {"memory", "engine"}
+
+    def test_custom_workloads_are_counted(self, sparks, plan, ask):
+        tts = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="24 GiB")
+        found = plan(sparks(1), tts, ask(SMALL, "lm"))
+        (load,) = found.nodes
+        assert dict(load.placed)["tts"] == 24 << 30
+        candidate = found.of("tts").groups[0].choice.candidate
+        assert (candidate.engine, candidate.port, candidate.health) == ("custom", 5005, "/health")
+        huge = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="200 GiB")
+        assert "200 GiB are declared" in plan(sparks(1), huge).refused[0].rejected[0].reason
+
+    def test_running_groups_stay_where_they_are(self, sparks, plan, ask):
+        fleet = sparks(4, switch=True)
+        spec = ask(SMALL, "b")
+        first = plan(fleet, spec, ask(FP8, "a", nodes=["spark1"]))
+        again = plan(fleet, spec, running={"b": first.of("b")})
+        assert (
+            again.of("b").groups[0].choice.candidate.shape == first.of("b").groups[0].choice.candidate.shape
+        )
+
+    def test_a_variant_that_does_not_fit_leaves_the_others(self, sparks, ask, plan):
+        spec = ask(None, variants=[{"model": SMALL}, {"model": LARGE}])
+        found = plan(sparks(1), spec)
+        assert [group.variant for group in found.deployments[0].groups] == [0]
+        assert any("235B" in one.what for one in found.deployments[0].rejected)
+
+
+class TestNearest:
+    def test_a_shorter_context(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask("openai/gpt-oss-120b", context=131_072, concurrency=64)).refused
+        assert any(words.startswith("fits at concurrency") for words in refusal.nearest)
+
+    def test_more_nodes_and_fewer_bits(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask("Qwen/Qwen3.5-122B-A10B")).refused
+        assert any("linked nodes" in words for words in refusal.nearest)
+        assert any(words.startswith("fits as NVFP4") for words in refusal.nearest)
+        assert "Nearest: " in infeasible(refusal).do
+
+    def test_not_where_memory_is_not_the_matter(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask(SMALL, context=500_000)).refused
+        assert refusal.nearest == ()
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+asked = st.lists(
+    st.tuples(
+        st.sampled_from(MODELS),
+        st.sampled_from(("interactive", "throughput", "context")),
+        st.sampled_from((None, 4096, 32768)),
+        st.sampled_from((None, 1, 8)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+slow = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def specs_of(asked, ask):
+    return [
+        ask(
+            model,
+            f"m{at}",
+            **{k: v for k, v in (("context", c), ("concurrency", n)) if v},
+            objective=objective,
+        )
+        for at, (model, objective, c, n) in enumerate(asked)
+    ]
+
+
+@slow
+@given(asked=asked, nodes=st.integers(1, 5), total=st.sampled_from((64_000_000_000, 130_600_000_000)))
+def test_a_plan_never_places_more_than_a_node_has(sparks, plan, ask, asked, nodes, total):
+    found = plan(sparks(nodes, total=total, switch=True), *specs_of(asked, ask))
+    for load in found.nodes:
+        assert sum(size for _, size in load.placed) <= load.usable <= load.total
+    counted = sum(len(load.placed) for load in found.nodes)
+    ranks = sum(group.choice.candidate.shape.ranks for one in found.deployments for group in one.groups)
+    assert counted == ranks
+    assert len(found.deployments) + len(found.refused) == len(asked)
+
+
+@slow
+@given(asked=asked, nodes=st.integers(1, 4))
+def test_the_same_input_gives_the_same_plan(sparks, plan, ask, asked, nodes):
+    outlook_of.cache_clear()
+    first = plan(sparks(nodes, switch=True), *specs_of(asked, ask))
+    assert first == plan(sparks(nodes, switch=True), *specs_of(asked, ask))
+
+
+@slow
+@given(
+    model=st.sampled_from(MODELS[:4]),
+    latency=st.floats(10, 600),
+    slower=st.floats(1, 20),
+)
+def test_a_slower_link_never_favours_more_nodes(sparks, plan, ask, model, latency, slower):
+    fast = choice(plan(sparks(2, latency_us=latency), ask(model)))
+    slow_ = choice(plan(sparks(2, latency_us=latency * slower, gb_per_s=22.1 / slower), ask(model)))
+    assert slow_.candidate.shape.ranks <= fast.candidate.shape.ranks
+
+
+@slow
+@given(
+    model=st.sampled_from(MODELS),
+    total=st.integers(40, 140),
+    more=st.integers(0, 60),
+    context=st.sampled_from((4096, 32768)),
+)
+def test_more_memory_never_makes_a_fit_unfit(sparks, plan, ask, model, total, more, context):
+    spec = ask(model, context=context, concurrency=2)
+    small = plan(sparks(2, total=total * 10**9), spec)
+    large = plan(sparks(2, total=(total + more) * 10**9), spec)
+    assert not small.deployments or large.deployments

@@ -1,0 +1,64 @@
+"""The user's own measurements: exact where they were made, fading with distance, never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkfleet.bench.shapes import find_arch
+from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.physics import physics
+from sparkfleet.planning.measured import Point, anchored, distance
+from sparkfleet.planning.plan import Provenance
+from sparkfleet.planning.rates import Model, model_of, rates
+from sparkfleet.planning.speed import Setup
+from sparkfleet.planning.workload import Workload
+
+HERE = Workload(prompt=2048, generate=128)
+
+
+@pytest.fixture
+def model() -> Model:
+    arch = find_arch("Qwen/Qwen3.6-27B-FP8", architectures(), total_b=None, active_b=None, notes="")
+    return model_of(
+        Setup(arch=arch.quantised(physics().formats["fp8"].bits), engine="sglang", format="fp8"), factors()
+    )
+
+
+def test_without_measurements_it_is_the_prediction(model: Model) -> None:
+    assert anchored(model, HERE, ()) == rates(model, HERE)
+
+
+def test_a_measurement_is_repeated_where_it_was_made(model: Model) -> None:
+    point = Point(workload=HERE, when="2026-11-20", decode_tps_per_request=5.0)
+    found = anchored(model, HERE, (point,))
+    assert found.decode_tps_per_request.mid == pytest.approx(5.0)
+    assert found.decode_tps_per_request.provenance is Provenance.MEASURED
+    assert "2026-11-20" in found.decode_tps_per_request.basis
+    assert found.ttft_ms == rates(model, HERE).ttft_ms
+
+
+def test_it_corrects_its_neighbours_less_the_further_they_are(model: Model) -> None:
+    plain = rates(model, HERE).decode_tps_per_request.mid
+    point = Point(workload=HERE, decode_tps_per_request=plain / 2)
+
+    def ratio(concurrency: int) -> float:
+        work = HERE.model_copy(update={"concurrency": concurrency})
+        found = anchored(model, work, (point,)).decode_tps_per_request
+        assert concurrency == 1 or found.provenance is Provenance.CALIBRATED
+        return found.mid / rates(model, work).decode_tps_per_request.mid
+
+    assert ratio(1) == pytest.approx(0.5)
+    assert ratio(1) < ratio(2) < ratio(8) < ratio(64) < 1.0
+
+
+def test_the_nearest_point_counts(model: Model) -> None:
+    far = Point(workload=HERE.model_copy(update={"concurrency": 32}), decode_tps_per_request=0.1)
+    near = Point(workload=HERE, decode_tps_per_request=8.0)
+    assert anchored(model, HERE, (far, near)).decode_tps_per_request.mid == pytest.approx(8.0)
+
+
+def test_distance_is_zero_only_for_the_same() -> None:
+    assert distance(HERE, HERE) == 0
+    assert distance(HERE, HERE.model_copy(update={"content": "code"})) == 1
+    assert distance(HERE, HERE.model_copy(update={"concurrency": 4})) == 2

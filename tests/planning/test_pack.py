@@ -1,0 +1,66 @@
+import pytest
+
+from sparkfleet.planning.pack import Ledger, Room
+from sparkfleet.planning.plan import Band
+
+GIB = 1 << 30
+
+
+def band(mid, spread=0.0):
+    return Band(low=(mid - spread) * GIB, mid=mid * GIB, high=(mid + spread) * GIB)
+
+
+def test_fits_with_its_upper_end_and_is_tight_with_its_middle():
+    room = Room(careful=100 * GIB, at_most=110 * GIB)
+    assert room.verdict(band(90, 10)) == "fits"
+    assert room.verdict(band(95, 10)) == "tight"
+    assert room.verdict(band(110, 10)) == "tight"
+    assert room.verdict(band(110.1, 0)) == "no"
+
+
+def test_an_empty_node_comes_before_one_in_use(sparks):
+    fleet = sparks(3)
+    ledger = Ledger(fleet)
+    (pool,) = fleet.pools(1)
+    ledger.put("first", ("spark2",), 10 * GIB)
+    assert ledger.place(pool, band(20)) == ("spark1",)
+    ledger.put("second", ("spark1",), 20 * GIB)
+    assert ledger.place(pool, band(20)) == ("spark3",)
+
+
+def test_among_equals_the_fullest_that_has_room(sparks):
+    fleet = sparks(2)
+    ledger = Ledger(fleet)
+    (pool,) = fleet.pools(1)
+    ledger.put("a", ("spark1",), 20 * GIB)
+    ledger.put("b", ("spark2",), 50 * GIB)
+    assert ledger.place(pool, band(10)) == ("spark2",)
+    assert ledger.place(pool, band(70)) == ("spark1",)
+    assert ledger.place(pool, band(112)) is None
+    assert ledger.beside(("spark1", "spark2")) == ("a", "b")
+
+
+def test_where_it_runs_is_kept(sparks):
+    fleet = sparks(4, switch=True)
+    ledger = Ledger(fleet)
+    (pool,) = fleet.pools(2)
+    assert ledger.place(pool, band(20), prefer=("spark4", "spark3")) == ("spark4", "spark3")
+    assert len(ledger.place(pool, band(20), prefer=("gone", "spark3"))) == 2
+
+
+def test_what_is_given_back_is_room(sparks):
+    fleet = sparks(1, assumed=False)
+    without, with_ = Ledger(fleet), Ledger(fleet, {"spark1": 10 * GIB})
+    assert with_.room("spark1").careful == pytest.approx(without.room("spark1").careful + 10 * GIB)
+
+
+def test_loads_add_up(sparks):
+    fleet = sparks(2)
+    ledger = Ledger(fleet)
+    ledger.put("a", ("spark1", "spark2"), 30 * GIB)
+    ledger.put("b", ("spark2",), 20 * GIB)
+    one, two = ledger.loads()
+    assert one.placed == (("a", 30 * GIB),)
+    assert two.left == two.usable - 50 * GIB
+    assert two.assumed
+    assert two.usable < two.total
