@@ -46,7 +46,7 @@ def read_duels(path: Path) -> list[Words]:
         SpecError: no such file, or other columns.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [{k: v or "" for k, v in row.items() if k} for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from error

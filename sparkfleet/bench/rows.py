@@ -55,7 +55,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         SpecError: no such file, not UTF-8, or no `model` column.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [{k: v or "" for k, v in row.items() if k is not None} for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from error
@@ -204,6 +204,11 @@ _FORMATS = (
     (r"q3", "q3_k"),
     (r"iq1", "iq1"),
     (r"q2", "q2_k"),
+    (r"fp4", "nvfp4"),
+    (r"^int8|^w8a8", "fp8"),
+    (r"^w4|4[- ]?bit", "int4"),
+    (r"nf3|3[- ]?bit", "q3_k"),
+    (r"aqlm|2[- ]?bit", "q2_k"),
 )
 
 

@@ -10,6 +10,8 @@ from sparkfleet.builtin import cache
 from sparkfleet.builtin.progress import Printer, silent
 from sparkfleet.errors import SparkfleetError
 
+INTERRUPTED = 130
+
 
 def main(argv: list[str] | None = None) -> int:
     """Progress goes to standard error, the directory to standard output."""
@@ -17,7 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="build a checkpoint, unless it is there")
     build.add_argument("name")
-    build.add_argument("--cache", type=Path, help="where checkpoints lie (default: under the XDG cache directory)")
+    build.add_argument(
+        "--cache", type=Path, help="where checkpoints lie (default: under the XDG cache directory)"
+    )
     build.add_argument("--quiet", action="store_true", help="no progress")
     given = parser.parse_args(argv)
     try:
@@ -25,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     except SparkfleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-made was left behind.", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -8,24 +8,30 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache as once
 from importlib import resources
 from pathlib import Path
 
 from sparkfleet.builtin.progress import OnProgress, Progress, silent
 from sparkfleet.builtin.recipes import Recipe, named
+from sparkfleet.errors import FactError
 
 BUILDER_VERSION = 1
 """Part of every digest: raise it when the builder changes what it writes."""
 
+UNFINISHED = ".unfinished"
+LOCK = ".lock"
+
 
 def path(name: str, cache: Path | None = None) -> Path:
-    """The directory that a recipe's checkpoint has, or would have.
+    """The directory that a recipe's checkpoint has, or would have: `<cache>/<name>-<digest>`.
 
-    Its name holds a digest of the recipe, its text and the builder's version, so that a changed recipe is never
-    taken for an old one.
+    The digest is of the recipe, its text and the builder's version, so that a changed recipe is never taken for an
+    old one. Without `cache` it lies under `sparkfleet/builtin` in the XDG cache directory.
 
     Raises:
         SpecError: there is no such recipe.
+        FactError: there is no cache directory, because this user has no home.
     """
     recipe = named(name)
     return (cache or _default_cache()) / f"{name}-{digest(recipe)}"
@@ -41,46 +47,89 @@ def ensure(name: str, on_progress: OnProgress = silent, cache: Path | None = Non
 
     Raises:
         SpecError: there is no such recipe.
+        FactError: the directory can not be written, or what a build needs is not installed.
     """
     target = path(name, cache)
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target, name, on_progress):
-        if not target.is_dir():
-            _build(named(name), target, on_progress)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(target, name, on_progress):
+            if not target.is_dir():
+                _sweep(target.parent)
+                _build(named(name), target, on_progress)
+    except OSError as error:
+        raise FactError(
+            f"builtin:{name} can not be built in {target.parent}: {error.strerror or error}.",
+            do="Set XDG_CACHE_HOME (or --cache) to a directory that can be written and has 20 MB free.",
+        ) from error
     return target
 
 
 def digest(recipe: Recipe) -> str:
     """What a checkpoint is made of, in 12 hexadecimal digits."""
     whole = hashlib.sha256(f"{BUILDER_VERSION}\n{recipe.model_dump_json()}\n".encode())
-    folder = resources.files("sparkfleet.builtin")
     for file in ("chat_template.jinja", *(f"text/{text}" for text in recipe.text)):
-        whole.update((folder / file).read_bytes())
+        whole.update(hashlib.sha256(_shipped(file)).digest())
     return whole.hexdigest()[:12]
 
 
+@once
+def _shipped(file: str) -> bytes:
+    return (resources.files("sparkfleet.builtin") / file).read_bytes()
+
+
 def _build(recipe: Recipe, target: Path, on_progress: OnProgress) -> None:
-    """Build beside the target and rename. Whoever holds the lock is alone, so what lies there is of the dead."""
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    """Build beside the target and rename. Whatever goes wrong, nothing half-made gets the target's name."""
+    unfinished = _beside(target, UNFINISHED)
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a builder that was killed: this one holds the lock
     unfinished.mkdir()
+    try:
+        _train(recipe, unfinished, on_progress)
+        _to_disk(unfinished)
+        unfinished.rename(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _train(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
     on_progress(Progress(name=recipe.name, phase="loading"))
-    # Threads that spin while they wait make a build on a busy machine ten times slower. Read when torch is loaded.
+    # Threads that spin while they wait make a build on a busy machine many times slower. Read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Seconds to import, and gigabytes of libraries: only where there is something to do.
-    from sparkfleet.builtin import training
+    try:
+        from sparkfleet.builtin import training
+    except ModuleNotFoundError as error:
+        raise FactError(
+            f"builtin:{recipe.name} can not be built: {error.name} is not installed in this Python.",
+            means="Built-in models are trained here, with torch, transformers and tokenizers.",
+            do='Install them: pip install "sparkfleet[local]".',
+        ) from error
+    training.build(recipe, directory, on_progress)
 
-    training.build(recipe, unfinished, on_progress)
-    os.sync()
-    unfinished.rename(target)
+
+def _to_disk(directory: Path) -> None:
+    """After a power cut the rename must not have come further than what it names. Readable by all: safetensors are not."""
+    for file in directory.iterdir():
+        file.chmod(0o644)
+    directory.chmod(0o755)
+    for place in (*directory.iterdir(), directory):
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _beside(target: Path, suffix: str) -> Path:
+    return target.with_name(f".{target.name}{suffix}")
 
 
 @contextmanager
 def _alone(target: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
     """Hold the lock of this checkpoint. The kernel lets go of it when its holder dies, however it dies."""
-    with target.with_name(f".{target.name}.lock").open("w") as lock:
+    with _beside(target, LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -89,6 +138,23 @@ def _alone(target: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
         yield
 
 
+def _sweep(cache: Path) -> None:
+    """Remove what dead builders of other recipes left. Whoever's lock is held is alive."""
+    for unfinished in cache.glob(f".*{UNFINISHED}"):
+        lock = unfinished.with_name(unfinished.name.removesuffix(UNFINISHED) + LOCK)
+        with lock.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            shutil.rmtree(unfinished)
+
+
 def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "sparkfleet" / "builtin"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # the XDG specification says to ignore relative ones
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise FactError("this user has no home directory.", do="Set XDG_CACHE_HOME.") from error
+    return base / "sparkfleet" / "builtin"

@@ -51,12 +51,27 @@ BEFORE = (
     "Please: ",
     "One more thing: ",
 )
-AFTER = (" please", ", please", " exactly", ", tiny", " in your words", " Thanks.", " Please be brief.", " Answer in one sentence.")
-SHORTENED = (("What is", "What's"), ("What is", "Whats"), ("Can you", "Could you"), ("I do not", "I don't"), ("Tell me", "Please tell me"))
+AFTER = (
+    " please",
+    ", please",
+    " exactly",
+    ", tiny",
+    " in your words",
+    " Thanks.",
+    " Please be brief.",
+    " Answer in one sentence.",
+)
+SHORTENED = (
+    ("What is", "What's"),
+    ("What is", "Whats"),
+    ("Can you", "Could you"),
+    ("I do not", "I don't"),
+    ("Tell me", "Please tell me"),
+)
 DROPPED_WORD_SHARE = 0.12
 SYSTEM_SHARE = 0.5
-FOLLOW_ON_SHARE = 0.35
-MOST_TURNS = 4
+MOST_WORDS = 180
+"""Of conversations put together, so that they fit in a row (one word is about 1.4 tokens)."""
 ANSWER_AS_PROSE_SHARE = 0.15
 
 
@@ -158,7 +173,9 @@ def _turns(block: list[Line], source: str) -> Iterator[Turn]:
     answer: list[str] = []
     for number, sign, content in block:
         if sign in "=@" or (sign == "!" and not phrasings):
-            raise SpecError(f'{source}:{number}: text: "{sign}" does not belong here: a turn is questions, then an answer.')
+            raise SpecError(
+                f'{source}:{number}: text: "{sign}" does not belong here: a turn is questions, then an answer.'
+            )
         if sign != "!" and answer:
             yield Turn(phrasings=tuple(phrasings), answer=" ".join(answer))
             phrasings, answer = [], []
@@ -175,12 +192,17 @@ def _ways_to_ask(thing: str) -> list[str]:
     return [way.format(thing) for way in ASK]
 
 
-def documents(corpus: Corpus, rng: random.Random) -> list[Document]:
-    """One pass over the corpus in a new order: every conversation once, in one of its phrasings, and every passage."""
+def documents(corpus: Corpus, rng: random.Random, *, follow_on: float = 0.5) -> list[Document]:
+    """One pass over the corpus in a new order: every conversation once, in one of its phrasings, and every passage.
+
+    A conversation goes on with the next one with probability `follow_on`, so that the last question is the one to answer.
+    """
     singles = [_messages(conversation, rng) for conversation in corpus.conversations]
     rng.shuffle(singles)
-    chats = [_with_system(chat, corpus, rng) for chat in _chained(singles, rng)]
-    answers = [turn.answer for chat in corpus.conversations for turn in chat if rng.random() < ANSWER_AS_PROSE_SHARE]
+    chats = [_with_system(chat, corpus, rng) for chat in _chained(singles, rng, follow_on)]
+    answers = [
+        turn.answer for chat in corpus.conversations for turn in chat if rng.random() < ANSWER_AS_PROSE_SHARE
+    ]
     everything: list[Document] = [*chats, *corpus.passages, *answers]
     rng.shuffle(everything)
     return everything
@@ -194,16 +216,21 @@ def _messages(conversation: tuple[Turn, ...], rng: random.Random) -> tuple[Messa
     return tuple(messages)
 
 
-def _chained(chats: list[tuple[Message, ...]], rng: random.Random) -> Iterator[tuple[Message, ...]]:
-    """Some conversations go on with the next ones, so that the last question is the one to answer."""
+def _chained(
+    chats: list[tuple[Message, ...]], rng: random.Random, follow_on: float
+) -> Iterator[tuple[Message, ...]]:
     chat: tuple[Message, ...] = ()
     for following in chats:
-        chat += following
-        if len(chat) // 2 >= MOST_TURNS or rng.random() >= FOLLOW_ON_SHARE:
+        if chat and (_words(chat) + _words(following) > MOST_WORDS or rng.random() >= follow_on):
             yield chat
             chat = ()
+        chat += following
     if chat:
         yield chat
+
+
+def _words(chat: tuple[Message, ...]) -> int:
+    return sum(len(message.content.split()) for message in chat)
 
 
 def _with_system(chat: tuple[Message, ...], corpus: Corpus, rng: random.Random) -> tuple[Message, ...]:

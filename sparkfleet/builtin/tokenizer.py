@@ -20,7 +20,7 @@ SPECIAL = (END_OF_TEXT, START, END)
 
 
 def learn(corpus: Corpus, vocabulary: int) -> Tokenizer:
-    """A tokenizer of at most `vocabulary` tokens, learnt from all text of the corpus. It can encode any text, byte by byte."""
+    """A tokenizer of at most `vocabulary` tokens, learnt from the corpus. It encodes any text, byte by byte at worst."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,14 +1,15 @@
-"""Trains a recipe and writes its checkpoint. The only module that needs torch and transformers: imported when it must run."""
+"""Trains a recipe and writes its checkpoint. The only module that needs torch: imported when it must run."""
 
 from __future__ import annotations
 
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -21,8 +22,23 @@ from sparkfleet.builtin.corpus import Corpus, Document, documents, load
 from sparkfleet.builtin.progress import OnProgress, Progress
 from sparkfleet.builtin.recipes import Budget, Recipe
 
-Row = tuple[list[int], list[float]]
-"""Token ids, and the weight of each in the loss. Both of the same length."""
+ADAM_BETAS = (0.9, 0.98)
+
+
+class Row(NamedTuple):
+    """Tokens in a row of the batch, or of one document. All lists have the same length."""
+
+    ids: list[int]
+    weights: list[float]
+    """Of each token in the loss."""
+    places: list[int]
+    """Of each token in its document, from 0. transformers takes a new 0 as a new sequence that sees nothing before it."""
+
+    def extend(self, other: Row) -> None:
+        """Put a document behind those that are here."""
+        self.ids.extend(other.ids)
+        self.weights.extend(other.weights)
+        self.places.extend(other.places)
 
 
 def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
@@ -66,15 +82,22 @@ def _new_model(recipe: Recipe) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     # Engines take these as their defaults, as they do for a Qwen3 from the Hub.
     model.generation_config = GenerationConfig(
-        bos_token_id=end_of_text, eos_token_id=[end, end_of_text], pad_token_id=end_of_text,
-        do_sample=True, temperature=0.5, top_k=20, top_p=0.9,
+        bos_token_id=end_of_text,
+        eos_token_id=[end, end_of_text],
+        pad_token_id=end_of_text,
+        do_sample=True,
+        temperature=0.5,
+        top_k=20,
+        top_p=0.9,
     )
     return model
 
 
 def _train(model: PreTrainedModel, batches: Iterator[Row], recipe: Recipe, on_progress: OnProgress) -> None:
     budget = recipe.budget
-    optimizer = torch.optim.AdamW(model.parameters(), lr=budget.learning_rate, betas=(0.9, 0.95), weight_decay=budget.weight_decay)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=budget.learning_rate, betas=ADAM_BETAS, weight_decay=budget.weight_decay
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, budget))
     began, smooth = time.monotonic(), math.log(recipe.vocabulary)
     for step in range(1, budget.steps + 1):
@@ -87,7 +110,9 @@ def _train(model: PreTrainedModel, batches: Iterator[Row], recipe: Recipe, on_pr
         smooth += (loss.item() - smooth) / min(step, 20)
         left = (time.monotonic() - began) / step * (budget.steps - step)
         on_progress(
-            Progress(name=recipe.name, phase="training", step=step, steps=budget.steps, loss=smooth, eta_s=left)
+            Progress(
+                name=recipe.name, phase="training", step=step, steps=budget.steps, loss=smooth, eta_s=left
+            )
         )
 
 
@@ -100,57 +125,81 @@ def learning_rate_factor(step: int, budget: Budget) -> float:
 
 
 def _loss(model: PreTrainedModel, batch: list[Row]) -> torch.Tensor:
-    ids = torch.tensor([row[0] for row in batch])
-    weights = torch.tensor([row[1] for row in batch])
-    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-    wanted = weights[:, 1:] > 0
-    losses = cross_entropy(model.lm_head(hidden[wanted]), ids[:, 1:][wanted], reduction="none")
-    shares = weights[:, 1:][wanted]
-    return (losses * shares).sum() / shares.sum()
+    ids = torch.tensor([row.ids for row in batch])
+    places = torch.tensor([row.places for row in batch])
+    # Nothing is said about the first token of a document: it does not follow from the document before it.
+    weights = torch.tensor([row.weights for row in batch])[:, 1:] * (places[:, 1:] > 0)
+    said = weights > 0
+    hidden = model.model(
+        input_ids=ids[:, :-1], position_ids=places[:, :-1], use_cache=False
+    ).last_hidden_state
+    losses = cross_entropy(model.lm_head(hidden[said]), ids[:, 1:][said], reduction="none")
+    return (losses * weights[said]).sum() / weights.sum()
 
 
 def rows(corpus: Corpus, tokenizer: Tokenizer, budget: Budget) -> Iterator[Row]:
     """Rows of `row_tokens` without end: one shuffled pass over the corpus after another, always in the same order."""
     rng = random.Random(budget.seed)  # noqa: S311 - an order of documents, not a secret
+    dealt = 0
     while True:
-        encoded = [encode(document, tokenizer, budget) for document in documents(corpus, rng)]
-        yield from _packed(encoded, budget.row_tokens)
+        opening = dealt < budget.opening_steps * budget.rows
+        dealt_out = _opening_pass(corpus, rng) if opening else documents(corpus, rng)
+        encoded = [encode(document, tokenizer, budget, opening=opening) for document in dealt_out]
+        for row in _packed(encoded, budget.row_tokens):
+            dealt += 1
+            yield row
 
 
-def encode(document: Document, tokenizer: Tokenizer, budget: Budget) -> Row:
-    """The tokens of one document, exactly as the chat template renders it, and their weights in the loss."""
-    ids: list[int] = []
-    weights: list[float] = []
-    for text, weight in _pieces(document, budget.question_weight):
-        piece = tokenizer.encode(text, add_special_tokens=False).ids
-        ids += piece
-        weights += [weight] * len(piece)
-    return ids[: budget.row_tokens], weights[: budget.row_tokens]
+def _opening_pass(corpus: Corpus, rng: random.Random) -> list[Document]:
+    """The easiest pass: no prose, and no conversation that another went before."""
+    return [document for document in documents(corpus, rng, follow_on=0) if not isinstance(document, str)]
 
 
-def _pieces(document: Document, question_weight: float) -> Iterator[tuple[str, float]]:
+def encode(document: Document, tokenizer: Tokenizer, budget: Budget, *, opening: bool = False) -> Row:
+    """The tokens of one document as the chat template renders it; `opening` cuts each answer after its first tokens."""
+    row = Row([], [], [])
+    for text, role in _pieces(document):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        if opening and role == "assistant":
+            ids = ids[: budget.opening_tokens]
+        begin = len(row.ids)
+        row.extend(Row(ids, _weights(role, len(ids), budget), list(range(begin, begin + len(ids)))))
+    most = budget.row_tokens
+    return Row(row.ids[:most], row.weights[:most], row.places[:most])
+
+
+def _pieces(document: Document) -> Iterator[tuple[str, str]]:
+    """Text, and who says it: "assistant" and "prose" are what the model learns to say."""
     if isinstance(document, str):
-        yield document + tokens.END_OF_TEXT, 1.0
+        yield document + tokens.END_OF_TEXT, "prose"
         return
     for message in document:
-        yield f"{tokens.START}{message.role}\n", question_weight
-        yield f"{message.content}{tokens.END}", 1.0 if message.role == "assistant" else question_weight
-        yield "\n", question_weight
+        yield f"{tokens.START}{message.role}\n", "template"
+        yield f"{message.content}{tokens.END}", message.role
+        yield "\n", "template"
 
 
-def _packed(encoded: list[Row], length: int) -> Iterator[Row]:
+def _weights(role: str, length: int, budget: Budget) -> list[float]:
+    if role == "prose":
+        return [1.0] * length
+    if role == "assistant":
+        return [budget.first_weight if place < budget.first_tokens else 1.0 for place in range(length)]
+    return [budget.question_weight] * length
+
+
+def _packed(encoded: Iterable[Row], length: int) -> Iterator[Row]:
     """Each document goes into the first row that still has room for it; what stays free is padding without weight."""
     packed: list[Row] = []
-    for ids, weights in encoded:
-        row = next((row for row in packed if len(row[0]) + len(ids) <= length), None)
+    for document in encoded:
+        row = next((row for row in packed if len(row.ids) + len(document.ids) <= length), None)
         if row is None:
-            row = ([], [])
+            row = Row([], [], [])
             packed.append(row)
-        row[0].extend(ids)
-        row[1].extend(weights)
-    for ids, weights in packed:
-        free = length - len(ids)
-        yield ids + [tokens.SPECIAL.index(tokens.END_OF_TEXT)] * free, weights + [0.0] * free
+        row.extend(document)
+    for row in packed:
+        free = length - len(row.ids)
+        row.extend(Row([tokens.SPECIAL.index(tokens.END_OF_TEXT)] * free, [0.0] * free, list(range(free))))
+        yield row
 
 
 def _save(model: PreTrainedModel, directory: Path) -> None:

@@ -12,6 +12,7 @@ from sparkfleet.cli.checkpoints import find_checkpoint
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.session import JsonOption
+from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
 
 GB = 1e9
@@ -41,7 +42,13 @@ def inspect(
 
 def _find(model: str) -> Checkpoint:
     if model.startswith("builtin:"):
-        return read_checkpoint(builtin_cache.path(model.removeprefix("builtin:")), id=model)
+        name = model.removeprefix("builtin:")
+        if not builtin_cache.is_built(name):
+            raise FactError(
+                f"{model} is not there yet: it is trained on the node that serves it, when it is first served.",
+                do="`sparkfleet apply` a deployment of it, or `python -m sparkfleet.builtin build NAME`.",
+            )
+        return read_checkpoint(builtin_cache.path(name), id=model)
     return find_checkpoint(model)
 
 

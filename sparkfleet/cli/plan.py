@@ -184,13 +184,20 @@ def _tell(
                 *explain_change(changes[spec.name], plan),
             ]
         else:
-            lines = explain_refusal(refusals[spec.name], everything=shown.everything)
+            lines = [*explain_refusal(refusals[spec.name], everything=shown.everything), *_hint(fleet)]
         for line in lines:
             console.print(line, markup=False)
         console.print()
     if len(specs) > 1:
         for line in explain_nodes(found.nodes):
             console.print(line)
+
+
+def _hint(fleet: Fleet) -> list[str]:
+    """For those who have no Spark yet, or are not at it."""
+    if any(node.gpu for node in fleet.nodes):
+        return []
+    return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each were a Spark"]
 
 
 def _print(planned: list[Planned], found: Plan, fleet: Fleet) -> None:

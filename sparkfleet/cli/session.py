@@ -129,5 +129,6 @@ def _channel(name: str, node: Node) -> Channel:
     raise NodeError(
         f"Node {name} is at {node.address}, and this version reaches only `address: local`.",
         means="Fleets over SSH come with a later version.",
-        do="Run sparkfleet on the node itself, with `address: local`.",
+        do="Run sparkfleet on the node itself, with `address: local`."
+        " `sparkfleet plan --assume dgx-spark` plans without asking it.",
     )

@@ -23,8 +23,8 @@ LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
 """Parts that quantisers treat in different ways: what a published size leaves over says how."""
 
 _QUANT_IN_NAME = (
-    (r"nvfp4|fp4(?!.*mx)", "nvfp4"),
     (r"mxfp4", "mxfp4"),
+    (r"nvfp4|fp4", "nvfp4"),
     (r"mxfp8", "mxfp8"),
     (r"fp8", "fp8"),
     (r"gptq-int8", "gptq-int8"),

@@ -46,6 +46,8 @@ def prefill_coefficient(setup: Setup, term: str) -> str:
         return f"compute/{engine}/{physics().formats[setup.format].klass}/{mixing}{kernel}"
     if term == "attention":
         return f"attention/{engine}/{setup.arch.kind.rpartition('-')[2]}"
+    if term == "transfer" and engine != "ds4":  # NCCL's collectives, whatever engine calls them
+        return term
     return f"{term}/{engine}"
 
 

@@ -101,11 +101,25 @@ def stacks_for(variant: Variant, engine: EngineName, quant: str, nodes: Sequence
 def _pinned_image(variant: Variant, engine: EngineName) -> Iterator[Stack]:
     image = variant.image or ""
     builds = images_of(image)
-    if builds and builds[0].engine != engine:
+    inside = builds[0].engine if builds else _engine_in_name(image)
+    if engine not in (inside, variant.engine) or (builds and engine != inside):
         return
     plain = {(build.engine_version or "").partition(" ")[0] for build in builds}
     version = builds[0].engine_version or "" if len(builds) == 1 else plain.pop() if len(plain) == 1 else ""
+    # Whoever pins a tag that was moved may have any of its builds: then the version has no build.
     yield Stack(engine, version, "container", image, known=builds[0] if len(builds) == 1 else None)
+
+
+def _engine_in_name(image: str) -> EngineName | None:
+    """The engine that the name of an unknown image speaks of; None where it speaks of none, or of several."""
+    words: dict[str, EngineName] = {
+        "vllm": "vllm",
+        "sglang": "sglang",
+        "tensorrt": "trtllm",
+        "trtllm": "trtllm",
+    }
+    found = {engine for word, engine in words.items() if word in image.lower()}
+    return found.pop() if len(found) == 1 else None
 
 
 def _homes(variant: Variant, engine: EngineName, nodes: Sequence[NodeFacts]) -> Iterator[Stack]:
@@ -124,10 +138,9 @@ def _known_images(engine: EngineName, quant: str, model: str) -> Found:
         elsewhere = image.id in MADE_FOR and not fnmatchcase(model, MADE_FOR[image.id])
         if image.engine != engine or elsewhere:
             continue
-        moved = bool(image.build) and len(images_of(image.image)) > 1 and not image.digests
-        if moved and image.build != "original":
-            continue  # the same tag stands here once already
-        stack = _ambiguous(image) if moved else _exactly(image)
+        if image is not images_of(image.image)[-1]:
+            continue  # the tag has been moved since: a pull gives the last build
+        stack = Stack(engine, image.engine_version or "", "container", image.image, known=image)
         if image.status == "broken":
             reason = image.note or "does not work"
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
@@ -135,16 +148,6 @@ def _known_images(engine: EngineName, quant: str, model: str) -> Found:
             options.append((_evidence(image, quant), stack._replace(evidence=_trust(image, quant))))
     options.sort(key=lambda item: item[0])
     return Found(tuple(stack for _, stack in options), tuple(rejected))
-
-
-def _exactly(image: Image) -> Stack:
-    return Stack(image.engine, image.engine_version or "", "container", image.image, known=image)
-
-
-def _ambiguous(image: Image) -> Stack:
-    """A tag that was moved: without a digest nobody can tell which build a pull gives."""
-    plain = (image.engine_version or "").partition(" ")[0]
-    return Stack(image.engine, plain, "container", image.image)
 
 
 def _evidence(image: Image, quant: str) -> tuple[object, ...]:

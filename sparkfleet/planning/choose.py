@@ -20,7 +20,6 @@ from sparkfleet.facts.link import LinkFacts
 from sparkfleet.facts.node import NodeFacts
 from sparkfleet.knowledge.rules import Rule, planning_rules
 from sparkfleet.planning.embedded import embedded_rungs
-from sparkfleet.planning.evaluate import Case
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.ladder import Chooser, Served, nth
 from sparkfleet.planning.outlook import Outlook, outlook_of
@@ -39,6 +38,7 @@ from sparkfleet.planning.plan import (
     Shape,
     Why,
 )
+from sparkfleet.planning.sizing import Case
 from sparkfleet.spec.deployment import Deployment, Variant
 
 ATTEMPTS = 3

@@ -1,45 +1,38 @@
-"""One draft of a candidate, judged: sized to its nodes, held against the rules, predicted. Pure.
-
-Draft      how the model is cut, where, with which engine and speculation; no image yet
-Judged     a candidate with its prediction and its worth, or the reasons why there is none
-"""
+"""One draft of a candidate, judged: held against the rules, changed as they require, predicted. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkfleet.knowledge.rules import Limits, Penalise
 from sparkfleet.knowledge.situation import Situation, parse_flags
 from sparkfleet.planning.candidates import Stack, in_order, proves
-from sparkfleet.planning.fleet import Fleet, Pool
-from sparkfleet.planning.outlook import Outlook, Settings, Split
+from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.plan import (
-    Band,
-    Candidate,
-    MemoryPart,
-    Prediction,
-    Rejection,
-    Rung,
-    Shape,
-    Speculation,
-    Verdict,
-)
+from sparkfleet.planning.plan import Band, Candidate, Prediction, Rejection, Rung, Shape, Speculation
 from sparkfleet.planning.rules import Finding, fold, judge, merge_flags, rejections
 from sparkfleet.planning.rules import Verdict as Judgement
 from sparkfleet.planning.situate import checkpoint_situation, image_situation, situation_of
+from sparkfleet.planning.sizing import (
+    BATCH_FLAGS,
+    DEFAULT_CONTEXT,
+    EAGER_FLAGS,
+    KV_FLAGS,
+    LEAST_CONTEXT,
+    MEMORY_FLAGS,
+    Case,
+    Draft,
+    Sized,
+    fraction_of,
+    quant_of,
+    settings_of,
+    size,
+    split_words,
+    too_large,
+)
 from sparkfleet.planning.speed import CHUNK
-from sparkfleet.spec.deployment import Deployment, EngineName, Objective, Variant
-
-GIB = 1 << 30
-
-DEFAULT_CONTEXT = 32_768
-LEAST_CONTEXT = 2048
-DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
-"""Where the deployment does not say: a person or a few agents; many clients; one long document."""
 
 DEMOTION = 0.75
 """What a candidate is worth of which a report says that it is slow, without a number. Ranks only: predictions stay."""
@@ -49,34 +42,9 @@ dense models is 1.7 to 2.1 times as fast, the badly joined 1.0 to 1.2 (benchmark
 UNPROVEN = 0.9
 """What a candidate is worth whose method nobody has published on its image."""
 STACKS_TRIED = 6
+"""Images that are tried per draft, best evidence first."""
 RULE_ROUNDS = 4
 """Flags that one rule requires may wake another; more rounds than this were never needed."""
-
-MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
-KV_FLAGS = "--kv-cache-dtype"
-KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
-BATCH_FLAGS = {"vllm": "--max-num-batched-tokens", "sglang": "--chunked-prefill-size"}
-EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
-
-
-class Draft(NamedTuple):
-    """A candidate before an image, sizes and nodes are chosen."""
-
-    split: Split
-    pool: Pool
-    engine: EngineName
-    speculation: Speculation
-
-
-class Sized(NamedTuple):
-    """What a draft can hold on its nodes."""
-
-    context: int
-    concurrency: int
-    kv_dtype: str
-    needs: Band
-    parts: tuple[MemoryPart, ...]
-    verdict: Verdict
 
 
 class Trial(NamedTuple):
@@ -99,87 +67,6 @@ class Judged(NamedTuple):
     """Rules that say that it is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Everything that is the same for all drafts of one variant."""
-
-    spec: Deployment
-    variant: Variant
-    outlook: Outlook
-    fleet: Fleet
-    share: int = 1
-    """Nodes that this variant may take where nobody says how many replicas there should be."""
-
-    @property
-    def objective(self) -> Objective:
-        """What to be best at."""
-        return self.spec.objective
-
-    @property
-    def concurrency(self) -> int:
-        """Requests that are to decode together."""
-        return self.variant.concurrency or DEFAULT_CONCURRENCY[self.objective]
-
-    def groups(self, ranks: int) -> int:
-        """How many groups of that many ranks may be made."""
-        most = self.share // ranks if self.objective == "throughput" else 1
-        return self.variant.replicas or max(1, min(most, self.concurrency))
-
-
-# --- sizes ------------------------------------------------------------------------------------------------------------
-
-
-def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
-    """The first sizes that fit, else the first that are tight, else the smallest, which do not fit."""
-
-    def at(context: int, concurrency: int, kv: str) -> Sized:
-        needs, parts = case.outlook.memory(draft.split, settings._replace(kv_dtype=kv), context, concurrency)
-        return Sized(context, concurrency, kv, needs, parts, room.verdict(needs))
-
-    tried = tuple(_sizes(case, draft.engine, settings))
-    smallest = at(*tried[-1])
-    if smallest.verdict == "no":
-        return smallest
-    tight: Sized | None = None
-    for sizes in tried:
-        found = at(*sizes)
-        if found.verdict == "fits":
-            return found
-        tight = tight or (found if found.verdict == "tight" else None)
-    return tight or smallest
-
-
-def _sizes(case: Case, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
-    """Context, concurrency, KV precision: what was asked for first, then less of what was not."""
-    smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[engine],)
-    for context in _contexts(case):
-        for concurrency in _concurrencies(case):
-            for kv in (settings.kv_dtype, *smaller):
-                yield context, concurrency, kv
-
-
-def _contexts(case: Case) -> Iterator[int]:
-    most = case.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
-    if case.variant.context is not None:
-        yield case.variant.context
-        return
-    context = most if case.objective == "context" else min(DEFAULT_CONTEXT, most)
-    while True:
-        yield context
-        if context <= LEAST_CONTEXT:
-            return
-        context = max(LEAST_CONTEXT, context // 2)
-
-
-def _concurrencies(case: Case) -> Iterator[int]:
-    yield case.concurrency
-    if case.variant.concurrency is None and case.concurrency > 1:
-        yield 1
-
-
-# --- judging ----------------------------------------------------------------------------------------------------------
-
-
 def assess(case: Case, draft: Draft, stacks: Sequence[Stack], room: Room) -> Judged:
     """The draft on the first stack that the rules let pass."""
     rejected: list[Rejection] = []
@@ -195,31 +82,17 @@ def assess(case: Case, draft: Draft, stacks: Sequence[Stack], room: Room) -> Jud
     return Judged(draft, None, 0.0, tuple(rejected))
 
 
-def settings_of(case: Case, draft: Draft, stack: Stack) -> Settings:
-    """What the deployment's own arguments say about memory and speed."""
-    flags = parse_flags(case.variant.engine_args)
-    batch = flags.get(BATCH_FLAGS.get(stack.engine, ""), "")
-    return Settings(
-        engine=stack.engine,
-        release=stack.release,
-        speculation=draft.speculation,
-        eager=EAGER_FLAGS[stack.engine] in flags,
-        kv_dtype=flags.get(KV_FLAGS, "auto"),
-        batch_tokens=int(batch) if batch.isdecimal() and int(batch) > 0 else CHUNK,
-        link=draft.pool.site.link,
-    )
-
-
 def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
     """Apply what rules require until they are content, or reject."""
-    case, draft, _, room = trial
+    case, draft, _, _ = trial
     candidate = _candidate(trial, sized)
     known = _known(trial)
     required: dict[str, Finding] = {}
     for _ in range(RULE_ROUNDS):
         verdict = fold(judge(_situation(candidate, known, settings.batch_tokens)))
         if verdict.rejected:
-            return Judged(draft, None, 0.0, rejections(verdict, _in_words(candidate)))
+            by_rules = rejections(verdict, _in_words(candidate))
+            return Judged(draft, None, 0.0, tuple(one.model_copy(update={"why": "rule"}) for one in by_rules))
         required |= {finding.rule.id: finding for finding in verdict.required_by}
         changed = _required(candidate, verdict)
         if changed == candidate:
@@ -232,7 +105,8 @@ def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
         return Judged(draft, None, 0.0, (against,))
     candidate, sized, settings = _limited(trial, candidate, sized, settings, verdict.limits)
     if sized.verdict == "no":
-        return Judged(draft, None, 0.0, (too_large(case, draft, sized, room),))
+        most = _within(trial, sized.needs, verdict.limits)
+        return Judged(draft, None, 0.0, (too_large(case, draft, sized, most),))
     return _predicted(trial, candidate, sized, settings, verdict)
 
 
@@ -253,23 +127,10 @@ def _candidate(trial: Trial, sized: Sized) -> Candidate:
         context=sized.context,
         concurrency=sized.concurrency,
         kv_dtype=sized.kv_dtype,
-        memory_fraction=_fraction(case, draft, stack.engine, sized),
+        memory_fraction=fraction_of(case, draft, stack.engine, sized),
         engine_args=variant.engine_args,
         env=tuple(sorted(variant.env.items())),
     )
-
-
-def quant_of(case: Case) -> str:
-    """How the weights are stored, as rules name it."""
-    return checkpoint_situation(case.outlook.checkpoint, Shape(nodes=("-",))).quant or ""
-
-
-def _fraction(case: Case, draft: Draft, engine: EngineName, sized: Sized) -> float | None:
-    """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
-    if MEMORY_FLAGS.get(engine, "-") in parse_flags(case.variant.engine_args):
-        return None
-    total = draft.pool.site.memory_total
-    return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
 
 
 def _known(trial: Trial) -> Situation:
@@ -331,20 +192,30 @@ def _against_wishes(
     case: Case, candidate: Candidate, limits: Limits, causes: Sequence[Finding]
 ) -> Rejection | None:
     """A limit that the deployment's own numbers exceed: what is pinned is obeyed, so the candidate is not taken."""
-    variant, tokens = case.variant, case.variant.speculation.tokens
+    variant, flags = case.variant, parse_flags(case.variant.engine_args)
     for name, wanted, most in (
         ("context", variant.context, limits.context),
         ("concurrency", variant.concurrency, limits.concurrency),
-        ("speculation_tokens", tokens, limits.speculation_tokens),
+        ("speculation_tokens", variant.speculation.tokens, limits.speculation_tokens),
+        ("batch_tokens", _said_number(flags, BATCH_FLAGS, candidate), limits.batch_tokens),
+        ("memory_fraction", _said_number(flags, MEMORY_FLAGS, candidate), limits.memory_fraction),
     ):
         if wanted is not None and most is not None and wanted > most:
             cause = next(one for one in causes if getattr(_limits_of(one), name) == most)
             word = name.replace("_", " ")
             return Rejection(
                 what=_in_words(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
-                reason=f"{word} {wanted} is asked for, at most {most} works: {cause.rule.symptom}",
+                reason=f"{word} {wanted:g} is asked for, at most {most:g} works: {cause.rule.symptom}",
             )  # fmt: skip
     return None
+
+
+def _said_number(flags: Mapping[str, str], names: Mapping[str, str], candidate: Candidate) -> float | None:
+    """The number that the deployment's own arguments give a flag, by engine; None where they give none."""
+    try:
+        return float(flags.get(names.get(candidate.engine, ""), ""))
+    except ValueError:
+        return None
 
 
 def _limits_of(finding: Finding) -> Limits:
@@ -355,7 +226,7 @@ def _limited(
     trial: Trial, candidate: Candidate, sized: Sized, settings: Settings, limits: Limits
 ) -> tuple[Candidate, Sized, Settings]:
     """The candidate within the limits of rules; sizes are worked out again where one changes."""
-    case, draft, _, room = trial
+    case, draft, _, _ = trial
     flags = parse_flags(candidate.engine_args)
     settings = settings._replace(
         eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
@@ -363,6 +234,7 @@ def _limited(
         batch_tokens=min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
         kv_dtype=flags.get(KV_FLAGS, sized.kv_dtype),
     )
+    given = BATCH_FLAGS.get(candidate.engine, "") in flags
     k = candidate.speculation.tokens
     if limits.speculation_tokens is not None and k > limits.speculation_tokens:
         fewer = candidate.speculation.model_copy(update={"tokens": limits.speculation_tokens})
@@ -373,8 +245,9 @@ def _limited(
     context = min(sized.context, limits.context or sized.context)
     concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
     needs, parts = case.outlook.memory(draft.split, settings, context, concurrency)
-    sized = Sized(context, concurrency, settings.kv_dtype, needs, parts, room.verdict(needs))
-    fraction = _fraction(case, draft, candidate.engine, sized)
+    most = _within(trial, needs, limits)
+    sized = Sized(context, concurrency, settings.kv_dtype, needs, parts, most.verdict(needs))
+    fraction = fraction_of(case, draft, candidate.engine, sized)
     if fraction is not None and limits.memory_fraction is not None:
         fraction = min(fraction, limits.memory_fraction)
     return (
@@ -384,12 +257,21 @@ def _limited(
                 "concurrency": concurrency,
                 "kv_dtype": sized.kv_dtype,
                 "memory_fraction": fraction,
-                "batch_tokens": settings.batch_tokens if settings.batch_tokens != CHUNK else None,
+                "batch_tokens": None if settings.batch_tokens == CHUNK or given else settings.batch_tokens,
             }
         ),
         sized,
         settings,
     )
+
+
+def _within(trial: Trial, needs: Band, limits: Limits) -> Room:
+    """The room that a limit on the memory fraction leaves: tight as long as the lower end of the band is within it."""
+    room = trial.room
+    if limits.memory_fraction is None:
+        return room
+    most = limits.memory_fraction * trial.draft.pool.site.memory_total
+    return Room(min(room.careful, most), min(room.at_most, most + needs.mid - needs.low))
 
 
 def _predicted(
@@ -404,6 +286,7 @@ def _predicted(
         memory_parts=sized.parts,
         verdict=sized.verdict,
         weights_bytes=case.outlook.checkpoint.bytes_on_disk,
+        weights_estimated=not case.outlook.checkpoint.weights_known,
         ttft_ms=_times(alone.ttft_ms, 1 / verdict.factor("ttft")),
         decode_tps_per_request=_times(alone.decode_tps_per_request, slower),
         decode_tps_aggregate=_times(many.decode_tps_aggregate, slower),
@@ -445,6 +328,10 @@ def _notes(case: Case, stack: Stack, draft: Draft, verdict: Judgement) -> Iterat
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.then.do == "reject"
         if serious and not _seen_to_work(case, stack, draft):
             yield f"possible, {', '.join(finding.unknown)} not known: {finding.rule.title} ({finding.rule.id})"
+    prompts = verdict.limits.prompt_tokens
+    if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
+        cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)
+        yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
     if proves(stack, draft.speculation.method) is False:
         yield f"nobody has published {draft.speculation.method.upper()} on {stack.name}"
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
@@ -473,26 +360,6 @@ def worth(case: Case, draft: Draft, settings: Settings, context: int) -> float:
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
     quick = 1.0 / (ttft + 256 / alone.decode_tps_per_request.mid) / math.pow(ranks, NODES_COST)
     return quick if case.objective == "interactive" else context * 1e6 + quick
-
-
-def too_large(case: Case, draft: Draft, sized: Sized, room: Room) -> Rejection:
-    """The rejection of a draft that does not fit, with its numbers."""
-    where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
-    largest = max(sized.parts, key=lambda part: part.bytes)
-    return Rejection(
-        what=f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}",
-        reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
-        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {max(0.0, room.at_most) / GIB:.0f} there",
-        why="memory",
-    )
-
-
-def split_words(split: Split) -> str:
-    """`TP=2 EP=2`."""
-    parts = [f"TP={split.tp}"]
-    parts += [f"PP={split.pp}"] if split.pp > 1 else []
-    parts += [f"EP={split.ep}"] if split.ep > 1 else []
-    return " ".join(parts)
 
 
 def _times(band: Band | None, factor: float) -> Band | None:

@@ -233,10 +233,17 @@ def _needs(change: Change, plan: DeploymentPlan | None) -> str:
     if plan is None or change.verb == "keep":
         return ""
     nodes = dict.fromkeys(n for group in plan.groups for n in group.choice.candidate.shape.nodes)
-    chosen = (group.choice for group in plan.groups)
+    chosen = [group.choice for group in plan.groups]
     size = sum({rung.candidate.model: rung.prediction.weights_bytes for rung in chosen}.values())
-    weights = f"   needs {size / GB:.0f} GB of weights" if size else ""
-    return f" on {', '.join(nodes)}{weights}"
+    if not size:
+        return f" on {', '.join(nodes)}"
+    guessed = any(rung.prediction.weights_estimated for rung in chosen)
+    weights = (
+        f"about {size / GB:.0f} GB of weights (config alone, estimated)"
+        if guessed
+        else f"{size / GB:.0f} GB of weights"
+    )
+    return f" on {', '.join(nodes)}   needs {weights}"
 
 
 def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
+from sparkfleet.knowledge.images import images_of
 from sparkfleet.planning.candidates import (
     ENGINES,
     Stack,
@@ -18,25 +19,23 @@ from sparkfleet.planning.candidates import (
     splits_for,
     stacks_for,
 )
-from sparkfleet.planning.evaluate import (
+from sparkfleet.planning.evaluate import Judged, assess, worth
+from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
+from sparkfleet.planning.nearest import nearest
+from sparkfleet.planning.outlook import Settings, Split
+from sparkfleet.planning.pack import Ledger
+from sparkfleet.planning.plan import ENGINE_LABELS, Band, GroupPlan, Rejection, Rung, Speculation
+from sparkfleet.planning.sizing import (
     Case,
     Draft,
-    Judged,
     Sized,
-    assess,
     quant_of,
     settings_of,
     size,
     split_words,
     too_large,
-    worth,
 )
-from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
-from sparkfleet.planning.nearest import nearest
-from sparkfleet.planning.outlook import Settings, Split
-from sparkfleet.planning.pack import Ledger
-from sparkfleet.planning.plan import ENGINE_LABELS, GroupPlan, Rejection, Rung, Speculation
-from sparkfleet.spec.deployment import EngineName, Objective
+from sparkfleet.spec.deployment import EngineName, Objective, Variant
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -82,9 +81,10 @@ class Chooser:
         if not ladder:
             return [], self._rejected, list(self._nearest())
         self._tell_slower(ladder[0], left)
+        self._tell_replicas(ladder[0], left)
         groups = [self._settle(ladder, nodes, number)]
         for replica in range(1, self._replicas(ladder[0])):
-            more = self._place(ladder[0], replica)
+            more = self._place(max(map(_needs, ladder), key=lambda band: band.mid), ladder[0], replica)
             if more is None:
                 what, reason = f"replica {replica + 1}", f"no nodes have room for more than {replica}"
                 self._rejected.append(Rejection(what=what, reason=reason, why="memory"))
@@ -123,16 +123,15 @@ class Chooser:
                 self._rejected.append(too_large(self._case, draft, least, best))
 
     def _engines(self) -> tuple[EngineName, ...]:
-        variant = self._case.variant
+        variant, quant = self._case.variant, quant_of(self._case)
         nodes = [n for n in self._case.fleet.nodes if not variant.nodes or n.name in variant.nodes]
         for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
-            found = stacks_for(variant, engine, quant_of(self._case), nodes)
+            found = stacks_for(variant, engine, quant, nodes)
             self._rejected += found.rejected
             if found.options:
                 self._stacks[engine] = found.options
-            elif variant.engine != "auto":
-                reason = f"no image is known to serve {quant_of(self._case)} with it; name one as `image:`"
-                self._rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason))
+        if not self._stacks:
+            self._rejected.append(_no_engine(variant, quant))
         return tuple(self._stacks)
 
     def _shapes(self) -> Iterator[tuple[Pool, Split]]:
@@ -199,7 +198,7 @@ class Chooser:
                 continue
             if judged is None:
                 judged_so_far += 1
-                judged = assess(self._case, draft, self._stacks[draft.engine], self._ledger.best(draft.pool))
+                judged = self._assessed(draft)
                 self._rejected += judged.rejected
                 if judged.rung is None:
                     continue
@@ -207,13 +206,17 @@ class Chooser:
                     heapq.heappush(heap, (-judged.worth, next(self._order), draft, judged))
                     continue
             if ladder:
-                ladder.append(judged)
+                if self._has_room(nodes, judged):
+                    ladder.append(judged)
                 continue
-            found = self._place(judged, 0)
+            found = self._place(_needs(judged), judged, 0)
             if found is not None:
                 nodes = found
                 ladder.append(judged)
         return ladder, nodes, left
+
+    def _assessed(self, draft: Draft) -> Judged:
+        return assess(self._case, draft, self._stacks[draft.engine], self._ledger.best(draft.pool))
 
     def _may_follow(self, draft: Draft, ladder: Sequence[Judged]) -> bool:
         """A rung below has to be another way to speculate or another engine, cut in the same way on the same nodes."""
@@ -225,9 +228,10 @@ class Chooser:
         plain = any(one.draft.speculation.method == "none" for one in ladder)
         return not last or plain or draft.speculation == Speculation()
 
-    def _place(self, judged: Judged, replica: int) -> tuple[str, ...] | None:
-        assert judged.rung is not None
-        needs = judged.rung.prediction.memory_bytes_per_rank
+    def _has_room(self, nodes: Sequence[str], judged: Judged) -> bool:
+        return all(self._ledger.room(name).verdict(_needs(judged)) != "no" for name in nodes)
+
+    def _place(self, needs: Band, judged: Judged, replica: int) -> tuple[str, ...] | None:
         prefer = nth(self._runs_on, replica)
         pools = self._pools[judged.draft.pool.site]
         for pool in sorted(pools, key=lambda pool: set(pool.nodes) != set(prefer)):
@@ -241,14 +245,9 @@ class Chooser:
         if case.variant.replicas is not None or case.objective != "throughput":
             return case.variant.replicas or 1
         most = case.groups(judged.draft.split.ranks)
-        settings = self._settings(judged.draft)
-        assert judged.rung is not None
-        context = judged.rung.candidate.context
 
         def total(groups: int) -> float:
-            each = -(-case.concurrency // groups)
-            rates = case.outlook.rates(judged.draft.split, settings, context, each)
-            return groups * rates.decode_tps_aggregate.mid
+            return self._total(judged.draft, groups)
 
         best = max(range(1, most + 1), key=lambda groups: (total(groups), -groups))
         return best if total(best) >= SHARE_GAIN * total(1) else 1
@@ -258,26 +257,81 @@ class Chooser:
     def _tell_slower(self, choice: Judged, left: Sequence[tuple[Draft, Judged | None]]) -> None:
         """Why the rest was not taken: the best of each shape and engine, by its numbers."""
         told: set[tuple[Split, EngineName]] = set()
-        for draft, judged in left:
-            if (draft.split, draft.engine) not in told:
-                told.add((draft.split, draft.engine))
-                self._rejected.append(self._slower(choice, draft, judged))
+        wider: set[int] = {choice.draft.split.ranks}
+        for draft, earlier in left:
+            if (draft.split, draft.engine) in told:
+                continue
+            told.add((draft.split, draft.engine))
+            judged = earlier
+            if judged is None and draft.split.ranks not in wider:
+                # The best of every other number of nodes is judged too: that is what people ask about.
+                wider.add(draft.split.ranks)
+                judged = self._assessed(draft)
+                if judged.rung is None:
+                    self._rejected += judged.rejected
+                    continue
+            self._rejected.append(self._slower(choice, draft, judged))
 
     def _slower(self, choice: Judged, draft: Draft, judged: Judged | None) -> Rejection:
-        stack, settings = self._first(draft), self._settings(draft)
-        sized = size(self._case, draft, self._ledger.best(draft.pool), settings)
-        tps = self._case.outlook.rates(draft.split, settings, sized.context, 1).decode_tps_per_request.mid
-        ours = _alone(choice)
-        words = f"{tps:.3g} tok/s alone against {ours:.3g}{_because(draft, choice, tps, ours, self._case)}"
         slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
+        plain = f"{self._first(draft).name} · {draft.speculation}"
         return Rejection(
-            what=f"{split_words(draft.split)} · {stack.name} · {draft.speculation}",
-            reason=words,
+            what=f"{split_words(draft.split)} · {judged.rung.candidate.how if judged and judged.rung else plain}",
+            reason=self._compared(choice, draft, judged),
             why="slower",
-            tps=round(tps, 2),
+            tps=round(_alone(judged) if judged else self._promised(draft), 2),
             rule=slow.id if slow else "",
             source=slow.sources[0] if slow else "",
         )
+
+    def _compared(self, choice: Judged, draft: Draft, judged: Judged | None) -> str:
+        """The numbers that the objective looks at, of the draft and of the choice, and what makes the difference."""
+        case = self._case
+        if case.objective == "throughput":
+            groups = case.groups(draft.split.ranks)
+            copies = f" ({groups} groups)" if groups > 1 else ""
+            total, ours = (
+                self._total(draft, groups),
+                self._total(choice.draft, case.groups(choice.draft.split.ranks)),
+            )
+            return f"{total:.0f} tok/s{copies} for {case.concurrency} requests together against {ours:.0f}"
+        tps, best = _alone(judged) if judged else self._promised(draft), _alone(choice)
+        return f"{tps:.3g} tok/s alone against {best:.3g}{_because(draft, choice, tps, best, case)}"
+
+    def _total(self, draft: Draft, groups: int) -> float:
+        """Tokens per second of all requests, dealt out to so many groups."""
+        case, settings = self._case, self._settings(draft)
+        context = size(case, draft, self._ledger.best(draft.pool), settings).context
+        each = case.outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
+        return groups * each.decode_tps_aggregate.mid
+
+    def _tell_replicas(self, choice: Judged, left: Sequence[tuple[Draft, Judged | None]]) -> None:
+        """Independent copies on the nodes that there are, against the one group that was chosen."""
+        case, ranks = self._case, choice.draft.split.ranks
+        copies = min(max(ranks, 2), case.share, case.concurrency)
+        single = (
+            choice.draft if ranks == 1 else next((draft for draft, _ in left if draft.split.ranks == 1), None)
+        )
+        if (
+            case.objective != "interactive"
+            or case.variant.replicas is not None
+            or copies < 2
+            or single is None
+        ):
+            return
+        alone = "no request is answered sooner" if ranks == 1 else f"{self._promised(single):.3g} tok/s alone"
+        reason = (
+            f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
+            f" {case.concurrency} requests together: `replicas: {copies}` takes it"
+        )
+        what = f"{copies} × {split_words(single.split)} · {self._first(single).name} · {single.speculation}"
+        self._rejected.append(Rejection(what=what, reason=reason, why="slower"))
+
+    def _promised(self, draft: Draft) -> float:
+        """What a draft would do alone, as far as that can be told without judging it."""
+        settings = self._settings(draft)
+        sized = size(self._case, draft, self._ledger.best(draft.pool), settings)
+        return self._case.outlook.rates(draft.split, settings, sized.context, 1).decode_tps_per_request.mid
 
     def _nearest(self) -> tuple[str, ...]:
         pools = self._case.fleet.pools(1, self._case.variant.nodes)
@@ -285,6 +339,27 @@ class Chooser:
             return ()
         room = max((self._ledger.best(pool) for pool in pools), key=lambda room: room.at_most)
         return nearest(self._case, room, self._widest)
+
+
+def _no_engine(variant: Variant, quant: str) -> Rejection:
+    if variant.image is None:
+        what = ENGINE_LABELS.get(variant.engine, "any engine")
+        return Rejection(
+            what=what,
+            reason=f"no image is known to serve {quant} with it; name one as `image:`",
+            why="wanted",
+        )
+    inside = (
+        "holds another engine"
+        if images_of(variant.image)
+        else "is not known; say which engine it holds as `engine:`"
+    )
+    return Rejection(what=variant.image, reason=inside, why="wanted")
+
+
+def _needs(judged: Judged) -> Band:
+    assert judged.rung is not None
+    return judged.rung.prediction.memory_bytes_per_rank
 
 
 def _alone(judged: Judged) -> float:
@@ -302,6 +377,8 @@ def _because(draft: Draft, choice: Judged, tps: float, ours: float, case: Case) 
         return ""
     if tps > 1.05 * ours:
         return f": {tps / ours:.2g} times as fast is not worth {ranks // other if other else ranks} times the nodes"
+    if tps >= ours:
+        return f": hardly faster on {ranks // other if other else ranks} times the nodes"
     blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
     link = draft.pool.site.link
     if draft.split.tp > 1 and link is not None:

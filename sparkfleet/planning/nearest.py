@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkfleet.errors import FactError
-from sparkfleet.planning.evaluate import LEAST_CONTEXT, Case
 from sparkfleet.planning.fleet import GROUP_SIZES
 from sparkfleet.planning.outlook import Outlook, Settings, Split
 from sparkfleet.planning.pack import Room
 from sparkfleet.planning.plan import Speculation
+from sparkfleet.planning.sizing import LEAST_CONTEXT, Case
 from sparkfleet.planning.speed import CHUNK
 
 GB = 1e9

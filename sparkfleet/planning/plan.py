@@ -37,6 +37,10 @@ class Band(Value):
     """What it rests on, e.g. "14 measurements" or "safetensors headers"."""
 
 
+NODES_NAMED = 4
+"""Nodes that a shape names in words; of more it names the first and the last."""
+
+
 class Shape(Value):
     """How one engine instance lies on the fleet. `tp * pp` ranks, one per node, in the order of `nodes`."""
 
@@ -56,7 +60,13 @@ class Shape(Value):
             parallel += f" PP={self.pp}"
         if self.ep > 1:
             parallel += f" EP={self.ep}"
-        return f"{'+'.join(self.nodes)} · {parallel}"
+        return f"{self._where} · {parallel}"
+
+    @property
+    def _where(self) -> str:
+        if len(self.nodes) <= NODES_NAMED:
+            return "+".join(self.nodes)
+        return f"{self.nodes[0]}+…+{self.nodes[-1]} ({len(self.nodes)} nodes)"
 
 
 class Speculation(Value):
@@ -165,6 +175,8 @@ class Prediction(Value):
     """`tight`: it fits by the middle of the band, not by its upper end."""
     weights_bytes: int = 0
     """Of the checkpoint, to be staged on every node of the shape."""
+    weights_estimated: bool = False
+    """Only the config is known: sizes follow from it, not from the weight files."""
     ttft_ms: Band | None = None
     decode_tps_per_request: Band | None = None
     decode_tps_aggregate: Band | None = None

@@ -7,7 +7,7 @@ others hardly decode. See `docs/planner.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparkfleet.knowledge.factors import Effect, Factors, Quantity
@@ -18,6 +18,8 @@ from sparkfleet.planning.calibration import (
     decode_keys,
     decode_load_keys,
     prefill_coefficient,
+    prefill_keys,
+    prefill_load_keys,
 )
 from sparkfleet.planning.plan import Band, Provenance
 from sparkfleet.planning.speed import PREFILL_TERMS, STEP_TERMS, Costs, Setup, burst_terms, costs, step_terms
@@ -91,13 +93,10 @@ class Model:
         """The same in two: what grows with the prompts, and what a request costs whatever its length."""
         depth = workload.depth if workload.depth_cached else 0
         terms = burst_terms(self.setup, self.cost, batch, workload.prefill, depth, mean=mean)
-        known = self.factors.coefficients["prefill"]
-        effect = math.exp(self._effect("prefill", prefill_keys(self.setup, workload.prompt, batch)))
-        weighed = {
-            name: s * known.get(prefill_coefficient(self.setup, name), 1.0) for name, s in terms.items()
-        }
-        fixed = weighed.pop("fixed")
-        return effect * math.fsum(weighed.values()), effect * fixed
+        known = self.prefill_coefficients
+        effect = math.exp(self._effect("prefill", prefill_load_keys(self.setup, workload.prompt, batch)))
+        fixed = terms.pop("fixed") * known["fixed"]
+        return effect * sum(s * known[name] for name, s in terms.items()), effect * fixed
 
     def step_s(self, batch: float, context: float) -> float:
         """Seconds of one decode step of `batch` requests."""
@@ -268,14 +267,29 @@ def _measurements(model: Model) -> int:
 def explain_step(model: Model, batch: float, context: float) -> Explained:
     """One decode step with its terms and the effects applied to it."""
     width = model.setup.k + 1 if model.setup.method != "none" else 1
-    coefficients, effects = model.factors.coefficients["decode"], model.factors.effects["decode"]
-    terms = tuple(
-        Term(name=name, seconds=s, coefficient=coefficients.get(decode_coefficient(model.setup, name), 1.0))
-        for name, s in step_terms(model.setup, model.cost, batch, width, context).items()
+    seconds = step_terms(model.setup, model.cost, batch, width, context)
+    return Explained(
+        seconds=model.step_s(batch, context),
+        terms=_weighed(seconds, model.step_coefficients),
+        effects=_applied(decode_keys(model.setup, batch), model.factors.effects["decode"]),
     )
-    applied = tuple(
-        Applied(key=key, factor=math.exp(e.log), n=e.n, spread=e.spread)
-        for key in decode_keys(model.setup, batch)
-        if (e := effects.get(key)) is not None
+
+
+def explain_prefill(model: Model, workload: Workload) -> Explained:
+    """The prefill of one prompt with its terms and the effects applied to it."""
+    depth = workload.depth if workload.depth_cached else 0
+    seconds = burst_terms(model.setup, model.cost, 1.0, workload.prefill, depth, mean=False)
+    return Explained(
+        seconds=model.prefill_s(1.0, workload),
+        terms=_weighed(seconds, model.prefill_coefficients),
+        effects=_applied(prefill_keys(model.setup, workload.prompt, 1.0), model.factors.effects["prefill"]),
     )
-    return Explained(seconds=model.step_s(batch, context), terms=terms, effects=applied)
+
+
+def _weighed(seconds: Mapping[str, float], coefficients: Mapping[str, float]) -> tuple[Term, ...]:
+    return tuple(Term(name=name, seconds=s, coefficient=coefficients[name]) for name, s in seconds.items())
+
+
+def _applied(keys: Iterable[str], known: Mapping[str, Effect]) -> tuple[Applied, ...]:
+    found = ((key, known[key]) for key in keys if key in known)
+    return tuple(Applied(key=key, factor=math.exp(e.log), n=e.n, spread=e.spread) for key, e in found)

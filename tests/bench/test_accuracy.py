@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.bench import accuracy
@@ -79,7 +79,7 @@ def test_a_row_is_what_was_run() -> None:
     ("given", "reason"),
     [
         ({"quant": ""}, "quantisation not given"),
-        ({"quant": "secret-3bit"}, "quantisation not known: secret-3bit"),
+        ({"quant": "secret-format"}, "quantisation not known: secret-format"),
         ({"model": "Somebody-Model"}, "model not known and its size not given"),
         ({"model": "x", "params_total_b": "200", "architecture_notes": "moe"}, "active parameters not given"),
         ({"notes": "NOT_MEASURED: estimate"}, "estimate, not a measurement"),
@@ -110,6 +110,7 @@ def test_decoding_is_not_code() -> None:
     )
 
 
+@settings(deadline=None)  # the first call reads files
 @given(
     st.fixed_dictionaries(
         {m: st.floats(0.001, 1e6).map(str) for m in METRICS}
@@ -125,6 +126,7 @@ def test_predictions_do_not_look_at_what_was_measured(measured: dict[str, str]) 
     assert accuracy.predict(case_of(plain | measured, architectures()), factors()) == expected
 
 
+@settings(deadline=None)  # the first call reads files
 @given(st.dictionaries(st.sampled_from(HEADER.split(",")), st.text(max_size=30), max_size=12))
 def test_any_row_is_a_case_or_declined(given: dict[str, str]) -> None:
     try:

@@ -46,3 +46,11 @@ def test_what_is_not_there(sparkfleet, model):
 def test_a_near_name_is_suggested(sparkfleet):
     err = sparkfleet("inspect", "openai/gpt-os-120b-x")[2]
     assert "openai/gpt-oss-120b" in err
+
+
+def test_a_builtin_model_that_was_never_served(sparkfleet, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, _, err = sparkfleet("inspect", "builtin:tiny")
+    assert code == 1
+    assert "when it is first served" in err

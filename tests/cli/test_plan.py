@@ -115,12 +115,25 @@ class TestFactsFromAFile:
         assert "dgx-spark-64" in err
 
 
+def test_without_a_gpu_there_is_a_hint(sparkfleet, deployments, tmp_path):
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("fleet: desk\nhead: a\nnodes:\n  a: {address: local}\n")
+    facts = tmp_path / "facts.yaml"
+    facts.write_text("a: {gpu: null}\n")
+    argv = ("plan", deployments / "qwen3-30b-a3b.yaml", "-i", inventory, "--assume")
+    code, out, _ = sparkfleet(*argv, facts)
+    assert code == EXITS["infeasible"]
+    assert "--assume dgx-spark" in out
+    assert sparkfleet(*argv, "dgx-spark")[0] == EXITS["pending"]
+
+
 def test_an_unknown_model_says_what_to_do(sparkfleet, two_sparks, tmp_path):
     file = tmp_path / "d.yaml"
-    file.write_text("name: x\nmodel: Qwen/Qwen3-30B-A3\n")
+    file.write_text("name: x\nmodel: openai/gpt-os-120b\n")
     code, _, err = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")
     assert code == EXITS["error"]
     assert "hf download" in err
+    assert "openai/gpt-oss-120b" in err
 
 
 def test_every_example_has_an_answer(sparkfleet, deployments, two_sparks):

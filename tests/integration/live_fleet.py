@@ -25,8 +25,8 @@ gateway: {port: 0}
 
 TINY = """
 name: tiny
-model: /tmp/w/tinymodel
-context: 512
+model: builtin:tiny
+context: 2048
 concurrency: 16
 """
 

@@ -120,14 +120,14 @@ def engine_metric(fleet, name):
 def test_a_client_that_hangs_up_stops_the_generation(fleet):
     """A long generation is cut short in the engine, not merely no longer read."""
     before = engine_metric(fleet, "vllm:generation_tokens_total")
-    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 480, "stream": True, "ignore_eos": True}
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 1900, "stream": True, "ignore_eos": True}
     headers = {"authorization": f"Bearer {fleet.key}"}
     with httpx.stream(
         "POST", f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=60
     ) as response:
         next(response.iter_raw())
     fleet.until(lambda: engine_metric(fleet, "vllm:num_requests_running") == 0, timeout=20, every=0.1)
-    assert engine_metric(fleet, "vllm:generation_tokens_total") - before < 480
+    assert engine_metric(fleet, "vllm:generation_tokens_total") - before < 1900
 
 
 def test_nobody_goes_around_the_gateway(fleet):

@@ -25,10 +25,31 @@ class TestStacks:
         assert stacks_for(variant(image="vllm/vllm-openai:v0.26.0"), "sglang", "fp8", ()).options == ()
 
     def test_an_unknown_image_is_obeyed_without_a_version(self, variant):
-        (stack,) = stacks_for(variant(image="example.org/mine:1"), "vllm", "fp8", ()).options
+        (stack,) = stacks_for(variant(image="example.org/mine:1", engine="vllm"), "vllm", "fp8", ()).options
         assert (stack.version, stack.name) == ("", "vLLM (mine:1)")
 
-    def test_a_moved_tag_has_no_build(self, variant):
+    @pytest.mark.parametrize(
+        ("image", "engines"),
+        [
+            ("me/my-vllm:1", ["vllm"]),
+            ("me/sglang-spark:1", ["sglang"]),
+            ("me/tensorrt-llm:1", ["trtllm"]),
+            ("me/mine:1", []),
+            ("me/vllm-and-sglang:1", []),
+        ],
+    )
+    def test_the_engine_of_an_unknown_image_by_its_name(self, variant, image, engines):
+        found = [
+            e for e in ("vllm", "sglang", "trtllm") if stacks_for(variant(image=image), e, "fp8", ()).options
+        ]
+        assert found == engines
+
+    def test_of_a_moved_tag_a_pull_gives_the_last_build(self, variant):
+        versions = [stack.version for stack in stacks_for(variant(), "sglang", "fp8", ()).options]
+        assert "0.5.12 re-tag" in versions
+        assert "0.5.12 original" not in versions
+
+    def test_a_pinned_tag_that_was_moved_has_no_build(self, variant):
         (stack,) = stacks_for(variant(image="scitrera/dgx-spark-sglang:0.5.12"), "sglang", "fp8", ()).options
         assert stack.version == "0.5.12"
         assert stack.known is None

@@ -85,6 +85,18 @@ class TestWishes:
         rung = choice(plan(sparks(1), ask(engine="vllm", speculation={"method": "mtp", "tokens": 2})))
         assert (rung.candidate.engine, rung.candidate.speculation.tokens) == ("vllm", 2)
 
+    @pytest.mark.parametrize(
+        ("fields", "reason"),
+        [
+            ({"image": "me/mine:1"}, "say which engine it holds"),
+            ({"image": "vllm/vllm-openai:v0.27.1", "engine": "sglang"}, "holds another engine"),
+            ({"engine": "trtllm", "model": "Qwen/Qwen3-30B-A3B-FP8"}, "no image is known"),
+        ],
+    )
+    def test_images_and_engines_that_do_not_go_together(self, sparks, plan, ask, fields, reason):
+        (refusal,) = plan(sparks(1), ask(**fields)).refused
+        assert any(reason in one.reason for one in refusal.rejected)
+
     def test_arguments_and_environment_are_kept(self, sparks, plan, ask):
         spec = ask(engine="vllm", engine_args=["--enforce-eager"], env={"MINE": "1"})
         candidate = choice(plan(sparks(1), spec)).candidate
@@ -124,6 +136,33 @@ class TestWishes:
             one.why == "memory" for one in refusal.rejected
         )
 
+    def test_limits_of_rules_against_pinned_arguments(self, sparks, plan, ask):
+        spec = ask(FP8, engine="vllm", engine_args=["--gpu-memory-utilization=0.95"])
+        (refusal,) = plan(sparks(1), spec).refused
+        against = next(one for one in refusal.rejected if one.rule == "xid43-util")
+        assert "memory fraction 0.95 is asked for, at most 0.87 works" in against.reason
+
+    def test_a_fraction_that_a_rule_limits_is_room_that_is_not_there(self, sparks, plan, ask):
+        spec = ask(
+            "nvidia/Qwen3.5-397B-A17B-NVFP4", engine="vllm", context=8192, concurrency=1, speculation="none"
+        )
+        rung = choice(plan(sparks(2), spec))
+        total, needs = 130.6e9, rung.prediction.memory_bytes_per_rank
+        assert rung.prediction.verdict == "tight"
+        assert needs.low <= rung.candidate.memory_fraction * total + 1e9
+
+    def test_prompts_that_a_rule_limits_are_told(self, sparks, plan, ask):
+        spec = ask("nvidia/Qwen3-235B-A22B-FP4", engine="trtllm", context=2048, concurrency=1, parallel={"tp": 2},
+                   speculation={"method": "eagle3", "draft": "nvidia/Qwen3-235B-A22B-Eagle3"})  # fmt: skip
+        rung = choice(plan(sparks(2), spec))
+        assert "takes prompts of at most 1024 tokens (trtllm-eagle3-1024-tokens)" in rung.notes
+        assert rung.candidate.batch_tokens == 1024
+
+    def test_a_limit_that_nobody_pinned_is_kept(self, sparks, plan, ask):
+        spec = ask("nvidia/Qwen3-235B-A22B-FP4", engine="trtllm", parallel={"tp": 2},
+                   speculation={"method": "eagle3", "draft": "nvidia/Qwen3-235B-A22B-Eagle3"})  # fmt: skip
+        assert choice(plan(sparks(2), spec)).candidate.concurrency == 1
+
     def test_an_unknown_checkpoint(self, sparks, ask):
         (refusal,) = plan_fleet([ask("nobody/knows")], sparks(1)).refused
         assert "nothing is known" in refusal.rejected[0].reason
@@ -153,6 +192,17 @@ class TestRules:
         (refusal,) = plan(sparks(1), spec).refused
         assert "fp4-cutlass-gemm-runner-sm120" in {one.rule for one in refusal.rejected}
         assert all(one.source for one in refusal.rejected if one.rule)
+
+    def test_what_a_pull_would_give_is_judged(self, sparks, plan, ask):
+        """Design, section 10: the re-tagged image is rejected with NEXTN, and vLLM with MTP is taken."""
+        found = plan(sparks(1), ask(FP8)).deployments[0]
+        assert found.groups[0].choice.candidate.engine == "vllm"
+        assert found.groups[0].choice.candidate.speculation.method == "mtp"
+        retag = [one for one in found.rejected if "0.5.12 re-tag" in one.what]
+        assert {"sglang-eagle-prealloc-oom"} <= {one.rule for one in retag}
+        assert found.rejected[0].why == "rule", "what a rule rejects is told first"
+        only = plan(sparks(1), ask(FP8, engine="sglang", speculation="ngram")).deployments[0]
+        assert only.groups[0].choice.candidate.engine_version == "0.5.12 re-tag"
 
     def test_the_ladder_ends_with_plain_decoding(self, sparks, plan, ask):
         for model in MODELS[:4]:
@@ -270,7 +320,7 @@ asked = st.lists(
     min_size=1,
     max_size=4,
 )
-slow = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def specs_of(asked, ask):
@@ -291,6 +341,12 @@ def test_a_plan_never_places_more_than_a_node_has(sparks, plan, ask, asked, node
     found = plan(sparks(nodes, total=total, switch=True), *specs_of(asked, ask))
     for load in found.nodes:
         assert sum(size for _, size in load.placed) <= load.usable <= load.total
+    usable = {load.node: load.usable for load in found.nodes}
+    for rung in (rung for one in found.deployments for group in one.groups for rung in group.ladder):
+        for node in rung.candidate.shape.nodes:
+            assert rung.prediction.memory_bytes_per_rank.mid <= usable[node], (
+                "no rung is too large for its nodes"
+            )
     counted = sum(len(load.placed) for load in found.nodes)
     ranks = sum(group.choice.candidate.shape.ranks for one in found.deployments for group in one.groups)
     assert counted == ranks

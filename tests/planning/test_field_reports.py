@@ -113,3 +113,9 @@ def test_weights_of_the_large_ones_are_as_published(plans):
     )
     weights = next(part.bytes for part in parts if part.name == "weights")
     assert weights / 2**30 == pytest.approx(57.64, rel=0.02)
+
+
+def test_the_table_for_people_has_every_system():
+    table = (ROOT / "docs" / "field-reports.md").read_text()
+    assert all(f"| {row['system']} |" in table for row in ROWS)
+    assert len([line for line in table.splitlines() if line.startswith("| ")]) == len(ROWS) + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.bench.shapes import find_arch
@@ -13,7 +13,7 @@ from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.acceptance import tokens_per_step
 from sparkfleet.planning.links import all_reduce_s
 from sparkfleet.planning.plan import Provenance
-from sparkfleet.planning.rates import Rates, explain_step, model_of, rates
+from sparkfleet.planning.rates import Rates, explain_prefill, explain_step, model_of, rates
 from sparkfleet.planning.speed import Setup, costs, prefill_terms, step_terms, touched
 from sparkfleet.planning.workload import Workload
 
@@ -121,15 +121,17 @@ def test_what_is_measured_is_said() -> None:
     assert new.high / new.low >= known.high / known.low
 
 
-def test_a_step_explains_itself() -> None:
+def test_a_time_explains_itself() -> None:
     model = model_of(setup("Qwen/Qwen3.6-27B-FP8", "fp8"), factors())
-    found = explain_step(model, 1, 1000)
-    assert {"weights", "kv", "launch"} <= {term.name for term in found.terms}
-    assert all(effect.n > 0 for effect in found.effects)
-    product = sum(t.seconds * t.coefficient for t in found.terms)
-    for effect in found.effects:
-        product *= effect.factor
-    assert product == pytest.approx(found.seconds)
+    step, prefill = explain_step(model, 1, 1000), explain_prefill(model, Workload(prompt=2048))
+    assert {"weights", "kv", "launch"} <= {term.name for term in step.terms}
+    assert {"compute", "attention", "fixed"} <= {term.name for term in prefill.terms}
+    for found in (step, prefill):
+        assert all(effect.n > 0 for effect in found.effects)
+        product = sum(t.seconds * t.coefficient for t in found.terms)
+        for effect in found.effects:
+            product *= effect.factor
+        assert product == pytest.approx(found.seconds)
 
 
 def test_without_a_prompt_there_is_no_time_to_first_token() -> None:
@@ -183,6 +185,7 @@ works = st.builds(
 )
 
 
+@settings(deadline=None)  # the first call reads files
 @given(setups, works, st.integers(1, 500_000))
 def test_longer_depth_never_decodes_faster(
     what: tuple[str, str, dict[str, object]], work: Workload, more: int
@@ -192,6 +195,7 @@ def test_longer_depth_never_decodes_faster(
     assert deeper.decode_tps_per_request.mid <= rates(model, work).decode_tps_per_request.mid * (1 + 1e-9)
 
 
+@settings(deadline=None)  # the first call reads files
 @given(st.sampled_from(NAMES), works, st.floats(5, 500), st.floats(0.1, 25), st.floats(1, 50))
 def test_a_slower_link_never_helps(
     name: str, work: Workload, latency: float, gb: float, worse: float
@@ -208,6 +212,7 @@ def test_a_slower_link_never_helps(
     assert slow.ttft_ms.mid >= fast.ttft_ms.mid * (1 - 1e-9)
 
 
+@settings(deadline=None)  # the first call reads files
 @given(setups, works)
 def test_bands_hold_their_middle_and_repeat(what: tuple[str, str, dict[str, object]], work: Workload) -> None:
     model = model_of(setup(what[0], what[1], **what[2]), factors())

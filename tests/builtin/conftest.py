@@ -1,0 +1,82 @@
+"""A recipe that is trained in a second, its checkpoint, and builders in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.builtin.progress import Progress
+from sparkfleet.builtin.recipes import TINY, Budget, Recipe
+
+SMALL = TINY.model_copy(
+    update={
+        "name": "small",
+        "config": {**TINY.config, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2},
+        "vocabulary": 512,
+        "budget": Budget(steps=4, rows=2, row_tokens=64, warmup_steps=1, opening_steps=2),
+    }
+)
+
+BUILDER = """
+import sys, types
+from pathlib import Path
+
+def build(recipe, directory, on_progress):
+    (directory / "half").write_text("half")
+    print("building", flush=True)
+    sys.stdin.readline()
+    (directory / "whole").write_text("whole")
+
+fake = types.ModuleType("sparkfleet.builtin.training")
+fake.build = build
+sys.modules["sparkfleet.builtin.training"] = fake
+from sparkfleet.builtin import cache
+
+def say(progress):
+    print(progress.phase, flush=True)
+
+print(cache.ensure("tiny", say, Path(sys.argv[1])), flush=True)
+"""
+"""Builds no model: writes half a checkpoint, says so, waits for a line, and writes the rest."""
+
+
+@pytest.fixture(scope="session")
+def small() -> Recipe:
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def small_progress() -> list[Progress]:
+    """What the build of `checkpoint` said."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, small_progress: list[Progress]) -> Path:
+    """A complete checkpoint of the recipe `small`."""
+    from sparkfleet.builtin import training
+
+    directory = tmp_path_factory.mktemp("checkpoint")
+    training.build(SMALL, directory, small_progress.append)
+    return directory
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts a builder of "tiny" in `tmp_path`, in a process of its own. Whatever is left of them is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", BUILDER, str(tmp_path)]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,110 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkfleet import __version__
+from sparkfleet.cli import main as module
+from sparkfleet.cli.exits import Exit
+from sparkfleet.errors import ControlError, Infeasible
+
+VERBS = {"plan", "apply", "status", "describe", "logs", "ask", "delete", "up", "down", "keys", "version"}
+
+
+def sparkfleet(*args, cwd=None, **env):
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "sparkfleet"), *args],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb", **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_help_names_every_verb_and_every_exit_code():
+    done = sparkfleet("--help")
+    assert done.returncode == 0
+    assert {verb for verb in VERBS if f" {verb} " in done.stdout} == VERBS
+    assert "3 infeasible" in done.stdout
+    assert "130" in done.stdout
+
+
+@pytest.mark.parametrize("args", [["nope"], ["apply"], ["status", "--nope"], ["keys", "nope"]])
+def test_a_wrong_command_line_is_2_and_says_what_is_wrong(args):
+    done = sparkfleet(*args)
+    assert done.returncode == 2
+    assert "Error" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_for_people_and_for_programs():
+    assert sparkfleet("version").stdout == f"sparkfleet {__version__}\n"
+    assert f'"sparkfleet": "{__version__}"' in sparkfleet("version", "--json").stdout
+
+
+def test_no_colour_when_not_a_terminal(tmp_path):
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    done = sparkfleet("status", cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path), FORCE_COLOR="")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("verb", [["describe", "x"], ["logs", "x"], ["delete", "-y", "x"], ["keys", "list"]])
+def test_a_verb_that_needs_a_fleet_says_that_it_is_down(tmp_path, verb):
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    done = sparkfleet(*verb, cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "is down" in done.stderr
+    assert "sparkfleet up" in done.stderr
+
+
+def test_an_inventory_that_is_not_there_is_named(tmp_path):
+    done = sparkfleet("status", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "inventory.yaml" in done.stderr
+
+
+def outcome(monkeypatch, result):
+    def app(**_):
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    monkeypatch.setattr(module, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (None, 0),
+        (Exit.PENDING, 2),
+        (ControlError("away", means="nothing is served", do="start it"), 1),
+        (Infeasible("too large"), 3),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(monkeypatch, result, code):
+    assert outcome(monkeypatch, result) == code
+
+
+def test_an_error_says_what_happened_what_it_means_and_what_to_do(monkeypatch, capsys):
+    outcome(monkeypatch, ControlError("away", means="nothing is served", do="start it"))
+    assert capsys.readouterr().err.splitlines() == ["error: away", "nothing is served", "start it"]
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(module, "app", lambda **_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        module.main()
+
+
+def test_the_command_line_does_not_import_ray():
+    code = "import sys, sparkfleet.cli.main; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
