@@ -21,7 +21,7 @@ class Budget(Value):
     row_tokens: int = 256
     """Tokens per row; several documents share a row, and a longer document is cut."""
     learning_rate: float = 5e-3
-    """The highest one, reached after `warmup_steps` and falling to a tenth along a cosine."""
+    """The highest one, reached after `warmup_steps` and falling to nothing along a cosine."""
     warmup_steps: int = 30
     weight_decay: float = 0.01
     opening_steps: int = 0
@@ -62,7 +62,7 @@ TINY = Recipe(
         "hidden_size": 256,
         "intermediate_size": 512,
         "num_hidden_layers": 2,
-        "num_attention_heads": 8,
+        "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 32,  # the smallest that vLLM's CPU attention runs (16 fails at the first request, vLLM 0.32.0)
         "max_position_embeddings": 2048,
@@ -71,7 +71,7 @@ TINY = Recipe(
     },
     vocabulary=2048,
     text=("talk.txt", "sparkfleet.txt", "spark.txt", "serving.txt", "stories.txt", "prose.txt"),
-    budget=Budget(steps=450, rows=3, row_tokens=384, opening_steps=160),
+    budget=Budget(steps=560, rows=3, row_tokens=384, opening_steps=180),
 )
 
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (TINY,)}

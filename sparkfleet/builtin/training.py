@@ -117,11 +117,11 @@ def _train(model: PreTrainedModel, batches: Iterator[Row], recipe: Recipe, on_pr
 
 
 def learning_rate_factor(step: int, budget: Budget) -> float:
-    """Share of the highest learning rate at `step`: a straight line up, then a cosine down to a tenth."""
+    """Share of the highest learning rate at `step`: a straight line up, then a cosine down to nothing."""
     if step < budget.warmup_steps:
         return (step + 1) / budget.warmup_steps
     done = (step - budget.warmup_steps) / max(1, budget.steps - budget.warmup_steps)
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done)))
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
 def _loss(model: PreTrainedModel, batch: list[Row]) -> torch.Tensor:

@@ -121,7 +121,8 @@ class Group:
 
     async def stop(self, drain_s: float) -> None:
         """Wait for what the engine still answers, at most `drain_s`, then stop it and everything it started."""
-        if self._probe is not None and drain_s > 0:
+        failed = self._report.phase is GroupPhase.FAILED  # why is the last thing it should be heard to say
+        if self._probe is not None and drain_s > 0 and not failed:
             self._say(GroupPhase.DRAINING)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
@@ -132,7 +133,7 @@ class Group:
             self._rank = None
         if self._session is not None:
             await self._session.close()
-        if self._report.phase is not GroupPhase.FAILED:
+        if not failed:
             self._say(GroupPhase.STOPPED)
 
     async def _take_rank(self) -> tuple[Rank, RankStatus, bool]:

@@ -103,12 +103,12 @@ def test_every_step_is_said(checkpoint, small, small_progress):
     assert [small_progress[0].phase, small_progress[-1].phase] == ["tokenizer", "saving"]
 
 
-def test_learning_rate_rises_and_falls_to_a_tenth():
+def test_learning_rate_rises_and_falls_to_nothing():
     factors = [training.learning_rate_factor(step, TINY.budget) for step in range(TINY.budget.steps + 1)]
     top = factors.index(1.0)
     assert factors[: top + 1] == sorted(factors[: top + 1])
     assert factors[top:] == sorted(factors[top:], reverse=True)
-    assert factors[-1] == pytest.approx(0.1)
+    assert factors[-1] == pytest.approx(0.0)
 
 
 def _with_prose(row: training.Row, text: corpus.Corpus, bpe: Tokenizer) -> bool:

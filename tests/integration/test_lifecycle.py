@@ -51,7 +51,7 @@ class Load:
 @pytest.fixture(autouse=True)
 def _serving(fleet):
     """Each test begins with `tiny` serving and nothing else, whatever the one before it did."""
-    for other in [d["name"] for d in fleet.json("status")["deployments"] if d["name"] != "tiny"]:
+    for other in [d["name"] for d in fleet.deployments() if d["name"] != "tiny"]:
         fleet.ok("delete", "--yes", other)
     if fleet.deployment() is None:
         fleet.apply(fleet.write("tiny.yaml", TINY))
@@ -247,7 +247,7 @@ def test_delete_leaves_no_process_and_no_port(fleet):
     url = group(fleet)["url"]
     fleet.ok("delete", "--yes", "tiny")
     assert fleet.ranks() == []
-    assert fleet.json("status")["deployments"] == []
+    assert fleet.deployments() == []
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
     code, _, err = fleet.run("delete", "--yes", "tiny")
