@@ -138,7 +138,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    subprocess.run([sys.executable, "-m", "sparkfleet.builtin", "build", "tiny"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "sparkfleet.builtin", "build", "tiny"], check=True, stdout=subprocess.DEVNULL
+    )
     times: dict[str, list[float]] = {"bare": [], "cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(Path(directory))

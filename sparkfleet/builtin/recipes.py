@@ -71,7 +71,7 @@ TINY = Recipe(
     },
     vocabulary=2048,
     text=("talk.txt", "sparkfleet.txt", "spark.txt", "serving.txt", "stories.txt", "prose.txt"),
-    budget=Budget(steps=560, rows=3, row_tokens=384, opening_steps=180),
+    budget=Budget(steps=480, rows=3, row_tokens=384, opening_steps=180),
 )
 
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (TINY,)}

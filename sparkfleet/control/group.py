@@ -240,7 +240,7 @@ def _last_line(path: Path, size: int = 4096) -> str:
             lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
     except OSError:
         return ""
-    return next((line.strip()[-160:] for line in reversed(lines) if line.strip()), "")
+    return next((line.strip()[:160] for line in reversed(lines) if line.strip()), "")
 
 
 def _exit_words(status: RankStatus) -> str:

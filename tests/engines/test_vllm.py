@@ -16,7 +16,9 @@ SITE = RankSite(
 
 def candidate(**fields):
     fields = {"context": 512, "concurrency": 4, "device": "cpu", **fields}
-    return Candidate(model="/models/m", shape=Shape(nodes=("a",)), engine="vllm", engine_version="0.32.0", **fields)
+    return Candidate(
+        model="/models/m", shape=Shape(nodes=("a",)), engine="vllm", engine_version="0.32.0", **fields
+    )
 
 
 def launch(**fields):

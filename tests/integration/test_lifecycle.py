@@ -160,7 +160,11 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
             try:
                 for count, _ in enumerate(
                     client.completions.create(
-                        model=name, prompt="Hello", max_tokens=1900, stream=True, extra_body={"ignore_eos": True}
+                        model=name,
+                        prompt="Hello",
+                        max_tokens=1900,
+                        stream=True,
+                        extra_body={"ignore_eos": True},
                     )
                 ):
                     results[name] = count
