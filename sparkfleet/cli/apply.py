@@ -67,9 +67,9 @@ async def _carry_out(
     async with client:
         after = 0 if cold else (await client.fleet()).last_event
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
-        key = await _first_key(client)
+        await _first_key(client)
         settled = await until_settled(client, wanted, after, progress) if wait else {}
-        _report(client, settled, key, wait)
+        _report(client, settled, wait)
     return Exit.ERROR if any(d.state == "failed" for d in settled.values()) else Exit.DONE
 
 
@@ -85,14 +85,18 @@ def _confirm(yes: bool) -> None:
     typer.confirm("Apply?", abort=True)
 
 
-async def _first_key(client: FleetClient) -> str | None:
-    """The gateway asks for a key from its first start on, so the first apply makes one."""
+async def _first_key(client: FleetClient) -> None:
+    """The gateway asks for a key from its first start on, so the first apply makes one.
+
+    It is shown before anything is waited for: whoever stops watching has seen it.
+    """
     if await client.keys():
-        return None
-    return (await client.create_key(FIRST_KEY))["key"]
+        return
+    key = (await client.create_key(FIRST_KEY))["key"]
+    console.print(f'API key "{FIRST_KEY}", shown this once and not kept: {key}')
 
 
-def _report(client: FleetClient, settled: dict[str, DeploymentStatus], key: str | None, wait: bool) -> None:
+def _report(client: FleetClient, settled: dict[str, DeploymentStatus], wait: bool) -> None:
     for deployment in settled.values():
         if deployment.state == "failed":
             errors.print(f"{deployment.name} failed: {deployment.detail}")
@@ -100,7 +104,7 @@ def _report(client: FleetClient, settled: dict[str, DeploymentStatus], key: str 
                 f"  `sparkfleet describe {deployment.name}` and `sparkfleet logs {deployment.name}` say more."
             )
         for group in deployment.groups:
-            if group.phase == "ready":
+            if group.phase == "ready" and group.generation == deployment.generation:
                 console.print(
                     f"{deployment.name} is ready: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
                     f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone (measured; not predicted)"
@@ -108,5 +112,3 @@ def _report(client: FleetClient, settled: dict[str, DeploymentStatus], key: str 
     if not wait:
         console.print("Accepted. `sparkfleet status` shows how it goes.")
     console.print(f"Endpoint: {client.address.endpoint}")
-    if key is not None:
-        console.print(f'API key "{FIRST_KEY}", shown this once and not kept: {key}')

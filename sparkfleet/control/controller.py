@@ -11,26 +11,20 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
 
 from sparkfleet import __version__
 from sparkfleet.control.apps import Apps
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.reconcile import Action, decide
-from sparkfleet.control.status import (
-    App,
-    DeploymentStatus,
-    FleetStatus,
-    GroupPhase,
-    GroupReport,
-)
+from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport
 from sparkfleet.control.store import Desired, Event, Store
+from sparkfleet.control.view import View, scrape_targets
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+from sparkfleet.gateway.table import KeyEntry, Table
 from sparkfleet.observe.metrics import ControlMetrics
-from sparkfleet.observe.targets import ScrapeTarget, TargetGroup, target_groups
+from sparkfleet.observe.targets import TargetGroup
 from sparkfleet.planning.plan import DeploymentPlan
 from sparkfleet.spec.deployment import Deployment
 
@@ -41,8 +35,6 @@ STALE_S = 15.0
 """A group that has said nothing for this long is not counted as ready."""
 SETTLE_S = 10.0
 """After a restart of the controller: how long the gateways keep their old table while groups report again."""
-RETRY_AFTER_S = 10
-"""What a client is told to wait while a deployment starts and nothing is known of how long that takes."""
 
 OrderOf = Callable[[Desired], GroupOrder]
 Available = Callable[[], Awaitable[int]]
@@ -148,36 +140,18 @@ class Controller:
 
     def status(self) -> FleetStatus:
         """The whole fleet as it is known now."""
-        desired = self._wanted()
-        names = sorted({*desired, *(app.deployment for app in self._seen)})
         return FleetStatus(
             fleet=self._fleet,
             sparkfleet=__version__,
             endpoint=self._endpoint,
             gateways=tuple(self._gateways.values()),
-            deployments=tuple(self._status_of(name, desired.get(name)) for name in names),
+            deployments=self._view(self._wanted()).deployments(),
             last_event=self._store.last_event_id(),
         )
 
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
-        gateways = [
-            ScrapeTarget(job="gateway", address=urlsplit(g.metrics_url).netloc)
-            for g in self._gateways.values()
-        ]
-        engines = [
-            ScrapeTarget(
-                job=report.engine,
-                address=urlsplit(report.url).netloc,
-                node=report.node,
-                deployment=report.deployment,
-                group=report.name,
-                rank=0,
-            )
-            for report in self.reports()
-            if report.phase is GroupPhase.READY
-        ]
-        return target_groups([ScrapeTarget(job="controller", address=own), *gateways, *engines])
+        return scrape_targets(self.reports(), self._gateways.values(), own)
 
     def reports(self) -> tuple[GroupReport, ...]:
         """The newest report of every group that is not gone."""
@@ -293,81 +267,28 @@ class Controller:
             if app.status == "failed" and mark not in self._failed and app.deployment in desired:
                 self._failed.add(mark)
                 self._metrics.starts.labels(app.deployment, "failed").inc()
-                await self._record(*mark, "", "failed", self._why_failed(app))
-
-    def _why_failed(self, app: App) -> str:
-        reports = [
-            r for r in self.reports() if (r.deployment, r.generation) == (app.deployment, app.generation)
-        ]
-        said = next((r.detail for r in reports if r.phase is GroupPhase.FAILED and r.detail), "")
-        return said or app.message or "the groups did not start"
+                await self._record(*mark, "", "failed", self._view(desired).why_failed(app))
 
     # publishing
 
     async def _publish(self, desired: dict[str, Desired], without: tuple[str, int] | None = None) -> None:
-        models = {name: self._entry(d, without) for name, d in desired.items()}
+        view = self._view(desired)
+        models = view.models(without)
         keys = self._store.keys()
         self._set_gauges()
         same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
-        if same or self._still_settling():
+        settling = not view.all_heard() and time.monotonic() - self._began < SETTLE_S
+        if same or settling:
             return
         # Not counted from 1: a gateway must never take the table of a restarted controller for one it has.
         self._table = Table(version=max(self._table.version + 1, time.time_ns()), models=models, keys=keys)
         async with self._changed:
             self._changed.notify_all()
 
-    def _still_settling(self) -> bool:
-        """Whether this controller has just been restarted, and groups that run have not reported to it yet."""
-        ready = {(r.deployment, r.generation) for r in self._fresh() if r.phase is GroupPhase.READY}
-        silent = [
-            app
-            for app in self._seen
-            if app.status == "running" and (app.deployment, app.generation) not in ready
-        ]
-        return bool(silent) and time.monotonic() - self._began < SETTLE_S
-
-    def _entry(self, desired: Desired, without: tuple[str, int] | None) -> ModelEntry:
-        serving = self._serving(desired.name, without)
-        generation = serving.generation if serving else desired.generation
-        state, detail = ("ready", "") if serving else self._not_ready(desired)
-        candidate = desired.plan.groups[0].choice.candidate
-        return ModelEntry.model_validate(
-            {
-                "name": desired.name,
-                "app": App(deployment=desired.name, generation=generation, status="running").name,
-                "deployment": "group",
-                "state": state,
-                "detail": detail,
-                "retry_after_s": RETRY_AFTER_S,
-                "created": int(desired.since),
-                "context": candidate.context,
-                "keys": desired.spec.keys or (),
-            },
-            strict=False,
-        )
-
-    def _serving(self, name: str, without: tuple[str, int] | None) -> App | None:
-        """The newest generation that has a group that is ready."""
-        ready = {(r.deployment, r.generation) for r in self._fresh() if r.phase is GroupPhase.READY}
-        able = [
-            app
-            for app in self._seen
-            if app.deployment == name
-            and app.status != "retiring"
-            and (app.deployment, app.generation) in ready
-            and (app.deployment, app.generation) != without
-        ]
-        return max(able, key=lambda app: app.generation, default=None)
-
-    def _fresh(self) -> list[GroupReport]:
+    def _view(self, desired: dict[str, Desired]) -> View:
         now = time.monotonic()
-        return [report for at, report in self._reports.values() if now - at < STALE_S]
-
-    def _not_ready(self, desired: Desired) -> tuple[str, str]:
-        if (desired.name, desired.generation) in self._failed:
-            return "failed", "its engine did not start; `sparkfleet describe` says why"
-        phases = [r.phase.value for r in self._fresh() if r.deployment == desired.name]
-        return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
+        fresh = [report for at, report in self._reports.values() if now - at < STALE_S]
+        return View(desired, self._seen, self.reports(), fresh, self._failed)
 
     def _set_gauges(self) -> None:
         self._metrics.group_state.clear()
@@ -406,49 +327,6 @@ class Controller:
         self._store.record(deployment, generation, subject, kind, message)
         async with self._changed:
             self._changed.notify_all()
-
-    def _status_of(self, name: str, desired: Desired | None) -> DeploymentStatus:
-        groups = tuple(sorted((r for r in self.reports() if r.deployment == name), key=lambda r: r.name))
-        if desired is None:
-            generation = max(app.generation for app in self._seen if app.deployment == name)
-            return DeploymentStatus(
-                name=name,
-                generation=generation,
-                state="stopping",
-                detail="",
-                who="",
-                since=0.0,
-                plan=None,
-                groups=groups,
-            )
-        serving = self._serving(name, None)
-        state, detail = self._words(desired, serving)
-        return DeploymentStatus.model_validate(
-            {
-                "name": name,
-                "generation": desired.generation,
-                "state": state,
-                "detail": detail,
-                "who": desired.who,
-                "since": desired.since,
-                "plan": desired.plan,
-                "groups": groups,
-                "spec": desired.spec.model_dump_json(),
-            }
-        )
-
-    def _words(self, desired: Desired, serving: App | None) -> tuple[str, str]:
-        failed = (desired.name, desired.generation) in self._failed
-        if serving is None:
-            return self._not_ready(desired)
-        if serving.generation == desired.generation:
-            return "ready", ""
-        if failed:
-            return (
-                "failed",
-                f"generation {desired.generation} did not start; {serving.generation} still serves",
-            )
-        return "updating", f"generation {serving.generation} serves until {desired.generation} is ready"
 
 
 def _needed(plan: DeploymentPlan) -> int:

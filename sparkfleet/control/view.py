@@ -1,0 +1,156 @@
+"""What the controller knows at one moment, put together: for the gateways' table, for `status`, for Prometheus. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from sparkfleet.control.apps import GROUP_DEPLOYMENT
+from sparkfleet.control.status import App, DeploymentStatus, GroupPhase, GroupReport, app_name
+from sparkfleet.control.store import Desired
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.table import ModelEntry, ModelState
+from sparkfleet.observe.targets import ScrapeTarget, TargetGroup, target_groups
+
+RETRY_AFTER_S = 10
+"""What a client is told to wait while a deployment starts and nothing is known of how long that takes."""
+
+Generation = tuple[str, int]
+"""A deployment's name and one of its generations."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What is wanted, what is there, and what groups have said."""
+
+    desired: Mapping[str, Desired]
+    apps: Collection[App]
+    reports: Collection[GroupReport]
+    """The newest of each group, however old."""
+    fresh: Collection[GroupReport]
+    """Those that are young enough to be believed."""
+    failed: Collection[Generation]
+
+    def serving(self, name: str, without: Generation | None = None) -> App | None:
+        """The application of the newest generation that has a group that is ready."""
+        ready = self._ready()
+        able = [
+            app
+            for app in self.apps
+            if app.deployment == name
+            and app.status != "retiring"
+            and (app.deployment, app.generation) in ready
+            and (app.deployment, app.generation) != without
+        ]
+        return max(able, key=lambda app: app.generation, default=None)
+
+    def all_heard(self) -> bool:
+        """Whether every application that runs has a group that has said so."""
+        ready = self._ready()
+        return all((a.deployment, a.generation) in ready for a in self.apps if a.status == "running")
+
+    def models(self, without: Generation | None = None) -> dict[str, ModelEntry]:
+        """The gateways' table, as if `without` were gone already."""
+        return {name: self._entry(desired, without) for name, desired in self.desired.items()}
+
+    def deployments(self) -> tuple[DeploymentStatus, ...]:
+        """Every deployment that is wanted or still there."""
+        names = sorted({*self.desired, *(app.deployment for app in self.apps)})
+        return tuple(
+            self._wanted(self.desired[name]) if name in self.desired else self._unwanted(name)
+            for name in names
+        )
+
+    def why_failed(self, app: App) -> str:
+        """What the groups of an application said last, or what Serve says of it."""
+        mine = [r for r in self.reports if (r.deployment, r.generation) == (app.deployment, app.generation)]
+        said = next((r.detail for r in mine if r.phase is GroupPhase.FAILED and r.detail), "")
+        return said or app.message or "the groups did not start"
+
+    def _ready(self) -> set[Generation]:
+        return {(r.deployment, r.generation) for r in self.fresh if r.phase is GroupPhase.READY}
+
+    def _entry(self, desired: Desired, without: Generation | None) -> ModelEntry:
+        serving = self.serving(desired.name, without)
+        state: ModelState = "ready"
+        detail = ""
+        if serving is None:
+            state, detail = self._not_ready(desired)
+        return ModelEntry(
+            name=desired.name,
+            app=app_name(desired.name, serving.generation if serving else desired.generation),
+            deployment=GROUP_DEPLOYMENT,
+            state=state,
+            detail=detail,
+            retry_after_s=RETRY_AFTER_S,
+            created=int(desired.since),
+            context=desired.plan.groups[0].choice.candidate.context,
+            keys=desired.spec.keys or (),
+        )
+
+    def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
+        if (desired.name, desired.generation) in self.failed:
+            return "failed", "its engine did not start; `sparkfleet describe` says why"
+        phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
+        return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
+
+    def _wanted(self, desired: Desired) -> DeploymentStatus:
+        state, detail = self._state(desired)
+        return DeploymentStatus(
+            name=desired.name,
+            generation=desired.generation,
+            state=state,
+            detail=detail,
+            who=desired.who,
+            since=desired.since,
+            plan=desired.plan,
+            groups=self._groups(desired.name),
+            spec=desired.spec.model_dump_json(),
+        )
+
+    def _unwanted(self, name: str) -> DeploymentStatus:
+        return DeploymentStatus(
+            name=name,
+            generation=max(app.generation for app in self.apps if app.deployment == name),
+            state="stopping",
+            detail="",
+            who="",
+            since=0.0,
+            plan=None,
+            groups=self._groups(name),
+        )
+
+    def _state(self, desired: Desired) -> tuple[Literal["ready", "starting", "updating", "failed"], str]:
+        serving, wanted = self.serving(desired.name), desired.generation
+        if serving is None:
+            return self._not_ready(desired)
+        if serving.generation == wanted:
+            return "ready", ""
+        if (desired.name, wanted) in self.failed:
+            return "failed", f"generation {wanted} did not start; {serving.generation} still serves"
+        return "updating", f"generation {serving.generation} serves until {wanted} is ready"
+
+    def _groups(self, name: str) -> tuple[GroupReport, ...]:
+        return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))
+
+
+def scrape_targets(
+    reports: Iterable[GroupReport], gateways: Iterable[GatewayReport], own: str
+) -> list[TargetGroup]:
+    """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
+    engines = [
+        ScrapeTarget(
+            job=report.engine,
+            address=urlsplit(report.url).netloc,
+            node=report.node,
+            deployment=report.deployment,
+            group=report.name,
+            rank=0,
+        )
+        for report in reports
+        if report.phase is GroupPhase.READY
+    ]
+    doors = [ScrapeTarget(job="gateway", address=urlsplit(g.metrics_url).netloc) for g in gateways]
+    return target_groups([ScrapeTarget(job="controller", address=own), *doors, *engines])
