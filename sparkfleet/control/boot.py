@@ -15,6 +15,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -61,6 +62,7 @@ async def up(request: UpRequest) -> Address:
         if client is not None:
             return client.address
         await _clear_leftovers(paths)
+        _forget_last_cluster(paths)
         gateway = request.inventory.gateway
         address = choose_address(paths, gateway.host, gateway.port)
         _check_port(address)
@@ -89,6 +91,17 @@ async def _clear_leftovers(paths: FleetPaths) -> None:
     await processes.kill_all(
         lambda: [p for p in processes.labelled({LABEL: paths.label}) if p.pid != own], grace_s=2.0
     )
+
+
+def _forget_last_cluster(paths: FleetPaths) -> None:
+    """Begin with an empty GCS, and without the logs of Ray's last session.
+
+    No node of the last cluster is left, so all its GCS could do is to bring back actors that died with it. What is
+    wanted is in the store, and engines that still run are adopted by their label.
+    """
+    for directory in (paths.gcs, paths.run / "ray"):
+        shutil.rmtree(directory, ignore_errors=True)
+    paths.create()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """The fleet that the integration tests share."""
 
+import shutil
+
 import pytest
 from live_fleet import TINY, Fleet
 
@@ -14,5 +16,6 @@ def fleet(tmp_path_factory):
     finally:
         code, out, err = fleet.run("down")
         left = fleet.everything()
+        shutil.rmtree(fleet.paths.run, ignore_errors=True)
         assert code == 0, f"{out}\n{err}"
         assert left == [], left

@@ -1,5 +1,6 @@
 """The life of a deployment, and what dies on the way."""
 
+import contextlib
 import json
 import os
 import signal
@@ -224,6 +225,19 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
             return None
 
     fleet.until(answers, timeout=60)
+
+
+def test_kill_all_of_ray_and_up_adopts_the_engine(fleet):
+    """Ray is gone, controller and gateway with it; the engine lives on for its lease, and nothing is loaded twice."""
+    engine = group(fleet)["pid"]
+    for process in processes.labelled({LABEL: fleet.paths.label}):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    assert fleet.json("status")["up"] is False
+    fleet.ok("up")
+    fleet.until(lambda: ready(fleet) and group(fleet)["adopted"])
+    assert group(fleet)["pid"] == engine
+    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list().data
 
 
 def test_an_engine_that_cannot_start_fails_with_its_reason_and_leaves_the_old_one(fleet):
