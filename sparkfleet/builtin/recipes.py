@@ -56,7 +56,7 @@ class Recipe(Value):
 
 TINY = Recipe(
     name="tiny",
-    about="a Qwen3 of two million weights that knows some words about Sparks and sparkfleet",
+    about="a Qwen3 of one and a half million weights that knows some words about Sparks and sparkfleet",
     model_type="qwen3",
     config={
         "hidden_size": 256,
@@ -71,7 +71,7 @@ TINY = Recipe(
     },
     vocabulary=2048,
     text=("talk.txt", "sparkfleet.txt", "spark.txt", "serving.txt", "stories.txt", "prose.txt"),
-    budget=Budget(steps=480, rows=3, row_tokens=384, opening_steps=180),
+    budget=Budget(steps=520, rows=3, row_tokens=384, opening_steps=180),
 )
 
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (TINY,)}
