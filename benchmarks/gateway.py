@@ -160,7 +160,7 @@ def cpu_seconds(pid: int | None) -> float:
 
 async def run_gateway(engine: str, model: str, key_sha256: str) -> None:
     """The gateway, in this process, until it is killed."""
-    entry = ModelEntry(name=model, app="fake", deployment="fake", state="ready")
+    entry = ModelEntry(name=model, apps=("fake",), deployment="fake", state="ready")
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     table = Table(version=1, models={model: entry}, keys=(key,))
     server = await serve(Gateway(StaticPicker({model: [Target(url=engine)]}), table=table), "127.0.0.1", 0)

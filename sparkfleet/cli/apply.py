@@ -8,28 +8,35 @@ from typing import Annotated
 
 import typer
 
+from sparkfleet.cli.dry_run import DryRunOption, dry_run
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console, errors, measured
-from sparkfleet.cli.plan import FilesArgument, Planned, current, decide, show
+from sparkfleet.cli.plan import AssumeOption, FilesArgument, Planned, current, decide, show
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
 from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.control.status import DeploymentStatus
 from sparkfleet.control.survey import survey
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import SparkfleetError, SpecError
 from sparkfleet.spec.load import load_deployments
 
 FIRST_KEY = "default"
 
 
-def apply(
+def apply(  # noqa: PLR0917  # its parameters are the command line's
     files: FilesArgument,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
+    show_only: DryRunOption = False,
+    assumed: AssumeOption = None,
 ) -> int:
     """Serve what the files ask for. Starts what is not running; applying twice changes nothing."""
+    if show_only:
+        return run(dry_run(files, inventory, assumed))
+    if assumed is not None:
+        raise SpecError("--assume: only with --dry-run.", do="`sparkfleet plan --assume` plans without it.")
     return run(_apply(files, inventory, yes, wait))
 
 
@@ -60,9 +67,7 @@ async def _carry_out(
     requests = [ApplyRequest(spec=p.spec, plan=p.plan, who=who()) for p in pending]
     cold = client is None
     if client is None:
-        client = await session.bring_up(
-            requests[0], lambda _: progress.passing("starting Ray, the controller and the first engine")
-        )
+        client = await session.bring_up(requests, progress.passing)
         progress.done()
     async with client:
         after = 0 if cold else (await client.fleet()).last_event

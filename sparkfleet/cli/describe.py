@@ -60,14 +60,14 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
         for line in explain_plan(deployment.plan):
             console.print(line)
     for group in deployment.groups:
-        console.print(
-            f"\n  group {group.name}   {group.phase.value}   on {group.node}, pid {group.pid}, {group.url}"
-        )
+        console.print(f"\n  group {group.name}   {group.phase.value}   on {group.node}, {group.url}")
         console.print(
             f"    measured: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
             f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone"
         )
-        console.print(f"    running {group.running}, waiting {group.waiting}; log {group.log_path}")
+        console.print(f"    running {group.running}, waiting {group.waiting}")
+        for rank in group.ranks:
+            console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")
         if group.detail:
             console.print(f"    {group.detail}")
     console.print("\nevents")

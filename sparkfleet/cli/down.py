@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
 from sparkfleet.cli.watch import Progress
-from sparkfleet.errors import ControlError
 
-DOWN_S = 180.0
 LOOK_S = 0.5
 
 
@@ -22,20 +19,12 @@ def down(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
 
 async def _down(session: Session) -> int:
     progress = Progress()
-    work = asyncio.create_task(
-        session.head.run(
-            (sys.executable, "-m", "sparkfleet.control.boot", "down"),
-            stdin=str(session.paths.root).encode(),
-            timeout_s=DOWN_S,
-        )
-    )
+    work = asyncio.create_task(session.take_down())
     try:
         while not (await asyncio.wait({work}, timeout=LOOK_S))[0]:
             progress.passing("stopping")
     finally:
         progress.done()
-    done = work.result()
-    if done.exit_code != 0:
-        raise ControlError(f"Could not stop everything: {done.stderr.strip()}")
+    work.result()
     console.print("Down. `sparkfleet up` brings back what was served.")
     return Exit.DONE

@@ -11,7 +11,7 @@ import typer
 from sparkfleet.cli.describe import NameArgument, find
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
-from sparkfleet.control.status import GroupReport
+from sparkfleet.control.status import GroupReport, RankReport
 from sparkfleet.errors import ControlError
 from sparkfleet.nodes.base import Channel
 
@@ -19,27 +19,28 @@ CHUNK = 1 << 20
 FOLLOW_S = 0.3
 
 
-def logs(
+def logs(  # noqa: PLR0917  # its parameters are the command line's
     name: NameArgument,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
     tail: Annotated[int, typer.Option("--tail", min=0, help="Lines to begin with.")] = 100,
     replica: Annotated[int, typer.Option("--replica", min=0, help="Which replica's group.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Which rank of the group.")] = 0,
 ) -> int:
-    """Print a group's engine log."""
-    return run(_logs(name, Session(inventory), follow, tail, replica))
+    """Print the log of one rank of a group's engine."""
+    return run(_logs(name, Session(inventory), follow, tail, (replica, rank)))
 
 
-async def _logs(name: str, session: Session, follow: bool, tail: int, replica: int) -> int:
+async def _logs(name: str, session: Session, follow: bool, tail: int, which: tuple[int, int]) -> int:
     async with await session.controller() as client:
-        group = _group(find(await client.fleet(), name).groups, name, replica)
-    channel = session.channels[group.node]
-    text, offset = await _all(channel, group.log_path, 0)
+        found = _rank(find(await client.fleet(), name).groups, name, *which)
+    channel = session.channels[found.node]
+    text, offset = await _all(channel, found.log_path, 0)
     lines = text.splitlines(keepends=True)
     _write(b"".join(lines[-tail:] if tail else []))
     while follow:
         await asyncio.sleep(FOLLOW_S)
-        text, offset = await _all(channel, group.log_path, offset)
+        text, offset = await _all(channel, found.log_path, offset)
         _write(text)
     return Exit.DONE
 
@@ -55,15 +56,21 @@ async def _all(channel: Channel, path: str, offset: int) -> tuple[bytes, int]:
     return b"".join(parts), offset
 
 
-def _group(groups: tuple[GroupReport, ...], name: str, replica: int) -> GroupReport:
-    """The newest generation's group of that replica."""
-    found = [g for g in groups if g.replica == replica and g.log_path]
+def _rank(groups: tuple[GroupReport, ...], name: str, replica: int, rank: int) -> RankReport:
+    """That rank of the newest generation's group."""
+    found = [
+        (group.generation, one)
+        for group in groups
+        if group.replica == replica
+        for one in group.ranks
+        if one.rank == rank and one.log_path
+    ]
     if not found:
         raise ControlError(
-            f"{name} has no group {replica} with a log yet.",
+            f"{name} has no rank {rank} of group {replica} with a log yet.",
             do=f"`sparkfleet describe {name}` shows where it is.",
         )
-    return max(found, key=lambda group: group.generation)
+    return max(found, key=lambda pair: pair[0])[1]
 
 
 def _write(text: bytes) -> None:

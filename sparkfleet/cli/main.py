@@ -12,11 +12,13 @@ from sparkfleet.cli import (
     ask,
     delete,
     describe,
+    doctor,
     down,
     explain,
     inspect,
     keys,
     logs,
+    models,
     plan,
     status,
     up,
@@ -33,6 +35,7 @@ EPILOG = (
 VERBS = (
     plan.plan,
     inspect.inspect,
+    doctor.doctor,
     explain.explain,
     apply.apply,
     status.status,
@@ -57,6 +60,7 @@ app = typer.Typer(
 for verb in VERBS:
     app.command()(verb)
 app.add_typer(keys.app, name="keys")
+app.add_typer(models.app, name="models")
 
 
 def main() -> None:

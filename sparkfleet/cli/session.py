@@ -7,27 +7,32 @@ import getpass
 import json
 import os
 import socket
-import sys
-from collections.abc import Callable, Coroutine
-from functools import cached_property
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import Field
 
-from sparkfleet.control.client import FleetClient, connect
+from sparkfleet.control.client import FleetClient, Reach, answering
+from sparkfleet.control.cluster import seats
 from sparkfleet.control.head import Address
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.requests import ApplyRequest, UpRequest
+from sparkfleet.control.requests import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
+from sparkfleet.control.where import found, state_root
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.nodes.install.environment import install
+from sparkfleet.nodes.open import open_channels
+from sparkfleet.spec.inventory import Inventory
 from sparkfleet.spec.load import load_inventory
+from sparkfleet.values import Value
 
 T = TypeVar("T")
 
 BOOT_S = 180.0
+JOIN_S = 90.0
+DOWN_S = 180.0
 
 InventoryOption = Annotated[
     Path,
@@ -41,6 +46,14 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DEFAULT_INVENTORY = Path("inventory.yaml")
 
 
+class Found(Value):
+    """What a node has of a fleet: see `control/where.py`."""
+
+    python: str | None = None
+    address: Address | None = None
+    api_token: str = Field(default="", repr=False)
+
+
 class Session:
     """One run of a verb against one fleet.
 
@@ -50,12 +63,15 @@ class Session:
 
     def __init__(self, inventory_path: Path) -> None:
         self.inventory: Inventory = load_inventory(inventory_path)
-        self.paths = FleetPaths.default(self.inventory.fleet)
+        self._opened: dict[str, Channel] | None = None
+        _sessions.append(self)
 
-    @cached_property
+    @property
     def channels(self) -> dict[str, Channel]:
-        """A channel to every node. Raises NodeError where a node cannot be reached; a plan on assumed facts needs none."""
-        return {name: _channel(name, node) for name, node in self.inventory.nodes.items()}
+        """A channel to every node. Opening one connects to nothing yet."""
+        if self._opened is None:
+            self._opened = dict(open_channels(self.inventory))
+        return self._opened
 
     @property
     def head(self) -> Channel:
@@ -64,7 +80,10 @@ class Session:
 
     async def find_controller(self) -> FleetClient | None:
         """A client of the controller, if one answers now."""
-        return await connect(self.paths)
+        found = await self._found(self.inventory.head)
+        if found.address is None:
+            return None
+        return await answering(found.address, found.api_token, self._reach)
 
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError where none answers."""
@@ -77,24 +96,101 @@ class Session:
             )
         return client
 
-    async def bring_up(self, apply: ApplyRequest | None, waiting: Callable[[float], None]) -> FleetClient:
-        """Start Ray and the controller on the head, and wait until the controller answers.
+    async def bring_up(
+        self, apply: Sequence[ApplyRequest], saying: Callable[[str], None], wheels: Path | None = None
+    ) -> FleetClient:
+        """Start Ray on every node and the controller on the head, and wait until all of them are there.
 
-        Ctrl-C ends the waiting only. `waiting` is told the seconds gone by.
+        Ctrl-C ends the waiting only.
+
+        Args:
+            apply: deployments to ask for at once.
+            saying: is told what is being waited for.
+            wheels: what nodes without internet install from.
+
+        Raises:
+            NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
+            ControlError: the fleet did not come up, or a node did not join it.
         """
-        request = UpRequest(state_dir=str(self.paths.root), inventory=self.inventory, apply=apply)
-        done = await self.head.run(
-            (sys.executable, "-m", "sparkfleet.control.boot", "up"), stdin=request.model_dump_json().encode()
+        pythons = await self._pythons(wheels, saying)
+        request = UpRequest(
+            fleet=self.inventory.fleet,
+            state_dir=self._state_dir(self.inventory.head),
+            inventory=self.inventory,
+            apply=tuple(apply),
+        )
+        told = await self._boot(self.inventory.head, pythons, "prepare", request)
+        prepared = Prepared.model_validate_json(json.dumps(told))
+        saying("starting Ray and the controller")
+        begun, *_ = await asyncio.gather(
+            self._boot(self.inventory.head, pythons, "up", request),
+            *(self._boot(name, pythons, "join", self._joining(name, prepared)) for name in self._others()),
+        )
+        address = await self._booted(begun["outcome"], saying)
+        client = FleetClient(address, prepared.api_token, reach=self._reach)
+        await self._all_joined(client, saying)
+        return client
+
+    async def take_down(self) -> None:
+        """Stop everything on every node, the head first: it lets the groups end in order.
+
+        Raises:
+            ControlError: something could not be stopped.
+        """
+        await self._down(self.inventory.head)
+        await asyncio.gather(*map(self._down, self._others()))
+
+    def _others(self) -> list[str]:
+        return [name for name in self.inventory.nodes if name != self.inventory.head]
+
+    @property
+    def _reach(self) -> Reach | None:
+        return None if self.inventory.nodes[self.inventory.head].is_local else self.head.forward
+
+    def _state_dir(self, node: str) -> str | None:
+        """On this machine, what this process's environment says; elsewhere, what the node's says."""
+        return str(state_root(self.inventory.fleet)) if self.inventory.nodes[node].is_local else None
+
+    async def _found(self, node: str) -> Found:
+        if self.inventory.nodes[node].is_local:
+            return Found.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
+        source = (files("sparkfleet.control") / "where.py").read_text()
+        done = await self.channels[node].run(("python3", "-c", source, self.inventory.fleet))
+        if done.exit_code != 0:
+            raise NodeError(f"{node}: python3 did not answer: {done.stderr.strip()[-200:]}")
+        return Found.model_validate_json(done.stdout)
+
+    async def _pythons(self, wheels: Path | None, saying: Callable[[str], None]) -> dict[str, str]:
+        if self.inventory.environment is not None:
+            return dict.fromkeys(self.inventory.nodes, self.inventory.environment)
+        return await install(self.channels, wheels, lambda node, step: saying(f"{node}: {step}"))
+
+    def _joining(self, name: str, prepared: Prepared) -> JoinRequest:
+        return JoinRequest(
+            fleet=self.inventory.fleet,
+            state_dir=self._state_dir(name),
+            node=name,
+            host=seats(self.inventory)[name].address,
+            ray=prepared.address.ray,
+            ray_token=prepared.ray_token,
+            engine_secret=prepared.engine_secret,
+        )
+
+    async def _boot(
+        self, node: str, pythons: Mapping[str, str], verb: str, request: OnNode
+    ) -> dict[str, Any]:
+        done = await self.channels[node].run(
+            (pythons[node], "-m", "sparkfleet.control.boot", verb), stdin=request.model_dump_json().encode()
         )
         if done.exit_code != 0:
-            raise NodeError(f"{self.head.node}: could not begin: {done.stderr.strip()}")
-        address = await self._booted(done.stdout.strip(), waiting)
-        return FleetClient(address, self.paths.api_token.read_text())
+            raise NodeError(f"{node}: could not begin: {done.stderr.strip()[-500:]}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
 
-    async def _booted(self, result: str, waiting: Callable[[float], None]) -> Address:
+    async def _booted(self, result: str, saying: Callable[[str], None]) -> Address:
         began = asyncio.get_running_loop().time()
-        while (gone := asyncio.get_running_loop().time() - began) < BOOT_S:
-            waiting(gone)
+        while asyncio.get_running_loop().time() - began < BOOT_S:
+            saying("starting Ray and the controller")
             try:
                 answer = json.loads(await self.head.read(result))
             except NodeError:
@@ -105,8 +201,44 @@ class Session:
             return Address.model_validate(answer)
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
-            do=f"See {self.paths.logs} for what it is doing.",
+            do=f"See the directory of {result} on {self.head.node} for what it is doing.",
         )
+
+    async def _all_joined(self, client: FleetClient, saying: Callable[[str], None]) -> None:
+        """Wait until Ray on every node is part of the fleet."""
+        began = asyncio.get_running_loop().time()
+        async with client.again() as asking:
+            while missing := [node.name for node in (await asking.fleet()).nodes if not node.joined]:
+                saying(f"waiting for {', '.join(missing)}")
+                if asyncio.get_running_loop().time() - began > JOIN_S:
+                    raise ControlError(
+                        f"{', '.join(missing)} did not join the fleet within {JOIN_S:.0f} s.",
+                        means="The other nodes are up; nothing is placed on those that are missing.",
+                        do="`sparkfleet doctor` looks for the reason; `sparkfleet up` tries again.",
+                    )
+                await asyncio.sleep(0.2)
+
+    async def _down(self, node: str) -> None:
+        there = await self._found(node)
+        if there.python is None:
+            return  # it never was in the fleet
+        request = OnNode(fleet=self.inventory.fleet, state_dir=self._state_dir(node))
+        done = await self.channels[node].run(
+            (there.python, "-m", "sparkfleet.control.boot", "down"),
+            stdin=request.model_dump_json().encode(),
+            timeout_s=DOWN_S,
+        )
+        if done.exit_code != 0:
+            raise ControlError(f"{node}: could not stop everything: {done.stderr.strip()[-500:]}")
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        opened, self._opened = self._opened or {}, None
+        await asyncio.gather(*(channel.close() for channel in opened.values()))
+
+
+_sessions: list[Session] = []
+"""Those of this run: a verb is one process, and what it opened is closed when its coroutine ends."""
 
 
 def who() -> str:
@@ -119,16 +251,14 @@ def who() -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a verb's coroutine to its end."""
-    return asyncio.run(work)
+    """Run a verb's coroutine to its end, and close what it opened."""
+    return asyncio.run(_closing(work))
 
 
-def _channel(name: str, node: Node) -> Channel:
-    if node.is_local:
-        return LocalChannel(name)
-    raise NodeError(
-        f"Node {name} is at {node.address}, and this version reaches only `address: local`.",
-        means="Fleets over SSH come with a later version.",
-        do="Run sparkfleet on the node itself, with `address: local`."
-        " `sparkfleet plan --assume dgx-spark` plans without asking it.",
-    )
+async def _closing(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    finally:
+        for session in _sessions:
+            await session.close()
+        _sessions.clear()

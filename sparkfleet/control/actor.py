@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import ray
@@ -16,25 +15,24 @@ from ray.serve.config import ProxyLocation
 from sparkfleet.control import api
 from sparkfleet.control.apps import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.control.controller import Controller
-from sparkfleet.control.order import GroupOrder, order_for
+from sparkfleet.control.head import NODE_LABEL
+from sparkfleet.control.node_agent import NodeAgents
+from sparkfleet.control.order import orders_for
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.serve_apps import ServeApps, run_without_waiting
 from sparkfleet.control.status import GroupReport
-from sparkfleet.control.store import Desired, Store
-from sparkfleet.facts.node import ReadMemory
+from sparkfleet.control.store import Store
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.serve import GatewayConfig, gateway_app
-from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.nodes.runtime.process import ProcessRuntime
 from sparkfleet.observe.metrics import ControlMetrics
+from sparkfleet.spec.inventory import Inventory
 from sparkfleet.values import Value
 
 
 class ControllerConfig(Value):
     """What the controller's actor is made of. It holds no secret: those are read from the state directory."""
 
-    fleet: str
-    state_dir: str
+    inventory: Inventory
     api: str
     gateway: GatewayConfig
     endpoint: str
@@ -47,19 +45,18 @@ class ControllerActor:
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Ray awaits it
         logging.basicConfig(level=logging.INFO)
         config = ControllerConfig.model_validate_json(config_json)
-        self._paths = FleetPaths(Path(config.state_dir))
-        self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
-        self._channel = LocalChannel(config.fleet)
+        self._paths = FleetPaths.of_this_process()
+        self._inventory = config.inventory
+        self._nodes = NodeAgents(config.inventory.nodes)
         registry = CollectorRegistry()
         self._controller = Controller(
-            fleet=config.fleet,
+            fleet=config.inventory.fleet,
             store=Store(self._paths.database),
             apps=ServeApps(),
             metrics=ControlMetrics(registry),
             endpoint=config.endpoint,
-            order_of=self._order_of,
-            available=self._available,
-            sweep=self._sweep,
+            orders_of=lambda desired: orders_for(config.inventory, desired),
+            nodes=self._nodes,
         )
         await self._serve_api(
             api.build(self._controller, self._paths.api_token.read_text(), registry), config.api
@@ -84,7 +81,7 @@ class ControllerActor:
 
     async def _run(self, gateway: GatewayConfig) -> None:
         await asyncio.to_thread(serve.start, proxy_location=ProxyLocation.Disabled)
-        await asyncio.to_thread(_deploy_gateway, gateway)
+        await asyncio.to_thread(_deploy_gateway, gateway, self._inventory.head)
         await self._controller.run()
 
     async def _serve_api(self, app: web.Application, url: str) -> None:
@@ -93,29 +90,21 @@ class ControllerActor:
         parts = urlsplit(url)
         await web.TCPSite(runner, parts.hostname, parts.port, reuse_address=True).start()
 
-    def _order_of(self, desired: Desired) -> GroupOrder:
-        return order_for(self._paths, desired)
 
-    async def _available(self) -> int:
-        done = await self._channel.run(ReadMemory.argv)
-        return ReadMemory.parse(done.stdout).available
-
-    async def _sweep(self, keep: frozenset[tuple[str, int]]) -> tuple[str, ...]:
-        ranks = await self._runtime.list()
-        return await self._runtime.sweep(
-            frozenset(rank.id for rank in ranks if (rank.id.deployment, rank.id.generation) in keep)
-        )
-
-
-def _deploy_gateway(config: GatewayConfig) -> None:
+def _deploy_gateway(config: GatewayConfig, head: str) -> None:
     """Deploy the gateway, unless it is there: deploying it again would replace replicas that serve."""
     if GATEWAY_APP not in serve.status().applications:
-        run_without_waiting(serve.RunTarget(target=gateway_app(config), name=GATEWAY_APP, route_prefix=None))
+        target = gateway_app(config, {NODE_LABEL: head})
+        run_without_waiting(serve.RunTarget(target=target, name=GATEWAY_APP, route_prefix=None))
 
 
 def create(config: ControllerConfig) -> None:
     """Create the controller in the cluster that this process has joined, and wait until it is up."""
     actor = ControllerActor.options(  # type: ignore[attr-defined]  # added by the decorator
-        name=CONTROLLER, namespace=NAMESPACE, lifetime="detached", get_if_exists=True
+        name=CONTROLLER,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        label_selector={NODE_LABEL: config.inventory.head},
     ).remote(config.model_dump_json())
     ray.get(actor.ping.remote())

@@ -22,9 +22,9 @@ class Apps(Protocol):
         ...
 
     async def deploy(self, order: GroupOrder) -> None:
-        """Make an application for one generation of a deployment."""
+        """Make an application for one group."""
         ...
 
-    async def retire(self, deployment: str, generation: int) -> None:
+    async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """Drain and remove an application. One that is not there is fine."""
         ...

@@ -1,4 +1,10 @@
-"""Brings a fleet's head up and down. Runs on the head: `python -m sparkfleet.control.boot up|down`.
+"""Brings this node of a fleet up and down. Runs on the node: `python -m sparkfleet.control.boot VERB`.
+
+    prepare   on the head: directories, secrets, addresses; prints what the other nodes need
+    up        on the head: Ray, the controller, and the ranks that are wanted here
+    join      on any other node: Ray
+    down      on any node: stops what runs here, and does not come back
+    keep      what `up`, `join` and a reboot leave running: see `keeper`
 
 `up` detaches: it prints the path of a file that will hold the outcome, so that whoever waits for it may stop
 waiting without stopping the work.
@@ -25,6 +31,7 @@ from pathlib import Path
 
 from sparkfleet.control.apps import CONTROLLER, NAMESPACE
 from sparkfleet.control.client import FleetClient, connect
+from sparkfleet.control.cluster import seats
 from sparkfleet.control.head import (
     LABEL,
     Address,
@@ -32,16 +39,16 @@ from sparkfleet.control.head import (
     ray_argv,
     ray_environment,
     ray_init_arguments,
+    ray_worker_argv,
 )
-from sparkfleet.control.order import order_for, rank_spec
+from sparkfleet.control.order import Ports, orders_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.requests import ApplyRequest, UpRequest
+from sparkfleet.control.requests import JoinRequest, OnNode, Prepared, UpRequest
 from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.nodes.runtime import processes
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.nodes.runtime.process import ProcessRuntime
-from sparkfleet.spec.inventory import Inventory
 
 log = logging.getLogger(__name__)
 
@@ -49,43 +56,68 @@ RAY_START_S = 90.0
 STOP_S = 60.0
 
 
-async def up(request: UpRequest) -> Address:
-    """Start what is not running; returns when the controller answers.
+def prepare(request: UpRequest) -> Prepared:
+    """Make the head's directories and secrets, and choose where it listens. Starts nothing."""
+    paths = request.paths
+    paths.create()
+    address = _address(paths, request)
+    return Prepared(
+        address=address,
+        ray_token=paths.ray_token.read_text(),
+        api_token=paths.api_token.read_text(),
+        engine_secret=paths.engine_secret.read_text(),
+    )
+
+
+async def up(request: UpRequest) -> tuple[Address, subprocess.Popen[bytes] | None]:
+    """Start what is not running on the head; returns when the controller answers.
+
+    The second value is Ray's process where this call started it, None where the fleet was up.
 
     Raises:
         ControlError: the gateway's port is taken, or Ray or the controller did not come up.
     """
-    paths = FleetPaths(Path(request.state_dir))
+    paths = request.paths
     paths.create()
-    with _alone(paths):
+    with alone(paths):
         client = await connect(paths)
         if client is not None:
-            return client.address
-        await _clear_leftovers(paths)
+            return client.address, None
+        await clear_leftovers(paths)
         _forget_last_cluster(paths)
-        gateway = request.inventory.gateway
-        address = choose_address(paths, gateway.host, gateway.port)
+        address = _address(paths, request)
         _check_port(address)
-        ray_head = _start_ray(paths, address, request.inventory.head)
-        await _start_ranks(paths, request.apply)
-        await asyncio.to_thread(_start_controller, paths, request.inventory, address, ray_head)
+        ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
+        await _start_ranks(paths, request)
+        await asyncio.to_thread(_start_controller, paths, request, address, ray_head)
         await _answering(paths)
-        return address
+        return address, ray_head
+
+
+async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
+    """Start Ray on a node that is not the head. It waits for the head, if that is not up yet."""
+    paths = request.paths
+    paths.create()
+    paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
+    with alone(paths):
+        await clear_leftovers(paths)
+        shutil.rmtree(paths.run / "ray", ignore_errors=True)
+        return _start(paths, ray_worker_argv(paths, request.ray, request.host, request.node))
 
 
 async def down(paths: FleetPaths) -> None:
-    """Stop every group, then Ray; what is wanted stays in the store. Nothing of the fleet is left running."""
-    with _alone(paths):
+    """Stop every group, then Ray; what is wanted stays in the store. Nothing of the fleet is left running here."""
+    with alone(paths):
         client = await connect(paths)
         if client is not None:
             async with client:
                 await client.stop()
                 await _nothing_served(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
-        await _clear_leftovers(paths)
+        await clear_leftovers(paths)
 
 
-async def _clear_leftovers(paths: FleetPaths) -> None:
+async def clear_leftovers(paths: FleetPaths) -> None:
     """Kill what is left of Ray, by its label. Ray drains for 30 s on SIGTERM; nothing here is worth waiting for."""
     own = os.getpid()
     await processes.kill_all(
@@ -93,24 +125,30 @@ async def _clear_leftovers(paths: FleetPaths) -> None:
     )
 
 
-def _forget_last_cluster(paths: FleetPaths) -> None:
-    """Begin with an empty GCS, and without the logs of Ray's last session.
-
-    No node of the last cluster is left, so all its GCS could do is to bring back actors that died with it. What is
-    wanted is in the store, and engines that still run are adopted by their label.
-    """
-    for directory in (paths.gcs, paths.run / "ray"):
-        shutil.rmtree(directory, ignore_errors=True)
-    paths.create()
-
-
 @contextlib.contextmanager
-def _alone(paths: FleetPaths) -> Iterator[None]:
+def alone(paths: FleetPaths) -> Iterator[None]:
     """Two `up`s at once would start two heads."""
     paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (paths.root / "boot.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _address(paths: FleetPaths, request: UpRequest) -> Address:
+    gateway = request.inventory.gateway
+    host = seats(request.inventory)[request.inventory.head].address
+    return choose_address(paths, host, gateway.host, gateway.port)
+
+
+def _forget_last_cluster(paths: FleetPaths) -> None:
+    """Begin with an empty GCS, and without the logs of Ray's last session.
+
+    What is wanted is in the store, and engines that still run, here or on other nodes, are adopted by their label. All
+    that an old GCS could do is to bring back actors that died with their cluster.
+    """
+    for directory in (paths.gcs, paths.run / "ray"):
+        shutil.rmtree(directory, ignore_errors=True)
+    paths.create()
 
 
 def _check_port(address: Address) -> None:
@@ -132,44 +170,46 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-def _start_ray(paths: FleetPaths, address: Address, node: str) -> subprocess.Popen[bytes]:
-    log = (paths.logs / "ray.log").open("wb")
-    with log:
+def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Ray in the foreground of a session of its own."""
+    with (paths.logs / "ray.log").open("wb") as output:
         return subprocess.Popen(
-            ray_argv(paths, address, node),
+            argv,
             env=ray_environment(paths),
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd="/",
         )
 
 
-async def _start_ranks(paths: FleetPaths, apply: ApplyRequest | None) -> None:
-    """Start the ranks of everything that is wanted on this node, so that their engines load while Ray comes up."""
+async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
+    """Start the groups that lie on this node alone, so that their engines load while Ray comes up."""
     store = Store(paths.database)
     try:
-        if apply is not None:
+        for apply in request.apply:
             store.put(apply.spec, apply.plan, apply.who)
         wanted = store.desired()
     finally:
         store.close()
     runtime = ProcessRuntime(paths.run, paths.label)
-    orders = [order_for(paths, desired) for desired in wanted.values()]
-    keep = frozenset(order.rank_id(replica) for order in orders for replica in range(order.replicas))
-    await runtime.sweep(keep)
+    orders = [order for desired in wanted.values() for order in orders_for(request.inventory, desired)]
+    here = request.inventory.head
+    ranks = [(order, rank) for order in orders for rank, seat in enumerate(order.seats) if seat.node == here]
+    await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))
     secret = paths.engine_secret.read_text()
-    for order in orders:
-        for replica in range(order.replicas):
+    for order, rank in ranks:
+        if len(order.seats) == 1:
             with contextlib.suppress(
                 SparkfleetError
             ):  # the group's actor tries again, and says what is wrong
-                await runtime.start(rank_spec(order, replica, free_port("127.0.0.1"), secret))
+                ports = Ports(http=free_port(order.seats[0].address))
+                await runtime.start(rank_spec(paths, order, rank, ports, secret))
 
 
 def _start_controller(
-    paths: FleetPaths, inventory: Inventory, address: Address, ray_head: subprocess.Popen[bytes]
+    paths: FleetPaths, request: UpRequest, address: Address, ray_head: subprocess.Popen[bytes]
 ) -> None:
     """Join the new cluster and create the controller. Ray reads its settings at import, so it is imported here."""
     os.environ.update(ray_environment(paths))
@@ -189,14 +229,13 @@ def _start_controller(
             time.sleep(0.1)
     create(
         ControllerConfig(
-            fleet=inventory.fleet,
-            state_dir=str(paths.root),
+            inventory=request.inventory,
             api=address.api,
             endpoint=address.endpoint,
             gateway=GatewayConfig(
                 host=address.gateway_host,
                 port=address.gateway_port,
-                max_body_bytes=inventory.gateway.max_body_bytes,
+                max_body_bytes=request.inventory.gateway.max_body_bytes,
                 secret_path=str(paths.engine_secret),
                 controller=CONTROLLER,
                 namespace=NAMESPACE,
@@ -230,54 +269,27 @@ def _no_ray(paths: FleetPaths) -> ControlError:
 
 
 def main() -> int:
-    """Entry point. `up` takes an `UpRequest` on standard input, `down` a state directory."""
-    verb, given = sys.argv[1], sys.stdin.read()
-    if verb == "up":
-        return _detach(UpRequest.model_validate_json(given))
-    if verb == "work":
-        return _work(UpRequest.model_validate_json(given))
+    """Entry point. Every verb but `keep` takes a request on standard input, as JSON; `keep` a state directory."""
+    from sparkfleet.control import keeper
+
+    verb = sys.argv[1]
     try:
-        asyncio.run(down(FleetPaths(Path(given))))
+        if verb == "keep":
+            return asyncio.run(keeper.keep(FleetPaths(Path(sys.argv[2]))))
+        given = sys.stdin.read()
+        if verb == "prepare":
+            print(prepare(UpRequest.model_validate_json(given)).model_dump_json())
+        elif verb == "up":
+            print(json.dumps(keeper.begin_up(UpRequest.model_validate_json(given))))
+        elif verb == "join":
+            print(json.dumps(keeper.begin_join(JoinRequest.model_validate_json(given))))
+        else:
+            paths = OnNode.model_validate_json(given).paths
+            keeper.forget(paths)
+            asyncio.run(down(paths))
     except SparkfleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    return 0
-
-
-def _detach(request: UpRequest) -> int:
-    """Do the work in a process of its own, and say where its outcome will be."""
-    paths = FleetPaths(Path(request.state_dir))
-    paths.create()
-    outcome = paths.outcome
-    outcome.unlink(missing_ok=True)
-    with (paths.logs / "boot.log").open("wb") as log:
-        worker = subprocess.Popen(
-            (sys.executable, "-m", "sparkfleet.control.boot", "work"),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-        )
-    assert worker.stdin is not None
-    worker.stdin.write(request.model_dump_json().encode())
-    worker.stdin.close()
-    print(outcome)
-    return 0
-
-
-def _work(request: UpRequest) -> int:
-    outcome = FleetPaths(Path(request.state_dir)).outcome
-    try:
-        text = asyncio.run(up(request)).model_dump_json()
-    except SparkfleetError as error:
-        text = json.dumps({"error": {"what": error.what, "means": error.means, "do": error.do}})
-    except Exception as error:
-        log.exception("the fleet did not come up")
-        text = json.dumps({"error": {"what": f"The fleet did not come up: {error!r}", "means": "", "do": ""}})
-    temporary = outcome.with_suffix(".tmp")
-    temporary.write_text(text)
-    temporary.replace(outcome)
     return 0
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 
@@ -16,6 +18,9 @@ from sparkfleet.control.requests import ApplyRequest, KeyRequest
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.store import Event
 from sparkfleet.errors import ControlError
+
+Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
+"""From an address on the head to one here that leads there, while it is entered."""
 
 PATIENCE_S = 20.0
 """A controller that Ray restarts is back within 3 to 8 s; calls wait that out."""
@@ -28,25 +33,38 @@ class FleetClient:
         address: where the fleet's head listens.
         token: the fleet's API token.
         patience_s: how long a call keeps trying a controller that does not answer.
+        reach: makes the head's loopback reachable from here, such as `Channel.forward`; None where this is the head.
     """
 
-    def __init__(self, address: Address, token: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, address: Address, token: str, patience_s: float = PATIENCE_S, reach: Reach | None = None
+    ) -> None:
         self.address = address
         self._token = token
         self._patience_s = patience_s
+        self._reach = reach
+        self._open = contextlib.AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            self.address.api, headers={"authorization": f"Bearer {self._token}"}
+        url = self.address.api
+        if self._reach is not None:
+            api = urlsplit(url)
+            host, port = await self._open.enter_async_context(self._reach(api.hostname or "", api.port or 0))
+            url = f"http://{host}:{port}"
+        self._session = await self._open.enter_async_context(
+            aiohttp.ClientSession(url, headers={"authorization": f"Bearer {self._token}"})
         )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._session is not None
-        await self._session.close()
+        await self._open.aclose()
+
+    def again(self) -> FleetClient:
+        """Another client of the same controller, to be entered on its own."""
+        return FleetClient(self.address, self._token, self._patience_s, self._reach)
 
     async def fleet(self) -> FleetStatus:
         """The whole fleet as it is now."""
@@ -119,15 +137,17 @@ class FleetClient:
 async def connect(paths: FleetPaths) -> FleetClient | None:
     """A client, if a controller answers now; None where none does."""
     address = read_address(paths)
-    if address is None:
-        return None
-    client = FleetClient(address, paths.api_token.read_text())
-    async with FleetClient(address, paths.api_token.read_text(), patience_s=0) as probe:
+    return None if address is None else await answering(address, paths.api_token.read_text())
+
+
+async def answering(address: Address, token: str, reach: Reach | None = None) -> FleetClient | None:
+    """A client, if a controller answers at this address now; None where none does."""
+    async with FleetClient(address, token, patience_s=0, reach=reach) as probe:
         try:
             await probe.fleet()
         except ControlError:
             return None
-    return client
+    return FleetClient(address, token, reach=reach)
 
 
 def _unanswered(address: Address) -> ControlError:

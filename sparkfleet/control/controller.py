@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.control.apps import Apps
+from sparkfleet.control.nodes import Nodes
 from sparkfleet.control.order import GroupOrder
-from sparkfleet.control.reconcile import Action, decide
-from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport
+from sparkfleet.control.reconcile import Action, Wanted, decide
+from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport, NodeReport
 from sparkfleet.control.store import Desired, Event, Store
 from sparkfleet.control.view import View, scrape_targets
 from sparkfleet.errors import ControlError
@@ -36,9 +37,10 @@ STALE_S = 15.0
 SETTLE_S = 10.0
 """After a restart of the controller: how long the gateways keep their old table while groups report again."""
 
-OrderOf = Callable[[Desired], GroupOrder]
-Available = Callable[[], Awaitable[int]]
-Sweep = Callable[[frozenset[tuple[str, int]]], Awaitable[tuple[str, ...]]]
+LOOK_S = 2.0
+"""How often the nodes are looked at."""
+
+OrdersOf = Callable[[Desired], Sequence[GroupOrder]]
 
 
 class Controller:
@@ -50,9 +52,8 @@ class Controller:
         apps: where groups run.
         metrics: counters and gauges of the controller.
         endpoint: URL of the gateway, for people.
-        order_of: from a wanted deployment to what its groups are told.
-        available: memory that could be used now, bytes.
-        sweep: kills what is left of ranks, except of these (deployment, generation).
+        orders_of: from a wanted deployment to what each of its groups is told.
+        nodes: the machines.
     """
 
     def __init__(
@@ -63,18 +64,17 @@ class Controller:
         apps: Apps,
         metrics: ControlMetrics,
         endpoint: str,
-        order_of: OrderOf,
-        available: Available,
-        sweep: Sweep,
+        orders_of: OrdersOf,
+        nodes: Nodes,
     ) -> None:
         self._fleet = fleet
         self._store = store
         self._apps = apps
         self._metrics = metrics
         self._endpoint = endpoint
-        self._order_of = order_of
-        self._available = available
-        self._sweep = sweep
+        self._orders_of = orders_of
+        self._nodes = nodes
+        self._node_reports: tuple[NodeReport, ...] = ()
         self._seen: tuple[App, ...] = ()
         self._reports: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, GatewayReport] = {}
@@ -145,6 +145,7 @@ class Controller:
             sparkfleet=__version__,
             endpoint=self._endpoint,
             gateways=tuple(self._gateways.values()),
+            nodes=self._node_reports,
             deployments=self._view(self._wanted()).deployments(),
             last_event=self._store.last_event_id(),
         )
@@ -199,6 +200,13 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile until cancelled. A failure of one round is written down and the next one tries again."""
+        looking = asyncio.create_task(self._watch_nodes())
+        try:
+            await self._reconcile_forever()
+        finally:
+            looking.cancel()
+
+    async def _reconcile_forever(self) -> None:
         while True:
             try:
                 await self.reconcile()
@@ -216,21 +224,26 @@ class Controller:
         desired = self._wanted()
         self._forget(desired)
         room = await self._room(desired)
-        for action in decide({n: d.generation for n, d in desired.items()}, self._seen, room):
+        wanted = {
+            name: Wanted(generation=one.generation, groups=len(one.plan.groups))
+            for name, one in desired.items()
+        }
+        for action in decide(wanted, self._seen, room):
             await self._do(action, desired)
         await self._note_failures(desired)
         await self._publish(desired)
 
     async def _do(self, action: Action, desired: dict[str, Desired]) -> None:
         if action.verb == "deploy":
-            await self._record(action.deployment, action.generation, "", "deploy", action.reason)
-            await self._sweep(self._keep(desired))
-            await self._apps.deploy(self._order_of(desired[action.deployment]))
+            order = self._orders_of(desired[action.deployment])[action.replica]
+            await self._record(action.deployment, action.generation, order.name, "deploy", action.reason)
+            await self._nodes.sweep(self._keep(desired))
+            await self._apps.deploy(order)
         else:
             # The gateway must stop sending there before it goes.
             await self._publish(desired, without=(action.deployment, action.generation))
             await self._record(action.deployment, action.generation, "", "retire", action.reason)
-            await self._apps.retire(action.deployment, action.generation)
+            await self._apps.retire(action.deployment, action.generation, action.replica)
 
     async def _room(self, desired: dict[str, Desired]) -> dict[str, bool]:
         """Whether each wanted generation fits beside what runs. Only asked where there is an older one."""
@@ -240,8 +253,28 @@ class Controller:
         ]
         if not waiting:
             return {}
-        available = await self._available()
-        return {d.name: _needed(d.plan) <= available for d in waiting}
+        available = {node.name: node.memory_available or 0 for node in await self._nodes.look()}
+        return {
+            d.name: all(available.get(node, 0) >= need for node, need in _needed(d.plan).items())
+            for d in waiting
+        }
+
+    async def _watch_nodes(self) -> None:
+        while True:
+            try:
+                await self._see(await self._nodes.look())
+            except Exception:
+                log.exception("the nodes could not be looked at")
+            await asyncio.sleep(LOOK_S)
+
+    async def _see(self, nodes: tuple[NodeReport, ...]) -> None:
+        """Keep what was seen, and say who has joined or left since."""
+        before = {node.name: node.joined for node in self._node_reports}
+        self._node_reports = nodes
+        for node in nodes:
+            if node.joined != before.get(node.name, False):
+                words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
+                await self._record("", 0, node.name, "node", f"{node.name} {words}")
 
     def _wanted(self) -> dict[str, Desired]:
         return {} if self._paused else self._store.desired()
@@ -329,14 +362,13 @@ class Controller:
             self._changed.notify_all()
 
 
-def _needed(plan: DeploymentPlan) -> int:
-    """Bytes that all groups of a plan may take, by the high end of what is predicted."""
-    return int(
-        sum(
-            g.choice.prediction.memory_bytes_per_rank.high * g.choice.candidate.shape.ranks
-            for g in plan.groups
-        )
-    )
+def _needed(plan: DeploymentPlan) -> dict[str, int]:
+    """Bytes that the groups of a plan may take on each node, by the high end of what is predicted."""
+    needed: dict[str, int] = {}
+    for group in plan.groups:
+        for node in group.choice.candidate.shape.nodes:
+            needed[node] = needed.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
+    return needed
 
 
 def _ready_words(report: GroupReport) -> str:

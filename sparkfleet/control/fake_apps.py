@@ -10,7 +10,7 @@ class FakeApps:
     """Remembers what it was told. A test moves applications on with `become` and `finish`."""
 
     def __init__(self) -> None:
-        self.apps: dict[tuple[str, int], App] = {}
+        self.apps: dict[tuple[str, int, int], App] = {}
         self.orders: list[GroupOrder] = []
 
     async def list(self) -> tuple[App, ...]:
@@ -20,17 +20,19 @@ class FakeApps:
     async def deploy(self, order: GroupOrder) -> None:
         """A new application, starting."""
         self.orders.append(order)
-        self.become(order.deployment, order.generation, "starting")
+        self.become(order.deployment, order.generation, "starting", replica=order.replica)
 
-    async def retire(self, deployment: str, generation: int) -> None:
+    async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """It is retiring until `finish`."""
-        if (deployment, generation) in self.apps:
-            self.become(deployment, generation, "retiring")
+        if (deployment, generation, replica) in self.apps:
+            self.become(deployment, generation, "retiring", replica=replica)
 
-    def become(self, deployment: str, generation: int, status: AppStatus, message: str = "") -> None:
+    def become(
+        self, deployment: str, generation: int, status: AppStatus, message: str = "", replica: int = 0
+    ) -> None:
         """Say what an application is now."""
-        self.apps[deployment, generation] = App(
-            deployment=deployment, generation=generation, status=status, message=message
+        self.apps[deployment, generation, replica] = App(
+            deployment=deployment, generation=generation, replica=replica, status=status, message=message
         )
 
     def finish(self) -> None:

@@ -1,7 +1,7 @@
 """A group: one running engine instance, as a replica of a Serve deployment.
 
-The replica's actor owns the rank of the engine by a lease, proves that it generates, tells the controller what it sees,
-and dies at once when the engine does, so that Serve replaces the whole group. It is not on the data path.
+The replica's actor holds every rank of the engine, proves that it generates, tells the controller what it sees, and
+dies at once when any rank does, so that Serve replaces the whole group. It is not on the data path.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
-from collections.abc import Coroutine
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 import aiohttp
 
 from sparkfleet.control.canary import Measured, Probe, wait_healthy
-from sparkfleet.control.order import GroupOrder, rank_spec
-from sparkfleet.control.status import GroupPhase, GroupReport
+from sparkfleet.control.order import GroupOrder
+from sparkfleet.control.rank import RankHolder
+from sparkfleet.control.status import GroupPhase, GroupReport, RankReport
 from sparkfleet.engines.base import Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError
-from sparkfleet.nodes.runtime.base import Phase, Rank, RankStatus, Runtime
+from sparkfleet.gateway.keys import engine_token
+from sparkfleet.nodes.runtime.base import Phase, RankStatus
 from sparkfleet.nodes.runtime.ports import free_port
 
 log = logging.getLogger(__name__)
@@ -45,15 +45,14 @@ class Group:
 
     Args:
         order: what to run.
-        runtime: how ranks run on this node.
+        ranks: who holds each rank, in order. Rank 0 is on this node.
         secret: the fleet's engine secret.
         report: where progress goes.
-        node: this node's name, for people.
     """
 
-    def __init__(self, order: GroupOrder, runtime: Runtime, secret: str, report: Reporter, node: str) -> None:
+    def __init__(self, order: GroupOrder, ranks: Sequence[RankHolder], secret: str, report: Reporter) -> None:
         self._order = order
-        self._runtime = runtime
+        self._ranks = tuple(ranks)
         self._secret = secret
         self._report_to = report
         self._engine: Engine = engine_by_name(order.candidate.engine)
@@ -61,13 +60,12 @@ class Group:
         self._report = GroupReport(
             deployment=order.deployment,
             generation=order.generation,
-            replica=0,
+            replica=order.replica,
             phase=GroupPhase.STARTING,
-            node=node,
+            node=order.seats[0].node,
             engine=order.candidate.engine,
             since=self._began,
         )
-        self._rank: Rank | None = None
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
         self.exited: RankStatus | None = None
@@ -80,7 +78,7 @@ class Group:
     @property
     def name(self) -> str:
         """The group's name, also what its internal token is derived from."""
-        return str(self._order.rank_id(self._report.replica))
+        return self._order.name
 
     async def start(self) -> None:
         """Return when the engine has generated a token and been measured.
@@ -88,16 +86,16 @@ class Group:
         Raises:
             EngineError: it exited, or it came up and does not generate. Nothing of it is left running.
         """
-        rank, status, adopted = await self._take_rank()
-        self._rank = rank
-        self._session = aiohttp.ClientSession()
-        spec_secret = dict(rank_spec(self._order, self._report.replica, status.port, self._secret).secret_env)
-        url = f"http://127.0.0.1:{status.port}"
-        self._probe = Probe(self._session, url, self._order.deployment, next(iter(spec_secret.values())))
-        self._say(self._report.phase, url=url, pid=status.pid, adopted=adopted)
         try:
+            statuses, adopted = await self._take_ranks()
+            url = f"http://{self._order.seats[0].address}:{statuses[0].port}"
+            self._session = aiohttp.ClientSession()
+            token = engine_token(self._secret.encode(), self._order.name)
+            self._probe = Probe(self._session, url, self._order.deployment, token)
+            self._say(self._report.phase, url=url, ranks=self._seen(statuses), adopted=adopted)
             measured = await self._until_exit(self._bring_up())
-        except EngineError as error:
+            statuses = await asyncio.gather(*(rank.status() for rank in self._ranks))
+        except (EngineError, NodeError) as error:
             self._say(GroupPhase.FAILED, str(error))
             await self.stop(drain_s=0)
             raise
@@ -105,18 +103,19 @@ class Group:
             GroupPhase.READY,
             started_s=round(time.time() - self._began, 3),
             measured=measured.values(),
-            pid=(await rank.status()).pid,
+            ranks=self._seen(statuses),
         )
 
     async def watch(self) -> RankStatus:
-        """Report every few seconds; return when the engine has exited, with whatever code."""
-        assert self._rank is not None
+        """Report every few seconds; return when any rank has exited, with whatever code, and no other is left."""
         beat = asyncio.create_task(self._beat())
         try:
-            self.exited = await self._rank.wait()
+            rank, self.exited = await self._first_exit()
         finally:
             beat.cancel()
-        self._say(GroupPhase.FAILED, f"the engine exited: {self.exited.reason or self.exited.exit_code}")
+        why = self.exited.reason or self.exited.exit_code
+        self._say(GroupPhase.FAILED, f"the engine exited{self._where(rank)}: {why}")
+        await self._stop_ranks()
         return self.exited
 
     async def stop(self, drain_s: float) -> None:
@@ -127,43 +126,46 @@ class Group:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await self._idle()
-        if self._rank is not None:
-            await self._rank.stop()
-            await self._rank.close()
-            self._rank = None
+        await self._stop_ranks()
         if self._session is not None:
             await self._session.close()
         if not failed:
             self._say(GroupPhase.STOPPED)
 
-    async def _take_rank(self) -> tuple[Rank, RankStatus, bool]:
-        """The first replica number whose rank nobody owns, adopted where it runs already, started where not."""
-        for replica in range(self._order.replicas):
-            self._report = self._report.model_copy(update={"replica": replica})
-            spec = rank_spec(self._order, replica, free_port("127.0.0.1"), self._secret)
-            self._report = self._report.model_copy(update={"log_path": spec.log_path})
-            rank = await self._runtime.own(spec.id)
-            if rank is not None:
-                status = await rank.status()
-                if status.digest == spec.digest and status.phase in (Phase.PREPARING, Phase.RUNNING):
-                    return rank, status, True
-                await rank.stop()
-                await rank.close()
-            elif await self._taken(spec.id.slug):
-                continue
-            status = await self._runtime.start(spec)
-            rank = await self._runtime.own(spec.id)
-            if rank is not None:
-                return rank, status, False
-        raise EngineError(
-            f"All {self._order.replicas} groups of {self._order.deployment} are owned by other replicas on this node.",
-            means="A replica that should be gone still holds its rank.",
-            do="It lets go within its lease; Serve tries again.",
-        )
+    async def _take_ranks(self) -> tuple[list[RankStatus], bool]:
+        """Every rank adopted where all of them run already; otherwise all of them started: no rank survives alone."""
+        found = await asyncio.gather(*(rank.adopt() for rank in self._ranks))
+        adopted = [status for status in found if status is not None]
+        if len(adopted) == len(self._ranks):
+            return adopted, True
+        await self._stop_ranks()
+        rendezvous = free_port(self._order.seats[0].address) if len(self._ranks) > 1 else 0
+        return list(await asyncio.gather(*(rank.start(rendezvous) for rank in self._ranks))), False
 
-    async def _taken(self, slug: str) -> bool:
-        return any(
-            s.id.slug == slug and s.owned and s.phase is not Phase.EXITED for s in await self._runtime.list()
+    async def _stop_ranks(self) -> None:
+        """Stop what is held. A node that cannot be asked stops its rank by itself when the lease runs out."""
+        ended = await asyncio.gather(*(rank.stop() for rank in self._ranks), return_exceptions=True)
+        for rank, error in zip(self._ranks, ended, strict=True):
+            if error is not None:
+                log.warning("rank on %s was not stopped: %r", rank.node, error)
+
+    async def _first_exit(self) -> tuple[int, RankStatus]:
+        """The first rank that has exited, and how."""
+        waiting = [asyncio.create_task(rank.wait()) for rank in self._ranks]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            first = next(index for index, task in enumerate(waiting) if task.done())
+            return first, waiting[first].result()
+        finally:
+            await _cancel(*waiting)
+
+    def _where(self, rank: int) -> str:
+        return f" on {self._ranks[rank].node} (rank {rank})" if len(self._ranks) > 1 else ""
+
+    def _seen(self, statuses: Sequence[RankStatus]) -> tuple[RankReport, ...]:
+        return tuple(
+            RankReport(rank=index, node=rank.node, pid=status.pid, log_path=rank.log_path)
+            for index, (rank, status) in enumerate(zip(self._ranks, statuses, strict=True))
         )
 
     async def _bring_up(self) -> Measured:
@@ -172,38 +174,42 @@ class Group:
         try:
             await wait_healthy(self._probe, self._engine.health_path)
         finally:
-            progress.cancel()
+            await _cancel(progress)
         self._say(GroupPhase.PROBING, "asking for a token")
         await self._probe.one_token()
         return await self._probe.measure()
 
     async def _progress(self) -> None:
-        """What the start is doing, from the rank's phase and the last line of its log."""
-        assert self._rank is not None
+        """What the start is doing, from each rank's phase and the last line of its log."""
         while True:
             try:
-                status = await self._rank.status()
+                statuses = await asyncio.gather(*(rank.status() for rank in self._ranks))
+                lines = [_last_line(await rank.tail()) for rank in self._ranks]
             except NodeError:
-                return  # the supervisor is gone; `wait` says why
-            phase = GroupPhase.PREPARING if status.phase is Phase.PREPARING else GroupPhase.STARTING
-            self._say(phase, _last_line(Path(self._report.log_path)), pid=status.pid)
+                return  # a supervisor is gone; `wait` says why
+            preparing = any(status.phase is Phase.PREPARING for status in statuses)
+            phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
+            self._say(phase, self._told(lines), ranks=self._seen(statuses))
             await asyncio.sleep(START_PROGRESS_S)
 
+    def _told(self, lines: list[str]) -> str:
+        if len(lines) == 1:
+            return lines[0]
+        return " · ".join(f"rank {index}: {line}" for index, line in enumerate(lines) if line)
+
     async def _until_exit(self, work: Coroutine[None, None, Measured]) -> Measured:
-        """Do the work, or raise EngineError as soon as the engine exits."""
-        assert self._rank is not None
+        """Do the work, or raise EngineError as soon as a rank exits."""
         doing = asyncio.create_task(work)
-        exiting = asyncio.create_task(self._rank.wait())
+        exiting = asyncio.create_task(self._first_exit())
         try:
             await asyncio.wait({doing, exiting}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 return doing.result()
-            self.exited = exiting.result()
+            rank, self.exited = exiting.result()
         finally:
-            doing.cancel()
-            exiting.cancel()
+            await _cancel(doing, exiting)
         raise EngineError(
-            f"The engine exited while it was starting ({_exit_words(self.exited)}).",
+            f"The engine exited while it was starting{self._where(rank)} ({_exit_words(self.exited)}).",
             means=self.exited.reason,
             do=f"The whole log: `sparkfleet logs {self._order.deployment}`.",
         )
@@ -232,14 +238,16 @@ class Group:
         self._report_to(self._report)
 
 
-def _last_line(path: Path, size: int = 4096) -> str:
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel, and return when they have ended: nothing of them speaks after this."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _last_line(log: str) -> str:
     """The last line of a log that says something, for a progress line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
-    except OSError:
-        return ""
+    lines = log.replace("\r", "\n").splitlines()
     return next((line.strip()[:160] for line in reversed(lines) if line.strip()), "")
 
 

@@ -1,4 +1,4 @@
-"""Ray on the head node: its command line, its environment, and the ports it is given.
+"""Ray on the nodes of a fleet: its command lines, its environment, and the ports it is given.
 
 What is set and why is in docs/decisions.md; the measurements behind it in the Ray notes cited there.
 """
@@ -10,12 +10,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.values import Value
 
 LABEL = "SPARKFLEET_RAY"
 """Every process of Ray carries the fleet's label in this variable, so that `down` finds them all."""
+
+NODE_LABEL = "sparkfleet.node"
+"""Ray's label that says which node of the inventory a raylet is; placement goes by it."""
 
 OBJECT_STORE_BYTES = 80_000_000
 """Ray's minimum is 75 MiB. Nothing of ours travels through it; its default would be 30 % of unified memory."""
@@ -48,14 +51,19 @@ def read_address(paths: FleetPaths) -> Address | None:
         return None
 
 
-def choose_address(paths: FleetPaths, gateway_host: str, gateway_port: int) -> Address:
+def choose_address(paths: FleetPaths, host: str, gateway_host: str, gateway_port: int) -> Address:
     """Keep the ports of the last time, or choose free ones; write them down.
 
-    `gateway_port` 0 stands for any free port.
+    Args:
+        paths: the fleet's directories on the head.
+        host: the head's address towards the other nodes, where Ray listens.
+        gateway_host: where the endpoint listens.
+        gateway_port: its port; 0 stands for any free one.
     """
     before = read_address(paths)
+    ray_port = int(before.ray.rpartition(":")[2]) if before else free_port(host)
     address = Address(
-        ray=before.ray if before else f"{LOOPBACK}:{free_port(LOOPBACK)}",
+        ray=f"{host}:{ray_port}",
         api=before.api if before else f"http://127.0.0.1:{free_port('127.0.0.1')}",
         gateway_host=gateway_host,
         gateway_port=gateway_port or (before.gateway_port if before else free_port(gateway_host)),
@@ -83,7 +91,31 @@ def ray_argv(paths: FleetPaths, address: Address, node: str) -> tuple[str, ...]:
         "--dashboard-host=127.0.0.1",
         f"--dashboard-port={free_port('127.0.0.1')}",
         f"--temp-dir={paths.run / 'ray'}",
-        f"--labels=sparkfleet.node={node}",
+        f"--labels={NODE_LABEL}={node}",
+        "--disable-usage-stats",
+        "--include-log-monitor=false",
+    )
+
+
+def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple[str, ...]:
+    """`ray start` for any other node.
+
+    Args:
+        paths: the fleet's directories on this node.
+        head: where the head's Ray listens, `address:port`.
+        host: this node's address towards the other nodes.
+        node: its name.
+    """
+    return (
+        str(Path(sys.executable).parent / "ray"),
+        "start",
+        f"--address={head}",
+        "--block",
+        f"--node-ip-address={host}",
+        "--num-cpus=2",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--temp-dir={paths.run / 'ray'}",
+        f"--labels={NODE_LABEL}={node}",
         "--disable-usage-stats",
         "--include-log-monitor=false",
     )
@@ -94,6 +126,7 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
     return {
         **{name: value for name, value in base.items() if not name.startswith("RAY_")},
         LABEL: paths.label,
+        STATE_VARIABLE: str(paths.root),
         "SPT_NOENV": "1",  # else the process titles that Ray sets overwrite the label
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(paths.ray_token),
@@ -116,6 +149,7 @@ def ray_init_arguments(address: Address) -> dict[str, object]:
     """Arguments of `ray.init` for a process that joins the head."""
     return {
         "address": address.ray,
+        "_node_ip_address": address.ray.rpartition(":")[0],
         "logging_level": "ERROR",
         "log_to_driver": False,
         "configure_logging": False,

@@ -5,72 +5,126 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkfleet.builtin import cache as builtin_cache
+from sparkfleet.control.cluster import seats
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
-from sparkfleet.engines.base import RankSite
+from sparkfleet.engines.base import Rail, RankSite
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.keys import engine_token
-from sparkfleet.nodes.runtime.base import RankId, RankSpec
+from sparkfleet.nodes.runtime.base import RankFile, RankId, RankSpec
 from sparkfleet.planning.plan import Candidate
+from sparkfleet.spec.inventory import Inventory, RailEnd
 from sparkfleet.values import Value
 
 START_LEASE_S = 120.0
 """A rank that is started before its group's actor exists waits this long for it: Ray needs 5 to 60 s to come up."""
 
+ALONE = "127.0.0.1"
+"""Where the engine of a fleet of one node listens."""
+
+
+class RankSeat(Value):
+    """The node of one rank, and how the other ranks and the gateways reach it."""
+
+    node: str
+    address: str = ALONE
+    """Address that its engine binds."""
+    rails: tuple[RailEnd, ...] = ()
+    """Its ends of the rails to the other nodes of the group."""
+
 
 class GroupOrder(Value):
-    """Everything a group's actor needs to start its engine, whichever replica of the deployment it is."""
+    """Everything a group's actor needs to start its engine."""
 
-    fleet: str
-    """Label of the fleet on this machine."""
-    state_dir: str
-    run_dir: str
     deployment: str
     generation: int
-    replicas: int
+    replica: int = 0
+    """Which of the deployment's groups, from 0."""
     candidate: Candidate
+    seats: tuple[RankSeat, ...]
+    """One per rank, in order."""
     drain_s: float = 30.0
 
-    def rank_id(self, replica: int, rank: int = 0) -> RankId:
-        """Who a rank is."""
+    def rank_id(self, fleet: str, rank: int = 0) -> RankId:
+        """Who a rank is, on a node on which the fleet goes by this label."""
         return RankId(
-            fleet=self.fleet,
+            fleet=fleet,
             deployment=self.deployment,
             generation=self.generation,
-            replica=replica,
+            replica=self.replica,
             rank=rank,
         )
 
+    @property
+    def name(self) -> str:
+        """`<deployment>/g<generation>/<replica>`; the group's internal token is derived from it."""
+        return f"{self.deployment}/g{self.generation}/{self.replica}"
 
-def rank_spec(order: GroupOrder, replica: int, port: int, secret: str) -> RankSpec:
-    """The command of rank 0 of one replica.
+
+class Ports(Value):
+    """TCP ports of a start: they differ each time, and mean nothing."""
+
+    http: int
+    """Where the rank's HTTP server listens."""
+    rendezvous: int = 0
+    """On rank 0's node: where the ranks of a group find each other; 0 for a group of one."""
+
+
+def rank_spec(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports, secret: str) -> RankSpec:
+    """The command of one rank of a group.
 
     Args:
+        paths: the fleet's directories on the rank's node.
         order: what to run.
-        replica: which of the deployment's replicas, from 0.
-        port: a free TCP port on the node.
+        rank: which rank, from 0.
+        ports: free on their nodes.
         secret: the fleet's engine secret; only a token derived from it reaches the engine.
     """
-    id_ = order.rank_id(replica)
+    id_ = order.rank_id(paths.label, rank)
+    seat = order.seats[rank]
     site = RankSite(
-        rank=0,
+        rank=rank,
         python=order.candidate.python,
         model_path=str(model_path(order.candidate.model)),
         served_name=order.deployment,
-        host="127.0.0.1",
-        port=port,
+        host=seat.address,
+        port=ports.http,
+        leader=order.seats[0].address,
+        leader_port=ports.rendezvous,
+        rails=_engine_rails(seat),
+        leader_rails=_engine_rails(order.seats[0]),
+        peers=_peers(order.seats),
+        files_dir=str(paths.rank_files(id_.slug)),
     )
     launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
     return RankSpec(
         id=id_,
         argv=launch.argv,
         env=launch.env,
-        secret_env=((launch.token_env, engine_token(secret.encode(), str(id_))),),
+        secret_env=((launch.token_env, engine_token(secret.encode(), order.name)),)
+        if launch.token_env
+        else (),
+        files=tuple(
+            RankFile(
+                path=str(paths.rank_files(id_.slug) / file.name), text=file.text, executable=file.executable
+            )
+            for file in launch.files
+        ),
         prepare=_prepare(order),
-        log_path=str(Path(order.state_dir) / "logs" / f"{id_.slug}.log"),
-        port=port,
+        log_path=str(paths.rank_log(id_.slug)),
+        port=ports.http,
+        rendezvous_port=ports.rendezvous,
         lease_s=START_LEASE_S,
     )
+
+
+def _engine_rails(seat: RankSeat) -> tuple[Rail, ...]:
+    return tuple(Rail(netdev=end.netdev, rdma=end.rdma, address=str(end.interface.ip)) for end in seat.rails)
+
+
+def _peers(group: tuple[RankSeat, ...]) -> tuple[str, ...]:
+    """Every rank's address for the rendezvous; () for a group of one."""
+    return tuple(seat.address for seat in group) if len(group) > 1 else ()
 
 
 def model_path(model: str) -> Path:
@@ -92,15 +146,44 @@ def _prepare(order: GroupOrder) -> tuple[str, ...]:
     )
 
 
-def order_for(paths: FleetPaths, desired: Desired) -> GroupOrder:
-    """What the groups of a wanted deployment are told. Reads nothing."""
-    group = desired.plan.groups[0]
-    return GroupOrder(
-        fleet=paths.label,
-        state_dir=str(paths.root),
-        run_dir=str(paths.run),
-        deployment=desired.name,
-        generation=desired.generation,
-        replicas=len(desired.plan.groups),
-        candidate=group.choice.candidate,
+def orders_for(inventory: Inventory, desired: Desired) -> tuple[GroupOrder, ...]:
+    """What each group of a wanted deployment is told, in the order of its plan. Reads nothing.
+
+    Raises:
+        ControlError: the plan names a node that the inventory does not have any more.
+    """
+    return tuple(
+        GroupOrder(
+            deployment=desired.name,
+            generation=desired.generation,
+            replica=replica,
+            candidate=group.choice.candidate,
+            seats=_seats(inventory, group.choice.candidate.shape.nodes),
+        )
+        for replica, group in enumerate(desired.plan.groups)
+    )
+
+
+def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankSeat, ...]:
+    addresses = seats(inventory)
+    alone = len(inventory.nodes) == 1
+    return tuple(
+        RankSeat(
+            node=node,
+            address=ALONE if alone else addresses[node].address,
+            rails=_rails(inventory, node, frozenset(nodes)),
+        )
+        for node in nodes
+    )
+
+
+def _rails(inventory: Inventory, node: str, group: frozenset[str]) -> tuple[RailEnd, ...]:
+    """The ends on `node` of every rail that leads to another node of its group, directly or over a switch."""
+    peers = group - {node}
+    switches = {link.switch for link in inventory.links if peers & set(link.nodes)} - {None}
+    return tuple(
+        rail[link.nodes.index(node)]
+        for link in inventory.links
+        if node in link.nodes and (peers & set(link.nodes) or link.switch in switches)
+        for rail in link.rails
     )

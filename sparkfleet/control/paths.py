@@ -8,7 +8,12 @@ import secrets
 import stat
 from pathlib import Path
 
+from sparkfleet.control.where import state_root
 from sparkfleet.errors import ControlError
+from sparkfleet.nodes.files import write_atomically
+
+STATE_VARIABLE = "SPARKFLEET_STATE"
+"""In the environment of everything that Ray starts on a node: the fleet's state directory there."""
 
 
 class FleetPaths:
@@ -28,17 +33,28 @@ class FleetPaths:
         """Ray's address and the controller's URL, written by whoever brings them up."""
         self.outcome = root / "boot.json"
         """What became of the last `up`: an address, or an error."""
+        self.role = root / "role.json"
+        """What this node does in the fleet, for when it comes up again after a reboot."""
         self.gcs = root / "gcs"
         self.logs = root / "logs"
 
     @classmethod
     def default(cls, fleet: str) -> FleetPaths:
-        """`$SPARKFLEET_HOME/<fleet>`, or `$XDG_STATE_HOME/sparkfleet/<fleet>`, or `~/.local/state/sparkfleet/<fleet>`."""
-        home = os.environ.get("SPARKFLEET_HOME")
-        if home:
-            return cls(Path(home).expanduser().absolute() / fleet)
-        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        return cls(Path(state).expanduser().absolute() / "sparkfleet" / fleet)
+        """See `where.state_root`."""
+        return cls(state_root(fleet))
+
+    @classmethod
+    def of_this_process(cls) -> FleetPaths:
+        """Of the fleet that this process, started by Ray, belongs to."""
+        return cls(Path(os.environ[STATE_VARIABLE]))
+
+    def rank_files(self, slug: str) -> Path:
+        """Directory of the files that a rank's engine is given, by its id's slug."""
+        return self.root / "ranks" / slug
+
+    def rank_log(self, slug: str) -> Path:
+        """The log of a rank, by its id's slug."""
+        return self.logs / f"{slug}.log"
 
     @property
     def label(self) -> str:
@@ -64,6 +80,12 @@ class FleetPaths:
             _check_owner(directory)
         for secret in (self.ray_token, self.api_token, self.engine_secret):
             _create_secret(secret)
+
+    def take(self, *, ray_token: str, engine_secret: str) -> None:
+        """Keep the secrets of the fleet's head on another node; "" leaves what is there."""
+        for path, secret in ((self.ray_token, ray_token), (self.engine_secret, engine_secret)):
+            if secret:
+                write_atomically(path, secret.encode())
 
 
 def _check_owner(directory: Path) -> None:

@@ -3,8 +3,9 @@
 The rules, in the order in which they are applied to each deployment:
 
 1. Nobody wants it: retire its applications.
-2. The wanted generation has no application: deploy it; beside the old one where memory allows, after it otherwise.
-3. The wanted generation serves: retire the older ones.
+2. A group of the wanted generation has no application: deploy it; beside the old ones where memory allows, after them
+   otherwise.
+3. Every group of the wanted generation serves: retire the older ones.
 4. The wanted generation failed: leave the older one serving.
 """
 
@@ -17,17 +18,27 @@ from sparkfleet.control.status import App
 from sparkfleet.values import Value
 
 
+class Wanted(Value):
+    """The generation of a deployment that should run, and of how many groups it is."""
+
+    generation: int
+    groups: int = 1
+
+
 class Action(Value):
     """One thing to do to one application, and why."""
 
     verb: Literal["deploy", "retire"]
     deployment: str
     generation: int
+    replica: int
     reason: str
 
 
-def decide(wanted: Mapping[str, int], apps: Collection[App], room: Mapping[str, bool]) -> tuple[Action, ...]:
-    """The actions that bring `apps` nearer to `wanted` (name to generation).
+def decide(
+    wanted: Mapping[str, Wanted], apps: Collection[App], room: Mapping[str, bool]
+) -> tuple[Action, ...]:
+    """The actions that bring `apps` nearer to `wanted`, by name.
 
     `room` says for each name whether its wanted generation fits into memory beside what runs now.
     """
@@ -38,27 +49,37 @@ def decide(wanted: Mapping[str, int], apps: Collection[App], room: Mapping[str, 
     ]
     changes = [
         action
-        for name, generation in wanted.items()
-        for action in _one(name, generation, [a for a in apps if a.deployment == name], room.get(name, True))
+        for name, what in wanted.items()
+        for action in _one(name, what, [a for a in apps if a.deployment == name], room.get(name, True))
     ]
     return (*unwanted, *changes)
 
 
-def _one(name: str, generation: int, apps: list[App], room: bool) -> list[Action]:
-    current = next((app for app in apps if app.generation == generation), None)
-    older = [app for app in apps if app.generation != generation]
+def _one(name: str, wanted: Wanted, apps: list[App], room: bool) -> list[Action]:
+    current = {app.replica: app for app in apps if app.generation == wanted.generation}
+    older = [app for app in apps if app.generation != wanted.generation]
     live = [app for app in older if app.status != "retiring"]
-    if current is not None:
-        reason = f"replaced by generation {generation}"
-        return [_retire(app, reason) for app in live] if current.status == "running" else []
-    deploy = Action(verb="deploy", deployment=name, generation=generation, reason="wanted and not there")
-    if not older:
-        return [deploy]
-    if room:
-        return [deploy.model_copy(update={"reason": "the old one serves until this one is ready"})]
-    # Too little memory for both: stop first. `deploy` follows once the old one is gone.
-    return [_retire(app, f"no memory for it and generation {generation} at once") for app in live]
+    missing = [replica for replica in range(wanted.groups) if replica not in current]
+    if not missing:
+        reason = f"replaced by generation {wanted.generation}"
+        serving = all(app.status == "running" for app in current.values())
+        return [_retire(app, reason) for app in live] if serving else []
+    if older and not current and not room:
+        # Too little memory for both: stop first. `deploy` follows once the old ones are gone.
+        reason = f"no memory for it and generation {wanted.generation} at once"
+        return [_retire(app, reason) for app in live]
+    reason = "the old one serves until this one is ready" if older else "wanted and not there"
+    return [
+        Action(verb="deploy", deployment=name, generation=wanted.generation, replica=replica, reason=reason)
+        for replica in missing
+    ]
 
 
 def _retire(app: App, reason: str) -> Action:
-    return Action(verb="retire", deployment=app.deployment, generation=app.generation, reason=reason)
+    return Action(
+        verb="retire",
+        deployment=app.deployment,
+        generation=app.generation,
+        replica=app.replica,
+        reason=reason,
+    )

@@ -1,7 +1,11 @@
-"""What the controller, and whoever starts it, is asked: the bodies of requests."""
+"""What the controller, and whoever starts a fleet, is asked: the bodies of requests."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from sparkfleet.control.head import Address
+from sparkfleet.control.paths import FleetPaths
 from sparkfleet.planning.plan import DeploymentPlan
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.inventory import Inventory
@@ -22,10 +26,59 @@ class KeyRequest(Value):
     name: str
 
 
-class UpRequest(Value):
-    """What `boot up` is given on its standard input, as JSON."""
+class OnNode(Value):
+    """A request to one node of a fleet."""
 
-    state_dir: str
+    fleet: str
+    """The fleet's name."""
+    state_dir: str | None = None
+    """Its state directory on the node. None: the node decides, by its user's home."""
+
+    @property
+    def paths(self) -> FleetPaths:
+        """The fleet's directories on the node that this runs on."""
+        return FleetPaths(Path(self.state_dir)) if self.state_dir else FleetPaths.default(self.fleet)
+
+
+class UpRequest(OnNode):
+    """What `boot prepare` and `boot up` are given on the head, on standard input, as JSON."""
+
     inventory: Inventory
-    apply: ApplyRequest | None = None
-    """A deployment to ask for at once, so that its engine starts beside Ray."""
+    apply: tuple[ApplyRequest, ...] = ()
+    """Deployments to ask for at once, so that their engines start beside Ray."""
+
+
+class Prepared(Value):
+    """What `boot prepare` answers: what the other nodes, and whoever asks, need to join the head.
+
+    It holds secrets. It travels over channels only, and is kept in 0600 files.
+    """
+
+    address: Address
+    ray_token: str
+    api_token: str
+    engine_secret: str
+
+
+class JoinRequest(OnNode):
+    """What `boot join` is given on every other node."""
+
+    node: str
+    """The node's name."""
+    host: str
+    """Its address towards the other nodes."""
+    ray: str
+    """Where the head's Ray listens, `address:port`."""
+    ray_token: str
+    engine_secret: str
+
+
+class Role(Value):
+    """What a node does in its fleet, kept in its state directory, so that it can take it up again after a reboot."""
+
+    python: str
+    """The interpreter that does it."""
+    up: UpRequest | None = None
+    """On the head."""
+    join: JoinRequest | None = None
+    """On any other node. Its secrets are not kept here but in files of their own."""

@@ -1,4 +1,4 @@
-"""Applications in Ray Serve: one per generation of a deployment, one replica per group."""
+"""Applications in Ray Serve: one per group, with one replica, placed on the nodes of its plan."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ import contextlib
 import logging
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
 from ray.serve.schema import ApplicationStatus
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sparkfleet.control.apps import CONTROLLER, GROUP_DEPLOYMENT, NAMESPACE
 from sparkfleet.control.group import Group
+from sparkfleet.control.head import NODE_LABEL
 from sparkfleet.control.order import GroupOrder
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank import LocalRank, RankHolder, RemoteRank, Seen
 from sparkfleet.control.status import App, AppStatus, GroupReport, app_name, parse_app_name
 from sparkfleet.errors import EngineError
+from sparkfleet.nodes.runtime.base import RankStatus
 from sparkfleet.nodes.runtime.process import ProcessRuntime
 
 log = logging.getLogger(__name__)
 
 HEALTH_PERIOD_S = 1.0
+BUNDLE = {"CPU": 0.001}
+"""What a rank takes of Ray's accounts: next to nothing, since memory and GPU are accounted for by the plan."""
 MAX_STARTS = 2
 """How often Serve constructs a replica that fails before the application counts as failed."""
 
@@ -44,6 +50,7 @@ class ServeApps:
             App(
                 deployment=parsed[0],
                 generation=parsed[1],
+                replica=parsed[2],
                 status=_STATUS.get(app.status, "starting"),
                 message=app.message,
             )
@@ -52,20 +59,23 @@ class ServeApps:
         )
 
     async def deploy(self, order: GroupOrder) -> None:
-        """One Serve application with one replica per group."""
+        """A placement group with a bundle per rank, each on its node; the replica sits in the first."""
         target = serve.RunTarget(
             target=GroupReplica.options(  # type: ignore[attr-defined]  # added by the decorator
-                num_replicas=order.replicas,
                 graceful_shutdown_timeout_s=order.drain_s + 20,
+                placement_group_bundles=[BUNDLE for _ in order.seats],
+                placement_group_strategy="STRICT_SPREAD",
+                placement_group_bundle_label_selector=[{NODE_LABEL: seat.node} for seat in order.seats],
             ).bind(order.model_dump_json()),
-            name=app_name(order.deployment, order.generation),
+            name=app_name(order.deployment, order.generation, order.replica),
             route_prefix=None,
         )
         await asyncio.to_thread(run_without_waiting, target)
 
-    async def retire(self, deployment: str, generation: int) -> None:
+    async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """Serve drains: the replica's destructor waits for the engine to be idle."""
-        await asyncio.to_thread(serve.delete, app_name(deployment, generation), _blocking=False)
+        name = app_name(deployment, generation, replica)
+        await asyncio.to_thread(serve.delete, name, _blocking=False)
 
 
 def run_without_waiting(target: serve.RunTarget) -> None:
@@ -101,12 +111,13 @@ class GroupReplica:
 
     async def __init__(self, order_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         order = GroupOrder.model_validate_json(order_json)
-        secret = (Path(order.state_dir) / "engine.secret").read_text()
-        runtime = ProcessRuntime(Path(order.run_dir), order.fleet)
+        paths = FleetPaths.of_this_process()
+        secret = paths.engine_secret.read_text()
         self._drain_s = order.drain_s
         self._context = order.candidate.context
         self._watch: asyncio.Task[None] | None = None
-        self._group = Group(order, runtime, secret, ControllerReporter(), _node_name())
+        ranks: list[RankHolder] = [_local_rank(paths, order, 0), *_remote_ranks(order)]
+        self._group = Group(order, ranks, secret, ControllerReporter())
         await self._group.start()
         self._watch = asyncio.create_task(self._die_with_the_engine())
 
@@ -132,6 +143,61 @@ class GroupReplica:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _node_name() -> str:
-    labels = ray.get_runtime_context().get_node_labels()
-    return str(labels.get("sparkfleet.node") or ray.util.get_node_ip_address())
+@ray.remote(num_cpus=0, max_concurrency=100)
+class RankActor:
+    """Holds one rank on another node than its group's actor. It dies with the group's placement group."""
+
+    def __init__(self, order_json: str, rank: int) -> None:
+        self._rank = _local_rank(
+            FleetPaths.of_this_process(), GroupOrder.model_validate_json(order_json), rank
+        )
+
+    async def adopt(self) -> str:
+        """See `RankHolder.adopt`; "" for None."""
+        status = await self._rank.adopt()
+        return self._seen(status) if status else ""
+
+    async def start(self, rendezvous_port: int) -> str:
+        """See `RankHolder.start`."""
+        return self._seen(await self._rank.start(rendezvous_port))
+
+    async def status(self) -> str:
+        """See `RankHolder.status`."""
+        return self._seen(await self._rank.status())
+
+    async def wait(self) -> str:
+        """See `RankHolder.wait`."""
+        return self._seen(await self._rank.wait())
+
+    async def stop(self) -> None:
+        """See `RankHolder.stop`."""
+        await self._rank.stop()
+
+    async def tail(self) -> str:
+        """See `RankHolder.tail`."""
+        return await self._rank.tail()
+
+    def _seen(self, status: RankStatus) -> str:
+        return Seen(status=status, log_path=self._rank.log_path).model_dump_json()
+
+
+def _local_rank(paths: FleetPaths, order: GroupOrder, rank: int) -> LocalRank:
+    runtime = ProcessRuntime(paths.run, paths.label)
+    return LocalRank(paths, runtime, order, rank, paths.engine_secret.read_text())
+
+
+def _remote_ranks(order: GroupOrder) -> list[RemoteRank]:
+    """An actor in each further bundle of this replica's placement group."""
+    return [
+        RemoteRank(
+            seat.node,
+            RankActor.options(  # type: ignore[attr-defined]  # added by the decorator
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    ray.util.get_current_placement_group(), placement_group_bundle_index=index
+                )
+            ).remote(order.model_dump_json(), index),
+            ray.exceptions.RayActorError,
+        )
+        for index, seat in enumerate(order.seats)
+        if index > 0
+    ]

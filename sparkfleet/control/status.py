@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Literal
 
@@ -26,6 +27,16 @@ class GroupPhase(StrEnum):
     FAILED = "failed"
 
 
+class RankReport(Value):
+    """One rank of a group."""
+
+    rank: int
+    node: str
+    pid: int | None = None
+    log_path: str = ""
+    """Where its log is, on its node."""
+
+
 class GroupReport(Value):
     """What a group says of itself, at every change and every few seconds. Soft state: it is not written down."""
 
@@ -35,11 +46,11 @@ class GroupReport(Value):
     phase: GroupPhase
     detail: str = ""
     node: str
+    """Rank 0's."""
     engine: str = ""
     url: str = ""
     """Where the engine listens; only the gateway has the token for it."""
-    pid: int | None = None
-    log_path: str = ""
+    ranks: tuple[RankReport, ...] = ()
     since: float
     """When this phase began, Unix seconds."""
     started_s: float | None = None
@@ -55,34 +66,45 @@ class GroupReport(Value):
         return f"{self.deployment}/g{self.generation}/{self.replica}"
 
 
+class NodeReport(Value):
+    """One node of the fleet, as it is now."""
+
+    name: str
+    joined: bool
+    """Whether Ray on it is part of the fleet."""
+    memory_total: int | None = None
+    """Bytes; None where it was not read."""
+    memory_available: int | None = None
+
+
 AppStatus = Literal["starting", "running", "failed", "retiring"]
 
 
 class App(Value):
-    """A Serve application that holds the groups of one generation of one deployment."""
+    """A Serve application: one group of one generation of one deployment, with one replica."""
 
     deployment: str
     generation: int
+    replica: int = 0
+    """Which of the deployment's groups, from 0, in the order of its plan."""
     status: AppStatus
     message: str = ""
 
     @property
     def name(self) -> str:
         """Name of the Serve application."""
-        return app_name(self.deployment, self.generation)
+        return app_name(self.deployment, self.generation, self.replica)
 
 
-def app_name(deployment: str, generation: int) -> str:
-    """The Serve application of one generation. `--g` cannot occur in a public name's end by accident: it is parsed."""
-    return f"{deployment}--g{generation}"
+def app_name(deployment: str, generation: int, replica: int) -> str:
+    """The Serve application of one group. `--g` cannot occur in a public name's end by accident: it is parsed."""
+    return f"{deployment}--g{generation}-{replica}"
 
 
-def parse_app_name(name: str) -> tuple[str, int] | None:
-    """The deployment and generation in a Serve application's name; None where it is not one of ours."""
-    deployment, separator, generation = name.rpartition("--g")
-    if not separator or not generation.isdigit():
-        return None
-    return deployment, int(generation)
+def parse_app_name(name: str) -> tuple[str, int, int] | None:
+    """Deployment, generation and replica in a Serve application's name; None where it is not one of ours."""
+    found = re.fullmatch(r"(.+)--g(\d+)-(\d+)", name)
+    return (found[1], int(found[2]), int(found[3])) if found else None
 
 
 class DeploymentStatus(Value):
@@ -108,5 +130,6 @@ class FleetStatus(Value):
     sparkfleet: str
     endpoint: str
     gateways: tuple[GatewayReport, ...]
+    nodes: tuple[NodeReport, ...] = ()
     deployments: tuple[DeploymentStatus, ...]
     last_event: int

@@ -1,26 +1,34 @@
-"""Gathers the facts of nodes through their channels."""
+"""Gathers the facts of nodes that planning needs, through their channels: all nodes at once, one round trip for each."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import FactError, NodeError
+from sparkfleet.facts.fact import failed
 from sparkfleet.facts.node import (
     EngineHome,
     Fact,
+    Gpu,
     NodeFacts,
     ReadEngines,
     ReadGpu,
+    ReadInstalledEngines,
     ReadMemory,
     ReadProcessors,
 )
-from sparkfleet.nodes.base import Channel
+from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.nodes.batch import run_batch
 from sparkfleet.spec.inventory import Inventory, Node
 
 T = TypeVar("T")
+
+COMMAND_S = 30.0
+
+Answer = Completed | NodeError
 
 
 async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple[NodeFacts, ...]:
@@ -36,46 +44,63 @@ async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple
 
 
 async def _node(name: str, node: Node, channel: Channel) -> NodeFacts:
-    memory, processors, gpu, engines = await asyncio.gather(
-        _read(ReadMemory, channel),
-        _read(ReadProcessors, channel),
-        _read_or(ReadGpu, channel, None),
-        _engines(node, channel),
+    engines = dict(_engine_questions(node))
+    argvs = [ReadMemory.argv, ReadProcessors.argv, ReadGpu.argv, *engines.values()]
+    memory, processors, gpu, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
+    return NodeFacts(
+        name=name,
+        memory=_value(ReadMemory, memory, name),
+        processors=_value(ReadProcessors, processors, name),
+        gpu=_gpu(gpu),
+        engines=_homes(node, dict(zip(engines, homes, strict=True)), name),
     )
-    return NodeFacts(name=name, memory=memory, processors=processors, gpu=gpu, engines=engines)
 
 
-async def _engines(node: Node, channel: Channel) -> dict[str, EngineHome]:
+def _engine_questions(node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What the inventory names, each in its own environment; without that, what sparkfleet's own environment has."""
-    if not node.engines:
-        found = await _read(ReadEngines, channel, python=sys.executable)
-        return {
-            engine: EngineHome(python=sys.executable, version=version) for engine, version in found.items()
-        }
-    homes: dict[str, EngineHome] = {}
     for engine, home in node.engines.items():
-        found = await _read(ReadEngines, channel, python=home.python)
-        if engine in found:
-            homes[engine] = EngineHome(python=home.python, version=found[engine])
-    return homes
+        yield engine, (home.python, *ReadEngines.argv[1:])
+    if not node.engines:
+        own = (sys.executable, *ReadEngines.argv[1:])
+        yield "", own if node.is_local else ReadInstalledEngines.argv
 
 
-async def _read(fact: type[Fact[T]], channel: Channel, python: str | None = None) -> T:
-    argv = fact.argv if python is None else (python, *fact.argv[1:])
-    done = await channel.run(argv, timeout_s=30)
-    if done.exit_code != 0:
+def _homes(node: Node, answers: Mapping[str, Answer], name: str) -> dict[str, EngineHome]:
+    if node.engines:
+        found = {
+            engine: (home.python, _value(ReadEngines, answers[engine], name).get(engine))
+            for engine, home in node.engines.items()
+        }
+        return {
+            engine: EngineHome(python=python, version=version)
+            for engine, (python, version) in found.items()
+            if version is not None
+        }
+    if node.is_local:
+        python, versions = sys.executable, _value(ReadEngines, answers[""], name)
+    else:
+        python, versions = _value(ReadInstalledEngines, answers[""], name)
+    return {engine: EngineHome(python=python, version=version) for engine, version in versions.items()}
+
+
+def _gpu(answer: Answer) -> Gpu | None:
+    """A node may lack the tool, or its driver."""
+    if isinstance(answer, NodeError) or answer.exit_code != 0:
+        return None
+    return ReadGpu.parse(answer.stdout)
+
+
+def _value(fact: type[Fact[T]], answer: Answer, node: str) -> T:
+    if isinstance(answer, NodeError):
         raise NodeError(
-            f"{channel.node}: `{argv[0]}` failed with exit code {done.exit_code}: {done.stderr.strip()[:200]}",
-            means="This node's facts are not known, so nothing is planned on it.",
-            do="Run the command by hand on the node.",
+            f"{node}: {answer.what}",
+            means=answer.means or "This node's facts are not known, so nothing is planned on it.",
+            do=answer.do,
         )
-    return fact.parse(done.stdout)
-
-
-async def _read_or(fact: type[Fact[T]], channel: Channel, otherwise: T) -> T:
-    """For tools that a node may lack."""
     try:
-        done = await channel.run(fact.argv, timeout_s=30)
-    except NodeError:
-        return otherwise
-    return fact.parse(done.stdout) if done.exit_code == 0 else otherwise
+        if answer.exit_code != 0:
+            raise failed(answer.argv, answer.exit_code, answer.stderr)
+        return fact.parse(answer.stdout)
+    except FactError as error:
+        kind = NodeError if answer.exit_code != 0 else FactError
+        raise kind(f"{node}: {error.what}", means=error.means, do=error.do) from error

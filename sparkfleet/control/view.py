@@ -8,7 +8,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from sparkfleet.control.apps import GROUP_DEPLOYMENT
-from sparkfleet.control.status import App, DeploymentStatus, GroupPhase, GroupReport, app_name
+from sparkfleet.control.nodes import Generation
+from sparkfleet.control.status import App, DeploymentStatus, GroupPhase, GroupReport
 from sparkfleet.control.store import Desired
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.table import ModelEntry, ModelState
@@ -16,9 +17,6 @@ from sparkfleet.observe.targets import ScrapeTarget, TargetGroup, target_groups
 
 RETRY_AFTER_S = 10
 """What a client is told to wait while a deployment starts and nothing is known of how long that takes."""
-
-Generation = tuple[str, int]
-"""A deployment's name and one of its generations."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +31,26 @@ class View:
     """Those that are young enough to be believed."""
     failed: Collection[Generation]
 
-    def serving(self, name: str, without: Generation | None = None) -> App | None:
-        """The application of the newest generation that has a group that is ready."""
+    def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
+        """The groups that are ready, of the newest generation that has any."""
         ready = self._ready()
         able = [
             app
             for app in self.apps
             if app.deployment == name
             and app.status != "retiring"
-            and (app.deployment, app.generation) in ready
+            and (app.deployment, app.generation, app.replica) in ready
             and (app.deployment, app.generation) != without
         ]
-        return max(able, key=lambda app: app.generation, default=None)
+        newest = max((app.generation for app in able), default=0)
+        return tuple(sorted((a for a in able if a.generation == newest), key=lambda app: app.replica))
 
     def all_heard(self) -> bool:
         """Whether every application that runs has a group that has said so."""
         ready = self._ready()
-        return all((a.deployment, a.generation) in ready for a in self.apps if a.status == "running")
+        return all(
+            (a.deployment, a.generation, a.replica) in ready for a in self.apps if a.status == "running"
+        )
 
     def models(self, without: Generation | None = None) -> dict[str, ModelEntry]:
         """The gateways' table, as if `without` were gone already."""
@@ -65,22 +66,23 @@ class View:
 
     def why_failed(self, app: App) -> str:
         """What the groups of an application said last, or what Serve says of it."""
-        mine = [r for r in self.reports if (r.deployment, r.generation) == (app.deployment, app.generation)]
+        mark = (app.deployment, app.generation, app.replica)
+        mine = [r for r in self.reports if (r.deployment, r.generation, r.replica) == mark]
         said = next((r.detail for r in mine if r.phase is GroupPhase.FAILED and r.detail), "")
         return said or app.message or "the groups did not start"
 
-    def _ready(self) -> set[Generation]:
-        return {(r.deployment, r.generation) for r in self.fresh if r.phase is GroupPhase.READY}
+    def _ready(self) -> set[tuple[str, int, int]]:
+        return {(r.deployment, r.generation, r.replica) for r in self.fresh if r.phase is GroupPhase.READY}
 
     def _entry(self, desired: Desired, without: Generation | None) -> ModelEntry:
         serving = self.serving(desired.name, without)
         state: ModelState = "ready"
         detail = ""
-        if serving is None:
+        if not serving:
             state, detail = self._not_ready(desired)
         return ModelEntry(
             name=desired.name,
-            app=app_name(desired.name, serving.generation if serving else desired.generation),
+            apps=tuple(app.name for app in serving),
             deployment=GROUP_DEPLOYMENT,
             state=state,
             detail=detail,
@@ -124,13 +126,17 @@ class View:
 
     def _state(self, desired: Desired) -> tuple[Literal["ready", "starting", "updating", "failed"], str]:
         serving, wanted = self.serving(desired.name), desired.generation
-        if serving is None:
+        if not serving:
             return self._not_ready(desired)
-        if serving.generation == wanted:
-            return "ready", ""
+        now, groups = serving[0].generation, len(desired.plan.groups)
         if (desired.name, wanted) in self.failed:
-            return "failed", f"generation {wanted} did not start; {serving.generation} still serves"
-        return "updating", f"generation {serving.generation} serves until {wanted} is ready"
+            still = f"{now} still serves" if now != wanted else f"{len(serving)} of {groups} groups serve"
+            return "failed", f"generation {wanted} did not start; {still}"
+        if now != wanted:
+            return "updating", f"generation {now} serves until {wanted} is ready"
+        if len(serving) < groups:
+            return "starting", f"{len(serving)} of {groups} groups serve"
+        return "ready", ""
 
     def _groups(self, name: str) -> tuple[GroupReport, ...]:
         return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.plan import Candidate
 from sparkfleet.values import Value
+
+FILES_IN_CONTAINER = "/run/sparkfleet"
+"""Where a container finds the files that its rank was given. The same on every node, so that arguments can be, too."""
+
+
+class Rail(Value):
+    """One end of a rail: a netdev of one node with its address."""
+
+    netdev: str
+    rdma: str | None = None
+    """The RoCE device that belongs to it; None: the rail carries TCP only."""
+    address: str
+    """IP address, without its prefix length."""
 
 
 class RankSite(Value):
@@ -16,6 +30,11 @@ class RankSite(Value):
     """Interpreter of the environment that holds the engine, on that node."""
     model_path: str
     """Directory of the checkpoint on that node."""
+    draft_path: str = ""
+    """Directory of the draft checkpoint on that node; "" where the candidate has none."""
+    roots: tuple[str, ...] = ()
+    """Directories that a container has to see to follow the links inside checkpoints, such as the cache that they lie in.
+    (): the checkpoints' own."""
     served_name: str
     """The public model name."""
     host: str
@@ -24,16 +43,74 @@ class RankSite(Value):
     leader: str = "127.0.0.1"
     """Address of rank 0 on the rail, for the rendezvous of a group of more than one rank."""
     leader_port: int = 0
+    rails: tuple[Rail, ...] = ()
+    """This node's ends of the rails that join it to the group's other ranks; the first carries the rendezvous."""
+    leader_rails: tuple[Rail, ...] = ()
+    """The leader's ends of the same rails, in the same order; its own where this is the leader."""
+    peers: tuple[str, ...] = ()
+    """The address of every rank on the rail that carries the rendezvous, by rank. Engines that use MPI ask for it."""
+    control_netdev: str = ""
+    """The netdev over which ranks meet, where that is none of the rails: the management network of a ring."""
+    files_dir: str = ""
+    """Directory on the node, of this rank alone, into which the launch's files are written."""
+    cache_dir: str = ""
+    """Directory on the node that keeps compiled kernels from one start to the next; "": they are compiled every time."""
+    keys_dir: str = ""
+    """Directory on the node with the group's own SSH key pair, `id_ed25519` and `id_ed25519.pub`; only for MPI."""
+    encodings_dir: str = ""
+    """Directory on the node with tiktoken's encodings, which gpt-oss needs offline; "" where it is not needed."""
+
+    @property
+    def netdev(self) -> str:
+        """The netdev over which ranks meet; "" for a group of one rank."""
+        return self.control_netdev or (self.rails[0].netdev if self.rails else "")
+
+    @property
+    def address(self) -> str:
+        """This rank's own address in the group."""
+        if self.peers:
+            return self.peers[self.rank]
+        return self.rails[0].address if self.rails else self.host
+
+
+class LaunchFile(Value):
+    """A file that must lie in `RankSite.files_dir` before the rank starts. Holds no secrets."""
+
+    name: str
+    """Relative to that directory; its own directories are made."""
+    text: str
+    executable: bool = False
+
+
+class Mount(Value):
+    """A directory of the node that a container sees."""
+
+    source: str
+    target: str
+    read_only: bool = True
 
 
 class RankLaunch(Value):
     """Exactly what to run for one rank."""
 
     argv: tuple[str, ...]
+    """(): what the image itself runs."""
     env: tuple[tuple[str, str], ...]
-    """Set on top of a clean environment. No secrets: these may be shown."""
+    """Set on top of a clean environment. Where the deployment gave variables of its own, they may be secret."""
     token_env: str
-    """Name of the variable that carries the internal bearer token."""
+    """Name of the variable that carries the internal bearer token; "" where the engine asks for none."""
+    files: tuple[LaunchFile, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    """What a container has to see, apart from the files."""
+    ports: tuple[int, ...] = ()
+    """TCP ports that it listens on by our wish; engines open more of their own choice."""
+    health_path: str = "/health"
+    """Answers 200 when the server is up; says nothing about whether it can generate. "" where nothing answers."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests go to this rank: to rank 0 alone, in every engine here."""
+        return bool(self.health_path)
 
 
 class Engine(Protocol):
@@ -43,13 +120,60 @@ class Engine(Protocol):
     health_path: str
     """Answers 200 when the server is up; says nothing about whether it can generate."""
     metrics_path: str
+    """Prometheus text; "" where there are none."""
     running_metric: str
     """Gauge: requests being decoded."""
     waiting_metric: str
     """Gauge: requests queued in the engine."""
     tokens_metric: str
     """Counter: tokens generated."""
+    drafted_metric: str
+    """Counter: draft tokens proposed; "" where it has none."""
+    accepted_metric: str
+    """Counter: draft tokens accepted; "" where it has none."""
+    accepted_length_metric: str
+    """Gauge: tokens per step of speculation, for engines without the two counters; "" where it has none."""
+    ready_log: str
+    """What it logs when it is up."""
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
-        """The command line and environment of one rank."""
+        """The command line and environment of one rank.
+
+        Raises:
+            EngineError: the engine cannot do what the candidate asks for.
+        """
         ...
+
+
+def with_users(ours: tuple[str, ...], users: tuple[str, ...]) -> tuple[str, ...]:
+    """Our arguments and the deployment's after them; where both give a flag, the deployment's alone.
+
+    A flag and its opposite (`--enforce-eager`, `--no-enforce-eager`) are one. Words that belong to no flag stay.
+    """
+    theirs = {_positive(name) for name in parse_flags(users)}
+    kept: list[str] = []
+    dropping = False
+    for word in ours:
+        if named := parse_flags((word,)):
+            dropping = _positive(next(iter(named))) in theirs
+        if not dropping:
+            kept.append(word)
+    return (*kept, *users)
+
+
+def _positive(flag: str) -> str:
+    return f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else flag
+
+
+def files_at(candidate: Candidate, site: RankSite) -> str:
+    """Where the rank itself finds its files: in a container always at one place."""
+    return FILES_IN_CONTAINER if candidate.runtime == "container" else site.files_dir
+
+
+def checkpoint_mounts(site: RankSite) -> tuple[Mount, ...]:
+    """The checkpoints read-only, at the same path inside as outside, so that argv is the same for a process."""
+    seen = site.roots or tuple(path for path in (site.model_path, site.draft_path) if path)
+    mounts = [Mount(source=path, target=path) for path in dict.fromkeys(seen)]
+    if site.cache_dir:
+        mounts.append(Mount(source=site.cache_dir, target=site.cache_dir, read_only=False))
+    return tuple(mounts)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from sparkfleet.engines.base import Engine
+from sparkfleet.engines.custom import Custom
+from sparkfleet.engines.sglang import Sglang
+from sparkfleet.engines.trtllm import Trtllm
 from sparkfleet.engines.vllm import Vllm
 from sparkfleet.errors import EngineError
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Vllm(),)}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Vllm(), Sglang(), Trtllm(), Custom())}
 
 
 def engine_by_name(name: str) -> Engine:

@@ -1,12 +1,32 @@
-"""vLLM: argv and environment per rank.
+"""vLLM: argv, environment and files per rank.
 
-Flags are those of `vllm serve` 0.32 (present in 0.19 too unless said otherwise).
+Flags are those of `vllm serve` 0.32 (present in 0.19 too). Ranks are joined by vLLM's own multi-node mode (`--nnodes`), not
+by Ray: every rank gets the same arguments but for its number, and ranks above 0 are headless.
 """
 
 from __future__ import annotations
 
-from sparkfleet.engines.base import RankLaunch, RankSite
-from sparkfleet.planning.plan import Candidate
+import json
+
+from sparkfleet.engines.base import LaunchFile, RankLaunch, RankSite, checkpoint_mounts, files_at, with_users
+from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.parsers import parsers_of
+from sparkfleet.engines.vllm_cpu import cpu_files
+from sparkfleet.errors import EngineError
+from sparkfleet.planning.plan import Candidate, Speculation
+
+METHODS = {
+    "ngram": "ngram",
+    "mtp": "mtp",
+    "eagle3": "eagle3",
+    "dflash": "dflash",
+    "draft": "draft_model",
+}
+"""Speculative methods by vLLM's names (config/speculative.py; 0.19 to 0.32)."""
+
+QUANTIZATIONS = {"gptq-int4": "gptq_marlin"}
+"""Kernels that are asked for by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on
+SM121 (field report 004); every other format vLLM reads from the checkpoint."""
 
 
 class Vllm:
@@ -18,51 +38,168 @@ class Vllm:
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
     tokens_metric = "vllm:generation_tokens_total"
+    drafted_metric = "vllm:spec_decode_num_draft_tokens_total"
+    accepted_metric = "vllm:spec_decode_num_accepted_tokens_total"
+    accepted_length_metric = ""
+    ready_log = "Application startup complete."
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
-        """The server module of the node's own vLLM, bound to one address, with the token in the environment."""
+        """The server bound to one address, with the token in the environment.
+
+        A process of one rank runs the server's own module, which needs no `vllm` on the PATH; everything else `vllm serve`.
+        """
+        leads = site.rank == 0
+        files = _files(candidate)
         return RankLaunch(
-            argv=(site.python, "-m", "vllm.entrypoints.openai.api_server", *_flags(candidate, site)),
-            env=(*_environment(candidate), *candidate.env),
+            argv=(*_command(candidate, site), *with_users(_flags(candidate, site), candidate.engine_args)),
+            env=merged(_environment(candidate, site), candidate.env),
             # --api-key would show in the process list.
             token_env="VLLM_API_KEY",  # noqa: S106 (the name of a variable)
+            files=files,
+            mounts=checkpoint_mounts(site),
+            ports=_ports(candidate, site),
+            health_path=self.health_path if leads else "",
         )
+
+
+def _command(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    if candidate.runtime == "container":
+        return ("vllm", "serve", site.model_path)
+    if candidate.shape.ranks == 1:
+        return (site.python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
+    return (site.python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
 
 
 def _flags(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     flags = [
-        *("--model", site.model_path),
         *("--served-model-name", site.served_name),
-        *("--host", site.host),
-        *("--port", str(site.port)),
+        *(("--host", site.host, "--port", str(site.port)) if site.rank == 0 else ()),
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
         *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are asked every few seconds
+        *_memory(candidate),
+        *_kernels(candidate),
+        *_speculation(candidate, site),
+        *_parsers(candidate),
+        *_group(candidate, site),
     ]
+    if candidate.device == "cpu":
+        # Compiling for the CPU costs longer than the embedded model ever runs (32 s against 20 s to /health).
+        flags += ["--enforce-eager"]
+    return tuple(flags)
+
+
+def _memory(candidate: Candidate) -> tuple[str, ...]:
+    flags: list[str] = []
     if candidate.kv_cache_bytes is not None:
         flags += ["--kv-cache-memory-bytes", str(candidate.kv_cache_bytes)]
     if candidate.memory_fraction is not None:
         flags += ["--gpu-memory-utilization", f"{candidate.memory_fraction:g}"]
-    if candidate.device == "cpu":
-        # Compiling for the CPU costs longer than the embedded model ever runs (32 s against 20 s to /health).
-        flags += ["--enforce-eager"]
-    return (*flags, *candidate.engine_args)
+    if candidate.kv_dtype != "auto":
+        flags += ["--kv-cache-dtype", candidate.kv_dtype]
+    if candidate.batch_tokens is not None:
+        flags += ["--max-num-batched-tokens", str(candidate.batch_tokens)]
+    return tuple(flags)
 
 
-def _environment(candidate: Candidate) -> tuple[tuple[str, str], ...]:
+def _kernels(candidate: Candidate) -> tuple[str, ...]:
+    # CUDA graphs need no flag of ours: vLLM captures them up to --max-num-seqs, and rules ask for --enforce-eager.
+    name = QUANTIZATIONS.get(candidate.quant)
+    return ("--quantization", name) if name and candidate.device == "cuda" else ()
+
+
+def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    wanted = candidate.speculation
+    if wanted.method == "none":
+        return ()
+    config: dict[str, object] = {"method": _method(wanted)}
+    if wanted.draft is not None:
+        config["model"] = site.draft_path or wanted.draft
+    config["num_speculative_tokens"] = wanted.tokens
+    config |= {key: _plain(value) for key, value in candidate.speculative}
+    return ("--speculative-config", json.dumps(config, separators=(",", ":")))
+
+
+def _method(wanted: Speculation) -> str:
+    try:
+        return METHODS[wanted.method]
+    except KeyError:
+        raise EngineError(
+            f"vLLM has no speculative method {wanted.method!r}.",
+            means="NEXTN is SGLang's name for the heads of the checkpoint; vLLM calls them mtp.",
+            do=f"Set `speculation` to one of: {', '.join(METHODS)}.",
+        ) from None
+
+
+def _plain(text: str) -> object:
+    """A number where the text is one: rules give texts only."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _parsers(candidate: Candidate) -> tuple[str, ...]:
+    found = parsers_of(candidate.model, "vllm")
+    flags = ["--reasoning-parser", found.reasoning] if found.reasoning else []
+    if found.tools:
+        flags += ["--enable-auto-tool-choice", "--tool-call-parser", found.tools]
+    return tuple(flags)
+
+
+def _group(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    shape = candidate.shape
+    if shape.ranks == 1:
+        return ()
+    flags = ["--tensor-parallel-size", str(shape.tp)]
+    flags += ["--pipeline-parallel-size", str(shape.pp)] if shape.pp > 1 else []
+    flags += ["--enable-expert-parallel"] if shape.ep > 1 else []
+    flags += ["--distributed-executor-backend", "mp", "--nnodes", str(shape.ranks)]
+    flags += ["--node-rank", str(site.rank), "--master-addr", site.leader]
+    flags += ["--master-port", str(site.leader_port)]
+    flags += ["--headless"] if site.rank else []
+    return tuple(flags)
+
+
+def _environment(candidate: Candidate, site: RankSite) -> Pairs:
     common = (
         ("HF_HUB_OFFLINE", "1"),  # weights are staged before a rank starts; an engine never downloads
         ("VLLM_NO_USAGE_STATS", "1"),
         ("VLLM_DO_NOT_TRACK", "1"),
     )
-    if candidate.device != "cpu":
-        return common
-    return (
-        *common,
+    if candidate.device == "cpu":
+        return (*common, *_cpu(candidate, site), *_fabric(candidate, site))
+    cache = (("VLLM_CACHE_ROOT", f"{site.cache_dir}/vllm"),) if site.cache_dir else ()
+    return (*common, *cache, *cache_env(site), *_fabric(candidate, site))
+
+
+def _cpu(candidate: Candidate, site: RankSite) -> Pairs:
+    common = (
         # "auto" binds to NUMA nodes and refuses a second rank on a machine with one.
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
         ("OMP_NUM_THREADS", "1"),
-        # The engine core inside the server process: a third less memory and start-up for a single rank.
-        ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     )
+    if candidate.shape.ranks == 1:
+        # The engine core inside the server process: a third less memory and start-up for a single rank.
+        return (*common, ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"))
+    return (*common, ("PYTHONPATH", files_at(candidate, site)))
+
+
+def _fabric(candidate: Candidate, site: RankSite) -> Pairs:
+    if candidate.shape.ranks == 1:
+        return ()
+    # Without it vLLM tells its peers the address of the default route, which they may not reach ("mgmt-ip-wall").
+    return (("VLLM_HOST_IP", site.address), ("HOST_IP", site.address), *fabric_env(site, candidate.device))
+
+
+def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
+    if candidate.device != "cpu" or candidate.shape.ranks == 1:
+        return ()
+    return cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
+
+
+def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
+    if site.rank:
+        return ()
+    return (site.port,) if candidate.shape.ranks == 1 else (site.port, site.leader_port)

@@ -1,4 +1,4 @@
-"""What is true of one node: a command, and the parser of what it prints. Nothing else.
+"""What planning needs to know of one node, and the facts that it comes from.
 
 Every fact is a class with `argv` (what to run on the node) and `parse` (its output as a value). Reading is done by
 whoever holds a channel to the node; parsing is pure and is tested with recorded output.
@@ -6,28 +6,29 @@ whoever holds a channel to the node; parsing is pure and is tested with recorded
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, TypeVar
 
 from sparkfleet.errors import FactError
+from sparkfleet.facts.fact import KIB, Fact, json_of, not_understood, present, text, whole
 from sparkfleet.values import Value
 
-T_co = TypeVar("T_co", covariant=True)
+__all__ = [
+    "KIB",
+    "EngineHome",
+    "Fact",
+    "Gpu",
+    "Memory",
+    "NodeFacts",
+    "Processors",
+    "ReadEngines",
+    "ReadGpu",
+    "ReadInstalledEngines",
+    "ReadMemory",
+    "ReadProcessors",
+]
 
-KIB = 1024
-
-
-class Fact(Protocol[T_co]):
-    """One thing to find out about a node: the command, and its output as a value."""
-
-    argv: ClassVar[tuple[str, ...]]
-
-    @staticmethod
-    def parse(output: str) -> T_co:
-        """The value in what `argv` printed. Raises FactError when it is not there."""
-        ...
+_MEMORY_LINE = re.compile(r"^(MemTotal|MemAvailable):[ \t]+(\d{1,15}) kB$", re.MULTILINE | re.ASCII)
 
 
 class Memory(Value):
@@ -45,7 +46,7 @@ class ReadMemory(Fact[Memory]):
     @staticmethod
     def parse(output: str) -> Memory:
         """`/proc/meminfo` counts in KiB, whatever it says."""
-        found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", output, re.MULTILINE))
+        found = dict(_MEMORY_LINE.findall(output))
         try:
             return Memory(total=int(found["MemTotal"]) * KIB, available=int(found["MemAvailable"]) * KIB)
         except KeyError as missing:
@@ -75,8 +76,11 @@ class ReadProcessors(Fact[Processors]):
     @staticmethod
     def parse(output: str) -> Processors:
         """A JSON pair, count and machine."""
-        count, machine = _json(output, list, "the processors")
-        return Processors(count=int(str(count)), machine=str(machine))
+        found = json_of(output, list, "the processors")
+        count = whole(found[0]) if len(found) == 2 else None
+        if count is None or not isinstance(found[1], str):
+            raise not_understood("the processors", output)
+        return Processors(count=count, machine=text(found[1]))
 
 
 class Gpu(Value):
@@ -93,17 +97,17 @@ class ReadGpu(Fact[Gpu | None]):
 
     @staticmethod
     def parse(output: str) -> Gpu | None:
-        """First line of the CSV; None for empty output."""
-        first = output.strip().splitlines()[0] if output.strip() else ""
-        if not first:
+        """First line of the CSV; None where there is no GPU, or none that the driver can use."""
+        lines = output.strip().splitlines()
+        if not lines or lines[0].startswith("No devices were found"):
             return None
-        name, _, driver = first.partition(",")
-        if not driver.strip():
+        name, _, driver = lines[0].partition(",")
+        if present(driver) is None:
             raise FactError(
-                f"nvidia-smi printed {first!r}, which is not a name and a driver version.",
+                f"nvidia-smi printed {lines[0][:80]!r}, which is not a name and a driver version.",
                 do="Run nvidia-smi on the node and see what it says.",
             )
-        return Gpu(name=name.strip(), driver=driver.strip())
+        return Gpu(name=text(name.strip()), driver=text(driver.strip()))
 
 
 class ReadEngines(Fact[Mapping[str, str]]):
@@ -129,7 +133,35 @@ class ReadEngines(Fact[Mapping[str, str]]):
     @staticmethod
     def parse(output: str) -> Mapping[str, str]:
         """A JSON object of strings."""
-        return {str(name): str(version) for name, version in _json(output, dict, "the engines").items()}
+        found = json_of(output, dict, "the engines")
+        return {text(name): text(version) for name, version in found.items()}
+
+
+class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
+    """The same in the newest environment that sparkfleet has installed on the node; its Python comes first.
+
+    Without such an environment both are empty.
+    """
+
+    argv = (
+        "python3",
+        "-c",
+        "import glob,json,os,subprocess,sys\n"
+        "done=glob.glob(os.path.expanduser('~/.local/share/sparkfleet/env/*/complete'))\n"
+        "places=sorted(map(os.path.dirname,done),key=os.path.getmtime)\n"
+        "python=os.path.join(places[-1],'bin','python') if places else ''\n"
+        "found=json.loads(subprocess.check_output([python,'-c',sys.argv[1]])) if python else {}\n"
+        "print(json.dumps([python,found]))",
+        ReadEngines.argv[2],
+    )
+
+    @staticmethod
+    def parse(output: str) -> tuple[str, Mapping[str, str]]:
+        """A JSON pair: a path, and an object of strings."""
+        found = json_of(output, list, "the engines")
+        if len(found) != 2 or not isinstance(found[0], str) or not isinstance(found[1], dict):
+            raise not_understood("the engines", output)
+        return found[0], {text(name): text(version) for name, version in found[1].items()}
 
 
 class EngineHome(Value):
@@ -147,20 +179,3 @@ class NodeFacts(Value):
     processors: Processors
     gpu: Gpu | None
     engines: dict[str, EngineHome]
-
-
-J = TypeVar("J", list[object], dict[object, object])
-
-
-def _json(output: str, kind: type[J], what: str) -> J:
-    try:
-        value = json.loads(output)
-    except ValueError:
-        value = None
-    if not isinstance(value, kind):
-        raise FactError(
-            f"Asked for {what}, the node printed {output[:80]!r}.",
-            means="The answer was not understood, so nothing is assumed.",
-            do="Run the command by hand on the node; a shell profile that prints text is a common cause.",
-        )
-    return value

@@ -62,6 +62,7 @@ class ServePicker:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._handles: dict[str, DeploymentHandle[Any]] = {}
+        self._turn = 0
 
     async def pick(self, model: ModelEntry, *, exclude: AbstractSet[str]) -> Target | None:
         """A replica that is not excluded; None where Serve names none in time, or cannot."""
@@ -71,22 +72,23 @@ class ServePicker:
         except TimeoutError:
             return None
         except Exception as error:
-            log.warning("Serve names no replica of %s: %r", model.app, error)
+            log.warning("Serve names no replica of %s: %r", model.name, error)
             return None
 
     async def _other_than(self, model: ModelEntry, exclude: AbstractSet[str]) -> Target:
-        """Ask until Serve names one that has not failed this request: it hears of deaths a little later than we do."""
+        """Take the groups in turn until one has not failed this request: Serve hears of deaths a little later than we do."""
         while True:
-            metadata = await self._choose(model)
+            self._turn += 1
+            metadata = await self._choose(model.apps[self._turn % len(model.apps)], model.deployment)
             url, group = metadata.get("url"), metadata.get("group")
             if isinstance(url, str) and isinstance(group, str) and url not in exclude:
                 return Target(url=url, group=group, token=engine_token(self._secret, group))
             await asyncio.sleep(0.05)
 
-    async def _choose(self, model: ModelEntry) -> dict[str, Any]:
-        handle = self._handles.get(model.app)
+    async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
+        handle = self._handles.get(app)
         if handle is None:
-            handle = self._handles[model.app] = serve.get_deployment_handle(model.deployment, model.app)
+            handle = self._handles[app] = serve.get_deployment_handle(deployment, app)
         # Not reserving saves two actor calls, 2.8 ms of CPU a request. The argument is private: Ray is pinned.
         async with handle.choose_replica(_reserve=False) as selection:
             metadata: dict[str, Any] = selection.replica_metadata
@@ -143,7 +145,7 @@ class GatewayReplica:
                 await asyncio.sleep(POLL_PAUSE_S)
                 continue
             self._gateway.table = table
-            self._picker.forget({entry.app for entry in table.models.values()})
+            self._picker.forget({app for entry in table.models.values() for app in entry.apps})
 
     async def _register(self) -> None:
         """Tell the controller, again and again, where this replica listens."""
@@ -161,6 +163,10 @@ class GatewayReplica:
             await asyncio.sleep(REGISTER_S)
 
 
-def gateway_app(config: GatewayConfig) -> serve.Application:
-    """The Serve application of the gateway."""
-    return GatewayReplica.bind(config.model_dump_json())  # type: ignore[attr-defined]  # added by the decorator
+def gateway_app(config: GatewayConfig, where: dict[str, str]) -> serve.Application:
+    """The Serve application of the gateway, on a node with these labels of Ray's."""
+    replica = GatewayReplica.options(  # type: ignore[attr-defined]  # added by the decorator
+        ray_actor_options={"num_cpus": 0, "label_selector": where}
+    )
+    app: serve.Application = replica.bind(config.model_dump_json())
+    return app

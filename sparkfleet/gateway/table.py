@@ -28,10 +28,10 @@ class ModelEntry(Value):
     """One public model name."""
 
     name: str
-    app: str
-    """Serve application that serves it."""
+    apps: tuple[str, ...]
+    """Serve applications that serve it, one per group that is ready."""
     deployment: str
-    """Serve deployment inside that application, one replica per group."""
+    """Serve deployment inside each of them."""
     state: ModelState
     detail: str = ""
     """What is happening, in words for the person who asks: "loading weights, 40 of 100 GiB"."""

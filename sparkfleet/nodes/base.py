@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sparkfleet.values import Value
@@ -29,10 +30,12 @@ class Channel(Protocol):
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = 60.0,
+        on_output: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """Run `argv` to its end; a non-zero exit is a value, not an exception.
 
         `env` is set on top of the node's own environment. Cancelling, or `timeout_s`, kills the whole process group.
+        `on_output` is given stdout as it arrives, in pieces that need not end with a line.
 
         Raises:
             NodeError: the node cannot be reached, the program does not exist, or the time ran out.
@@ -45,4 +48,12 @@ class Channel(Protocol):
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """Replace a small file atomically, with `mode`. Its directory is made (0700) where it is missing."""
+        ...
+
+    def forward(self, host: str, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
+        """While entered, an address on this machine's loopback that leads to `host:port` as the node sees it."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connection. Commands that still run are cancelled."""
         ...

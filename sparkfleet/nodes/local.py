@@ -6,17 +6,18 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.files import write_atomically
+from sparkfleet.nodes.output import OUTPUT_BYTES, Output
 
-OUTPUT_BYTES = 8 << 20
-"""Kept of stdout and of stderr each; the rest is read and dropped."""
+__all__ = ["OUTPUT_BYTES", "LocalChannel", "execute"]
+
 _DRAIN_S = 1.0
 """How long a background child may hold the output open after its parent has ended."""
 _KILL_S = 5.0
@@ -28,6 +29,9 @@ class LocalChannel:
 
     def __init__(self, node: str) -> None:
         self.node = node
+        self._running: set[asyncio.Task[Completed]] = set()
+        self._cut: frozenset[asyncio.Task[Completed]] = frozenset()
+        self._is_closed = False
 
     async def run(
         self,
@@ -36,9 +40,23 @@ class LocalChannel:
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = 60.0,
+        on_output: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """See `Channel.run`. Of stdout and stderr the first 8 MiB are kept; what is not UTF-8 is replaced."""
-        return await execute(argv, env={**os.environ, **(env or {})}, stdin=stdin, timeout_s=timeout_s)
+        if self._is_closed:
+            raise self._gone()
+        environment = {**os.environ, **(env or {})}
+        running = asyncio.create_task(
+            execute(argv, env=environment, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
+        )
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if running in self._cut:
+                raise self._gone() from None
+            raise
 
     async def read(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """See `Channel.read`."""
@@ -54,6 +72,25 @@ class LocalChannel:
         except (OSError, ValueError) as error:
             raise NodeError(f"{path} cannot be written on {self.node}: {error}") from error
 
+    @asynccontextmanager
+    async def forward(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
+        """See `Channel.forward`. This machine is the node: the address itself leads there."""
+        if self._is_closed:
+            raise self._gone()
+        yield host, port
+
+    async def close(self) -> None:
+        """See `Channel.close`. Whoever waits for a command gets a NodeError; the channel cannot be used any more."""
+        self._is_closed = True
+        self._cut = frozenset(self._running)
+        for running in self._cut:
+            running.cancel()
+        if self._cut:
+            await asyncio.wait(self._cut)
+
+    def _gone(self) -> NodeError:
+        return NodeError(f"{self.node}: the channel was closed")
+
 
 async def execute(
     argv: Sequence[str],
@@ -62,18 +99,21 @@ async def execute(
     stdin: bytes = b"",
     timeout_s: float = 60.0,
     pass_fds: Sequence[int] = (),
+    on_output: Callable[[bytes], None] | None = None,
 ) -> Completed:
     """Run a child to its end with exactly `env`. Cancelling, or `timeout_s`, kills its process group.
+
+    `on_output` is given stdout as it arrives; what it raises ends the child and is raised here.
 
     Raises:
         NodeError: it cannot be started, or the time ran out.
     """
-    child = await _start(argv, env, bool(stdin), pass_fds)
+    child = await _start(argv, env, bool(stdin), pass_fds, on_output)
     try:
         if stdin:
             child.feed(stdin)
         async with asyncio.timeout(timeout_s):
-            await child.exited.wait()
+            await child.over.wait()
         return await child.completed(argv)
     except TimeoutError:
         raise NodeError(
@@ -84,13 +124,19 @@ async def execute(
         await child.end()
 
 
-async def _start(argv: Sequence[str], env: Mapping[str, str], fed: bool, pass_fds: Sequence[int]) -> _Child:
+async def _start(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    fed: bool,
+    pass_fds: Sequence[int],
+    on_output: Callable[[bytes], None] | None,
+) -> _Child:
     if not argv:
         raise NodeError("there is nothing to run: the command is empty")
     loop = asyncio.get_running_loop()
     try:
         _, child = await loop.subprocess_exec(
-            _Child,
+            lambda: _Child(on_output),
             *argv,
             stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
             env=env,
@@ -109,9 +155,12 @@ async def _start(argv: Sequence[str], env: Mapping[str, str], fed: bool, pass_fd
 class _Child(asyncio.SubprocessProtocol):
     """A running child. Not `asyncio.subprocess.Process`: some versions of its `wait` wait for the pipes, too."""
 
-    def __init__(self) -> None:
-        self.exited = asyncio.Event()
-        self._outputs = {1: _Output(), 2: _Output()}
+    def __init__(self, on_output: Callable[[bytes], None] | None) -> None:
+        self.over = asyncio.Event()
+        self._on_output = on_output
+        self._error: Exception | None = None
+        self._has_exited = False
+        self._outputs = {1: Output(), 2: Output()}
         self._open = set(self._outputs)
         self._silent = asyncio.Event()
         self._closed = asyncio.Event()
@@ -121,6 +170,12 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._outputs[fd].add(data)
+        if fd == 1 and self._on_output is not None and self._error is None:
+            try:
+                self._on_output(data)
+            except Exception as error:  # the caller's: it ends the child, and goes back to the caller
+                self._error = error
+                self.over.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open.discard(fd)
@@ -128,7 +183,8 @@ class _Child(asyncio.SubprocessProtocol):
             self._silent.set()
 
     def process_exited(self) -> None:
-        self.exited.set()
+        self._has_exited = True
+        self.over.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed.set()
@@ -143,10 +199,13 @@ class _Child(asyncio.SubprocessProtocol):
             pipe.write_eof()
 
     async def completed(self, argv: Sequence[str]) -> Completed:
-        """What it said and how it ended, once it has exited."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
-                await self._silent.wait()
+        """What it said and how it ended, once it is over. Raises what `on_output` raised."""
+        if self._error is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S):
+                    await self._silent.wait()
+        if self._error is not None:
+            raise self._error
         exit_code = self._transport.get_returncode()
         assert exit_code is not None
         stdout, stderr = (output.text() for output in self._outputs.values())
@@ -154,30 +213,13 @@ class _Child(asyncio.SubprocessProtocol):
 
     async def end(self) -> None:
         """Leave nothing behind: no pipe, and where it has not exited, no process of its group."""
-        if not self.exited.is_set():
+        if not self._has_exited:
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
         self._transport.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_KILL_S):
                 await self._closed.wait()
-
-
-class _Output:
-    """The first `OUTPUT_BYTES` of a stream, and how much came after them."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-        self._dropped = 0
-
-    def add(self, data: bytes) -> None:
-        room = OUTPUT_BYTES - len(self._kept)
-        self._kept += data[:room]
-        self._dropped += max(len(data) - room, 0)
-
-    def text(self) -> str:
-        text = self._kept.decode(errors="replace")
-        return f"{text}\n[cut: {self._dropped} more bytes]" if self._dropped else text
 
 
 def _read(path: str, offset: int, limit: int) -> bytes:

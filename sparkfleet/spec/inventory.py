@@ -237,6 +237,9 @@ class Inventory(Spec):
     """The cables. `sparkfleet init` finds them."""
     gateway: Gateway = Gateway()
     """Where the endpoint listens."""
+    environment: AbsolutePath | None = None
+    """Python of an environment that every node has and that holds this very sparkfleet, such as one on a shared disk.
+    Left out: `sparkfleet up` makes one on each node."""
 
     def _problems(self) -> Iterator[Problem]:
         if not self.nodes:

@@ -2,12 +2,18 @@
 
 from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan, Prediction, Rung, Shape
 from sparkfleet.spec.deployment import Deployment
+from sparkfleet.spec.inventory import Inventory
 
 GIB = 1 << 30
 
 
 def deployment(name="tiny", **fields):
     return Deployment(name=name, model="builtin:tiny", **fields)
+
+
+def inventory(*names):
+    nodes = {name: {"address": "local"} for name in names or ("this",)}
+    return Inventory.model_validate({"fleet": "home", "head": next(iter(nodes)), "nodes": nodes})
 
 
 def plan(name="tiny", groups=1, high=1.0, **fields):

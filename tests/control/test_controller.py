@@ -1,13 +1,13 @@
 import asyncio
 
 import pytest
-from control_values import GIB, deployment, plan
+from control_values import GIB, deployment, inventory, plan
 
 from sparkfleet.control import controller as module
 from sparkfleet.control.controller import Controller
 from sparkfleet.control.fake_apps import FakeApps
-from sparkfleet.control.order import order_for
-from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.nodes import FakeNodes
+from sparkfleet.control.order import orders_for
 from sparkfleet.control.status import GroupPhase, GroupReport
 from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError
@@ -18,12 +18,10 @@ class World:
     """A controller on fakes, and what it did to them."""
 
     def __init__(self, tmp_path):
-        self.paths = FleetPaths(tmp_path)
         self.store = Store(tmp_path / "s.db")
         self.apps = FakeApps()
         self.metrics = ControlMetrics()
-        self.free = 100 * GIB
-        self.swept = []
+        self.nodes = FakeNodes({"this": 100 * GIB})
         self.controller = self.restarted()
 
     def restarted(self):
@@ -33,18 +31,10 @@ class World:
             apps=self.apps,
             metrics=self.metrics,
             endpoint="http://127.0.0.1:8000/v1",
-            order_of=lambda desired: order_for(self.paths, desired),
-            available=self._available,
-            sweep=self._sweep,
+            orders_of=lambda desired: orders_for(inventory(), desired),
+            nodes=self.nodes,
         )
         return self.controller
-
-    async def _available(self):
-        return self.free
-
-    async def _sweep(self, keep):
-        self.swept.append(keep)
-        return ()
 
     async def put(self, **fields):
         high = fields.pop("high", 1.0)
@@ -79,7 +69,7 @@ async def test_from_wanted_to_ready(world):
     assert (await world.table()).models["tiny"].state == "starting"
     await world.ready(1)
     entry = (await world.table()).models["tiny"]
-    assert (entry.state, entry.app) == ("ready", "tiny--g1")
+    assert (entry.state, entry.apps) == ("ready", ("tiny--g1-0",))
     assert world.controller.status().deployments[0].state == "ready"
 
 
@@ -94,23 +84,23 @@ async def test_the_old_one_serves_until_the_new_one_is_ready(world):
     await world.put()
     await world.ready(1)
     assert await world.put(concurrency=8) == 2
-    assert (await world.table()).models["tiny"].app == "tiny--g1"
+    assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
     assert world.controller.status().deployments[0].state == "updating"
     await world.ready(2)
-    assert (await world.table()).models["tiny"].app == "tiny--g2"
-    assert world.apps.apps["tiny", 1].status == "retiring"
+    assert (await world.table()).models["tiny"].apps == ("tiny--g2-0",)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
 
 
 async def test_without_memory_for_both_the_old_one_goes_first(world):
     await world.put()
     await world.ready(1)
-    world.free = 1 * GIB
+    world.nodes.available["this"] = 1 * GIB
     await world.put(concurrency=8, high=2.0 * GIB)
-    assert world.apps.apps["tiny", 1].status == "retiring"
-    assert ("tiny", 2) not in world.apps.apps
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert ("tiny", 2, 0) not in world.apps.apps
     world.apps.finish()
     await world.controller.reconcile()
-    assert world.apps.apps["tiny", 2].status == "starting"
+    assert world.apps.apps["tiny", 2, 0].status == "starting"
 
 
 async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world):
@@ -123,7 +113,7 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
     status = world.controller.status().deployments[0]
     assert status.state == "failed"
     assert "1 still serves" in status.detail
-    assert (await world.table()).models["tiny"].app == "tiny--g1"
+    assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
     failed = [
         event for event in await world.controller.events(0, "tiny", 0) if event.message == "no such flag"
     ]
@@ -154,7 +144,7 @@ async def test_pause_stops_everything_and_forgets_nothing(world):
     await world.ready(1)
     world.controller.pause()
     await world.controller.reconcile()
-    assert world.apps.apps["tiny", 1].status == "retiring"
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
     assert set(world.store.desired()) == {"tiny"}
 
 
@@ -250,4 +240,4 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
 
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     await world.put()
-    assert world.swept == [frozenset({("tiny", 1)})]
+    assert world.nodes.swept == [frozenset({("tiny", 1)})]

@@ -2,14 +2,19 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from sparkfleet.control import group as module
 from sparkfleet.control.canary import Probe
+from sparkfleet.control import rank as rank_module
 from sparkfleet.control.group import Group
-from sparkfleet.control.order import GroupOrder, rank_spec
+from sparkfleet.control.order import GroupOrder, Ports, RankSeat
+from sparkfleet.control.order import rank_spec as spec_of
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank import LocalRank
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.errors import EngineError
 from sparkfleet.nodes.runtime.fake import FakeRuntime
@@ -17,9 +22,11 @@ from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.planning.plan import Candidate, Shape
 
 SECRET = "s" * 64
+ROOT = Path("/nowhere/state/home")
+TWO = (RankSeat(node="a"), RankSeat(node="b"))
 
 
-def order(tmp_path, **fields):
+def order(**fields):
     candidate = Candidate(
         model="/models/tiny",
         shape=Shape(nodes=("this",)),
@@ -29,22 +36,19 @@ def order(tmp_path, **fields):
         concurrency=4,
         device="cpu",
     )
-    fields = {"generation": 1, "replicas": 1, **fields}
-    return GroupOrder(
-        fleet="home",
-        state_dir=str(tmp_path),
-        run_dir=str(tmp_path),
-        deployment="tiny",
-        candidate=candidate,
-        **fields,
-    )
+    fields = {"generation": 1, "seats": (RankSeat(node="this"),), **fields}
+    return GroupOrder(deployment="tiny", candidate=candidate, **fields)
+
+
+def rank_spec(order, rank, port, secret):
+    return spec_of(FleetPaths(ROOT), order, rank, Ports(http=port), secret)
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine():
     """A fake engine in a process of its own, asking for the token that the group of replica 0 derives."""
     port = free_port("127.0.0.1")
-    spec = rank_spec(order(tmp_path), 0, port, SECRET)
+    spec = rank_spec(order(), 0, port, SECRET)
     arguments = ["--port", str(port), "--model", "tiny", "--itl-ms", "1", "--token-env", "TOKEN"]
     env = {**os.environ, "TOKEN": dict(spec.secret_env)["VLLM_API_KEY"]}
     process = subprocess.Popen([sys.executable, "-m", "sparkfleet.engines.fake", *arguments], env=env)
@@ -54,27 +58,34 @@ def engine(tmp_path):
 
 
 @pytest.fixture
-def world(tmp_path, engine, monkeypatch):
-    monkeypatch.setattr(module, "free_port", lambda host: engine)
+def world(engine, monkeypatch):
+    monkeypatch.setattr(rank_module, "free_port", lambda host: engine)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
-    return World(tmp_path)
+    return World()
 
 
 class World:
-    def __init__(self, tmp_path):
-        self.tmp_path = tmp_path
-        self.runtime = FakeRuntime()
+    """A runtime per node, of which the first is where the engine listens."""
+
+    def __init__(self):
+        self.runtimes = [FakeRuntime(), FakeRuntime()]
+        self.runtime = self.runtimes[0]
         self.reports = []
 
     def group(self, **fields):
-        return Group(order(self.tmp_path, **fields), self.runtime, SECRET, self.reports.append, "this")
+        wanted = order(**fields)
+        ranks = [
+            LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
+            for rank in range(len(wanted.seats))
+        ]
+        return Group(wanted, ranks, SECRET, self.reports.append)
 
     @property
     def phases(self):
         return list(dict.fromkeys(report.phase for report in self.reports))
 
-    def rank_id(self, replica=0):
-        return order(self.tmp_path).rank_id(replica)
+    def rank_id(self, rank=0):
+        return order().rank_id(FleetPaths(ROOT).label, rank)
 
 
 async def test_it_starts_proves_itself_and_says_how_fast_it_is(world):
@@ -92,7 +103,7 @@ async def test_it_starts_proves_itself_and_says_how_fast_it_is(world):
 
 
 async def test_a_rank_that_runs_already_is_adopted(world, engine):
-    await world.runtime.start(rank_spec(order(world.tmp_path), 0, engine, SECRET))
+    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
     group = world.group()
     await group.start()
     assert len(world.runtime.started) == 1
@@ -101,7 +112,7 @@ async def test_a_rank_that_runs_already_is_adopted(world, engine):
 
 
 async def test_a_rank_with_another_command_is_stopped_and_started_anew(world, engine):
-    spec = rank_spec(order(world.tmp_path), 0, engine, SECRET)
+    spec = rank_spec(order(), 0, engine, SECRET)
     await world.runtime.start(spec.model_copy(update={"argv": ("something", "else")}))
     group = world.group()
     await group.start()
@@ -110,14 +121,66 @@ async def test_a_rank_with_another_command_is_stopped_and_started_anew(world, en
     await group.stop(drain_s=0)
 
 
-async def test_two_replicas_take_a_rank_each(world, monkeypatch):
-    first, second = world.group(replicas=2), world.group(replicas=2)
-    await first._take_rank()
-    _, status, _ = await second._take_rank()
-    assert status.id.replica == 1
-    third = world.group(replicas=2)
-    with pytest.raises(EngineError, match="owned by other replicas"):
-        await third._take_rank()
+async def test_a_rank_that_is_held_by_another_group_is_waited_for(world, monkeypatch):
+    monkeypatch.setattr(rank_module, "OWNED_S", 0.3)
+    first, second = world.group(), world.group()
+    await first.start()
+    with pytest.raises(EngineError, match="held by somebody else"):
+        await second.start()
+    await first.stop(drain_s=0)
+
+
+async def vanish(group):
+    """As if the group's process had died: its leases are free, its ranks go on."""
+    for rank in group._ranks:
+        await rank._rank.close()
+    await group._session.close()
+
+
+async def test_every_rank_of_a_group_is_started_with_one_rendezvous(world):
+    group = world.group(seats=TWO)
+    await group.start()
+    first, second = (runtime.started[0] for runtime in world.runtimes)
+    assert first.rendezvous_port == second.rendezvous_port != 0
+    assert [report.rank for report in world.reports[-1].ranks] == [0, 1]
+    assert [report.node for report in world.reports[-1].ranks] == ["a", "b"]
+    await group.stop(drain_s=0)
+    assert world.runtimes[1].stopped == [world.rank_id(1)]
+
+
+async def test_no_rank_survives_alone(world):
+    group = world.group(seats=TWO)
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtimes[1].exit(world.rank_id(1), 0)
+    await asyncio.wait_for(watching, 5)
+    assert world.runtimes[0].stopped == [world.rank_id(0)]
+    assert "on b (rank 1)" in world.reports[-1].detail
+    await group.stop(drain_s=0)
+
+
+async def test_a_group_of_which_one_rank_is_gone_is_started_anew_as_a_whole(world, engine):
+    before = world.group(seats=TWO)
+    await before.start()
+    await vanish(before)
+    world.runtimes[1].exit(world.rank_id(1), 1)
+    after = world.group(seats=TWO)
+    await after.start()
+    assert not world.reports[-1].adopted
+    assert [len(runtime.started) for runtime in world.runtimes] == [2, 2]
+    await after.stop(drain_s=0)
+
+
+async def test_a_whole_group_that_runs_already_is_adopted(world):
+    before = world.group(seats=TWO)
+    await before.start()
+    await vanish(before)
+    after = world.group(seats=TWO)
+    await after.start()
+    assert world.reports[-1].adopted
+    assert [len(runtime.started) for runtime in world.runtimes] == [1, 1]
+    await after.stop(drain_s=0)
 
 
 async def test_an_engine_that_exits_while_it_starts_is_told_with_its_reason(world, monkeypatch):
@@ -174,7 +237,7 @@ async def test_it_reports_its_load_while_it_runs(world):
 async def test_a_stop_waits_for_what_is_still_answered(world, engine):
     group = world.group()
     await group.start()
-    token = dict(rank_spec(order(world.tmp_path), 0, engine, SECRET).secret_env)["VLLM_API_KEY"]
+    token = dict(rank_spec(order(), 0, engine, SECRET).secret_env)["VLLM_API_KEY"]
     body = {"model": "tiny", "prompt": "x", "max_tokens": 300, "stream": True}
     async with (
         aiohttp.ClientSession(headers={"authorization": f"Bearer {token}"}) as session,
@@ -189,7 +252,7 @@ async def test_a_stop_waits_for_what_is_still_answered(world, engine):
 
 
 async def test_the_token_is_not_in_the_command(world, engine):
-    spec = rank_spec(order(world.tmp_path), 0, engine, SECRET)
+    spec = rank_spec(order(), 0, engine, SECRET)
     token = dict(spec.secret_env)["VLLM_API_KEY"]
     assert token not in " ".join(spec.argv)
     assert token not in str(spec.env)

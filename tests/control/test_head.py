@@ -1,6 +1,15 @@
 import pytest
 
-from sparkfleet.control.head import LABEL, Address, choose_address, ray_argv, ray_environment, read_address
+from sparkfleet.control.head import (
+    LABEL,
+    LOOPBACK,
+    Address,
+    choose_address,
+    ray_argv,
+    ray_environment,
+    ray_worker_argv,
+    read_address,
+)
 from sparkfleet.control.paths import FleetPaths
 
 
@@ -13,14 +22,14 @@ def paths(tmp_path):
 
 def test_an_address_is_chosen_once_and_kept(paths):
     assert read_address(paths) is None
-    first = choose_address(paths, "127.0.0.1", 0)
+    first = choose_address(paths, LOOPBACK, "127.0.0.1", 0)
     assert read_address(paths) == first
-    assert choose_address(paths, "127.0.0.1", 0) == first
+    assert choose_address(paths, LOOPBACK, "127.0.0.1", 0) == first
 
 
 def test_a_port_that_was_asked_for_is_taken(paths):
-    choose_address(paths, "127.0.0.1", 0)
-    assert choose_address(paths, "127.0.0.1", 8000).gateway_port == 8000
+    choose_address(paths, LOOPBACK, "127.0.0.1", 0)
+    assert choose_address(paths, LOOPBACK, "127.0.0.1", 8000).gateway_port == 8000
 
 
 def test_the_endpoint_is_something_a_client_can_use():
@@ -29,12 +38,26 @@ def test_the_endpoint_is_something_a_client_can_use():
 
 
 def test_ray_is_started_on_loopback_with_little_memory(paths):
-    argv = ray_argv(paths, choose_address(paths, "127.0.0.1", 0), "spark1")
+    argv = ray_argv(paths, choose_address(paths, LOOPBACK, "127.0.0.1", 0), "spark1")
     assert any(word.startswith("--node-ip-address=127.0.0.") for word in argv)
     assert "--dashboard-host=127.0.0.1" in argv
     assert "--labels=sparkfleet.node=spark1" in argv
     (store,) = [word for word in argv if word.startswith("--object-store-memory=")]
     assert int(store.partition("=")[2]) < 100 << 20
+
+
+def test_the_head_moves_and_keeps_its_port(paths):
+    before = choose_address(paths, LOOPBACK, "127.0.0.1", 0).ray
+    after = choose_address(paths, "192.168.100.10", "127.0.0.1", 0).ray
+    assert after == f"192.168.100.10:{before.partition(':')[2]}"
+
+
+def test_a_worker_joins_the_head_at_its_own_address(paths):
+    argv = ray_worker_argv(paths, "192.168.100.10:6379", "192.168.100.11", "spark2")
+    assert "--address=192.168.100.10:6379" in argv
+    assert "--node-ip-address=192.168.100.11" in argv
+    assert "--labels=sparkfleet.node=spark2" in argv
+    assert "--head" not in argv
 
 
 def test_rays_environment_is_safe_and_not_the_users(paths):

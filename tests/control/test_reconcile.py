@@ -1,12 +1,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.control.reconcile import Action, decide
+from sparkfleet.control.reconcile import Action, Wanted
+from sparkfleet.control.reconcile import decide as decide_wanted
 from sparkfleet.control.status import App
 
 
-def app(generation, status="running", name="m"):
-    return App(deployment=name, generation=generation, status=status)
+def app(generation, status="running", name="m", replica=0):
+    return App(deployment=name, generation=generation, replica=replica, status=status)
+
+
+def decide(wanted, apps, room, groups=1):
+    wanted = {name: Wanted(generation=generation, groups=groups) for name, generation in wanted.items()}
+    return decide_wanted(wanted, apps, room)
 
 
 def verbs(actions):
@@ -43,6 +49,19 @@ def test_without_room_for_both_the_old_one_goes_first():
 
 def test_a_generation_that_failed_leaves_the_old_one_serving():
     assert decide({"m": 2}, [app(1), app(2, "failed")], {}) == ()
+
+
+def test_each_group_is_an_application_of_its_own():
+    actions = decide({"m": 1}, [app(1)], {}, groups=3)
+    assert [(a.verb, a.replica) for a in actions] == [("deploy", 1), ("deploy", 2)]
+
+
+def test_the_old_one_goes_when_every_group_of_the_new_one_serves():
+    half = [app(1), app(2), app(2, "starting", replica=1)]
+    assert decide({"m": 2}, half, {}, groups=2) == ()
+    whole = [app(1), app(1, replica=1), app(2), app(2, replica=1)]
+    actions = decide({"m": 2}, whole, {}, groups=2)
+    assert [(a.verb, a.generation, a.replica) for a in actions] == [("retire", 1, 0), ("retire", 1, 1)]
 
 
 def test_every_action_has_a_reason():
@@ -82,5 +101,5 @@ def _grown(status):
 
 def test_actions_are_values():
     assert decide({"m": 1}, [], {})[0] == Action(
-        verb="deploy", deployment="m", generation=1, reason="wanted and not there"
+        verb="deploy", deployment="m", generation=1, replica=0, reason="wanted and not there"
     )

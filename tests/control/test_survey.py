@@ -1,12 +1,12 @@
 import sys
 
 import pytest
+from batch_fake import BatchFake
 
 from sparkfleet.control.survey import survey
-from sparkfleet.errors import NodeError
-from sparkfleet.facts.node import EngineHome
+from sparkfleet.errors import FactError, NodeError
+from sparkfleet.facts.node import EngineHome, ReadInstalledEngines
 from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.fake import FakeChannel
 from sparkfleet.spec.load import parse_inventory
 
 MEMINFO = "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"
@@ -23,7 +23,7 @@ def channel(**more):
         (sys.executable,): '{"vllm": "0.32.0+cpu"}',
         **more.pop("responses", {}),
     }
-    return FakeChannel("a", responses)
+    return BatchFake("a", responses)
 
 
 async def test_everything_that_planning_needs():
@@ -51,4 +51,28 @@ async def test_a_command_that_fails_is_told_with_its_words():
     failed = Completed(argv=("cat",), exit_code=1, stdout="", stderr="cat: /proc/meminfo: Permission denied")
     node = channel(responses={("cat", "/proc/meminfo"): failed})
     with pytest.raises(NodeError, match="Permission denied"):
+        await survey(inventory(), {"a": node})
+
+
+REMOTE = "{address: 192.168.1.11, user: nvidia, host_key: 'SHA256:" + "A" * 43 + "'}"
+
+
+async def test_over_ssh_one_round_trip_tells_all_of_a_node():
+    installed = {ReadInstalledEngines.argv: '["/home/nvidia/.local/e/bin/python", {"vllm": "0.32.0"}]'}
+    node = channel(responses=installed)
+    (facts,) = await survey(inventory(REMOTE), {"a": node})
+    assert node.batches == 1
+    assert facts.memory.total == 1000 * 1024
+    assert facts.engines["vllm"].python == "/home/nvidia/.local/e/bin/python"
+
+
+async def test_a_node_without_an_environment_of_ours_has_no_engines():
+    node = channel(responses={ReadInstalledEngines.argv: '["", {}]'})
+    (facts,) = await survey(inventory(REMOTE), {"a": node})
+    assert facts.engines == {}
+
+
+async def test_a_node_that_says_something_else_is_named():
+    node = channel(responses={("cat", "/proc/meminfo"): "Welcome"})
+    with pytest.raises(FactError, match=r"a: .*MemTotal"):
         await survey(inventory(), {"a": node})

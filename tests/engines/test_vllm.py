@@ -1,31 +1,26 @@
+import ast
 import json
-from pathlib import Path
 
 import pytest
 
-from sparkfleet.engines.base import RankSite
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
-from sparkfleet.planning.plan import Candidate, Shape
 
-FLAGS = sorted((Path(__file__).parent / "flags").glob("vllm-*.json"))
-SITE = RankSite(
-    rank=0, python="/venv/bin/python", model_path="/models/m", served_name="m", host="127.0.0.1", port=4321
-)
+VLLM = engine_by_name("vllm")
 
 
-def candidate(**fields):
-    fields = {"context": 512, "concurrency": 4, "device": "cpu", **fields}
-    return Candidate(
-        model="/models/m", shape=Shape(nodes=("a",)), engine="vllm", engine_version="0.32.0", **fields
-    )
+@pytest.fixture
+def launch(candidate, site):
+    """On the CPU and alone, as a process, unless told otherwise."""
+
+    def launch(rank=0, *, where=None, **fields):
+        one = candidate(**{"context": 512, "device": "cpu", **fields})
+        return VLLM.launch(one, site(rank, one.shape.ranks, **(where or {})))
+
+    return launch
 
 
-def launch(**fields):
-    return engine_by_name("vllm").launch(candidate(**fields), SITE)
-
-
-def test_the_command_of_the_embedded_engine_word_for_word():
+def test_the_command_of_the_embedded_engine_word_for_word(launch):
     assert launch(dtype="float32", kv_cache_bytes=64 << 20).argv == (
         "/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server",
         "--model", "/models/m",
@@ -41,19 +36,24 @@ def test_the_command_of_the_embedded_engine_word_for_word():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("snapshot", FLAGS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("fields", [{}, {"kv_cache_bytes": 1}, {"memory_fraction": 0.87, "device": "cuda"}])
-def test_every_flag_exists_in_the_engines_own_parser(snapshot, fields):
-    known = set(json.loads(snapshot.read_text())["options"])
-    assert {word for word in launch(**fields).argv if word.startswith("--")} <= known
+def test_the_environment_of_the_embedded_engine_word_for_word(launch):
+    assert launch().env == (
+        ("HF_HUB_OFFLINE", "1"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_DO_NOT_TRACK", "1"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        ("OMP_NUM_THREADS", "1"),
+        ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
+    )
 
 
-def test_what_the_user_adds_comes_last_and_wins():
+def test_what_the_user_adds_comes_last_and_wins(launch, flags):
     argv = launch(engine_args=("--max-model-len", "99")).argv
     assert argv[-2:] == ("--max-model-len", "99")
+    assert flags(argv)["--max-model-len"] == "99"
 
 
-def test_the_token_is_named_and_not_given():
+def test_the_token_is_named_and_not_given(launch):
     one = launch(env=(("X", "1"),))
     assert one.token_env == "VLLM_API_KEY"
     assert "--api-key" not in one.argv
@@ -61,13 +61,147 @@ def test_the_token_is_named_and_not_given():
     assert dict(one.env)["X"] == "1"
 
 
-def test_on_a_gpu_nothing_of_the_cpu_is_set():
+def test_on_a_gpu_nothing_of_the_cpu_is_set(launch):
     one = launch(device="cuda", memory_fraction=0.8)
     assert "--enforce-eager" not in one.argv
     assert not any(name.startswith("VLLM_CPU") for name, _ in one.env)
+    assert one.files == ()
 
 
-def test_an_engine_that_cannot_be_launched_is_named():
-    with pytest.raises(EngineError, match="'trtllm'") as caught:
-        engine_by_name("trtllm")
-    assert "vllm" in caught.value.means
+# --- as planned -------------------------------------------------------------------------------------------------------
+
+
+def test_memory_and_kernels_are_the_plans(launch, flags):
+    argv = launch(
+        device="cuda", memory_fraction=0.87, kv_dtype="fp8", batch_tokens=2048, quant="gptq-int4"
+    ).argv
+    found = flags(argv)
+    assert found["--gpu-memory-utilization"] == "0.87"
+    assert found["--kv-cache-dtype"] == "fp8"
+    assert found["--max-num-batched-tokens"] == "2048"
+    assert found["--quantization"] == "gptq_marlin"
+
+
+DRAFT = {"draft": "org/d", "where": {"draft_path": "/models/d"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        ({"method": "ngram", "tokens": 4}, '{"method":"ngram","num_speculative_tokens":4}'),
+        ({"method": "mtp", "tokens": 3}, '{"method":"mtp","num_speculative_tokens":3}'),
+        ({"method": "mtp", "tokens": 3, "speculative": (("moe_backend", "triton"), ("x", "7"))},
+         '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton","x":7}'),
+        ({"method": "dflash", "tokens": 3, **DRAFT}, '{"method":"dflash","model":"/models/d","num_speculative_tokens":3}'),
+        ({"method": "eagle3", "tokens": 5, **DRAFT}, '{"method":"eagle3","model":"/models/d","num_speculative_tokens":5}'),
+        ({"method": "draft", "tokens": 4, **DRAFT}, '{"method":"draft_model","model":"/models/d","num_speculative_tokens":4}'),
+        ({"method": "draft", "tokens": 4, "draft": "org/d"}, '{"method":"draft_model","model":"org/d","num_speculative_tokens":4}'),
+    ],
+)  # fmt: skip
+def test_every_method_of_speculation(launch, flags, fields, config):
+    assert flags(launch(**fields).argv)["--speculative-config"] == config
+    assert isinstance(json.loads(config), dict)
+
+
+def test_without_speculation_nothing_is_said_of_it(launch):
+    assert "--speculative-config" not in launch().argv
+
+
+def test_a_method_of_another_engine_is_refused(launch):
+    with pytest.raises(EngineError, match="'nextn'") as caught:
+        launch(method="nextn", tokens=3)
+    assert "mtp" in caught.value.do
+
+
+def test_thoughts_and_tools_are_parsed_where_a_recipe_is_published(launch, flags):
+    found = flags(launch(model="Qwen/Qwen3.6-35B-A3B-FP8").argv)
+    assert (found["--reasoning-parser"], found["--tool-call-parser"]) == ("qwen3", "qwen3_xml")
+    assert "--enable-auto-tool-choice" in found
+    assert "--reasoning-parser" not in launch(model="Qwen/Qwen3-30B-A3B-Thinking-2507").argv
+
+
+def test_in_a_container_the_program_is_the_images(launch):
+    one = launch(device="cuda", runtime="container", image="i@sha256:0")
+    assert one.argv[:3] == ("vllm", "serve", "/models/m")
+    assert "--model" not in one.argv
+
+
+# --- several ranks ----------------------------------------------------------------------------------------------------
+
+TWO = {"nodes": 2, "tp": 2, "device": "cuda", "runtime": "container", "image": "i@sha256:0"}
+
+
+def test_two_ranks_word_for_word(launch):
+    group = (
+        "--tensor-parallel-size", "2", "--enable-expert-parallel",
+        "--distributed-executor-backend", "mp", "--nnodes", "2",
+    )  # fmt: skip
+    first, second = (launch(rank, ep=2, **TWO) for rank in (0, 1))
+    assert first.argv == (
+        "vllm", "serve", "/models/m",
+        "--served-model-name", "m",
+        "--host", "192.168.100.11", "--port", "4321",
+        "--max-model-len", "512", "--max-num-seqs", "4", "--dtype", "auto",
+        "--disable-access-log-for-endpoints", "/health,/metrics",
+        *group, "--node-rank", "0", "--master-addr", "192.168.100.11", "--master-port", "29500",
+    )  # fmt: skip
+    assert second.argv == (
+        "vllm", "serve", "/models/m",
+        "--served-model-name", "m",
+        "--max-model-len", "512", "--max-num-seqs", "4", "--dtype", "auto",
+        "--disable-access-log-for-endpoints", "/health,/metrics",
+        *group, "--node-rank", "1", "--master-addr", "192.168.100.11", "--master-port", "29500", "--headless",
+    )  # fmt: skip
+
+
+def test_ranks_differ_in_their_rank_and_addresses_only(launch, flags):
+    first, second = (flags(launch(rank, method="mtp", tokens=3, **TWO).argv) for rank in (0, 1))
+    differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
+    assert differ == {"--host", "--port", "--node-rank", "--headless"}
+
+
+def test_rank_0_alone_serves_and_holds_the_rendezvous(launch):
+    first, second = (launch(rank, **TWO) for rank in (0, 1))
+    assert (first.serves, first.health_path, first.ports) == (True, "/health", (4321, 29500))
+    assert (second.serves, second.health_path, second.ports) == (False, "", ())
+
+
+def test_every_rank_tells_its_own_address(launch):
+    assert [dict(launch(rank, **TWO).env)["VLLM_HOST_IP"] for rank in (0, 1)] == [
+        "192.168.100.11",
+        "192.168.100.12",
+    ]
+
+
+def test_the_deployments_variables_win_over_the_fabrics(launch):
+    one = launch(env=(("NCCL_IB_MERGE_NICS", "0"), ("NCCL_DEBUG", "INFO")), **TWO)
+    assert dict(one.env)["NCCL_IB_MERGE_NICS"] == "0"
+    assert len(dict(one.env)) == len(one.env)
+
+
+def test_a_pipeline(launch, flags):
+    found = flags(launch(nodes=4, tp=2, pp=2, device="cuda").argv)
+    assert (found["--tensor-parallel-size"], found["--pipeline-parallel-size"]) == ("2", "2")
+    assert found["--nnodes"] == "4"
+
+
+# --- several ranks on CPUs --------------------------------------------------------------------------------------------
+
+
+def test_on_cpus_ranks_find_a_vllm_by_name(launch):
+    one = launch(1, nodes=2, engine_version="0.32.0+cpu")
+    (metadata,) = one.files
+    assert one.argv[:5] == ("/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/m")
+    assert metadata.name == "vllm-0.32.0+cpu.dist-info/METADATA"
+    assert "Name: vllm\nVersion: 0.32.0+cpu\n" in metadata.text
+    env = dict(one.env)
+    assert env["PYTHONPATH"] == "/state/r"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in env
+    assert env["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1"
+    assert not any(name.startswith("NCCL") for name in env)
+
+
+def test_on_cpus_experts_are_mended_by_a_plugin(launch):
+    files = {file.name: file.text for file in launch(nodes=2, ep=2, engine_version="0.32.0+cpu").files}
+    assert "sparkfleet_cpu_experts:register" in files["vllm-0.32.0+cpu.dist-info/entry_points.txt"]
+    ast.parse(files["sparkfleet_cpu_experts.py"])

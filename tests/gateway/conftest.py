@@ -21,7 +21,7 @@ from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
 
 TOKEN = "internal-token"
 ENTRY = ModelEntry(
-    name="tiny", app="app", deployment="engine", state="ready", context=4096, created=1700000000
+    name="tiny", apps=("app",), deployment="engine", state="ready", context=4096, created=1700000000
 )
 
 

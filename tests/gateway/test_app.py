@@ -28,7 +28,7 @@ CHAT = "/v1/chat/completions"
 
 def model(name: str, **more: Any) -> ModelEntry:
     return ModelEntry.model_validate(
-        {"name": name, "app": name, "deployment": "engine", "state": "ready", **more}
+        {"name": name, "apps": (name,), "deployment": "engine", "state": "ready", **more}
     )
 
 

@@ -8,7 +8,7 @@ from sparkfleet.gateway.table import ModelEntry
 
 MODEL = ModelEntry(
     name="qwen",
-    app="a",
+    apps=("a",),
     deployment="d",
     state="starting",
     detail="loading weights, 40 of 100 GiB",
@@ -88,7 +88,7 @@ def test_whoever_must_wait_is_told_how_long(made: Refusal) -> None:
 )
 def test_what_is_not_ready_says_what_is_happening(state: str, detail: str, says: str) -> None:
     model = ModelEntry.model_validate(
-        {"name": "qwen", "app": "a", "deployment": "d", "state": state, "detail": detail}
+        {"name": "qwen", "apps": ("a",), "deployment": "d", "state": state, "detail": detail}
     )
     assert str(refusal.not_ready(model)).startswith(says)
 

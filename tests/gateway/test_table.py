@@ -8,13 +8,13 @@ BOB = KeyEntry(id="key-2", name="bob", sha256="1" * 64)
 
 
 def entry(name: str, *keys: str) -> ModelEntry:
-    return ModelEntry(name=name, app=f"app-{name}", deployment="engine", state="ready", keys=keys)
+    return ModelEntry(name=name, apps=(f"app-{name}",), deployment="engine", state="ready", keys=keys)
 
 
 def test_a_table_survives_json() -> None:
     starting = ModelEntry(
         name="qwen/qwen3",
-        app="a",
+        apps=("a",),
         deployment="d",
         state="starting",
         detail="loading weights, 40 of 100 GiB",
@@ -38,7 +38,7 @@ def test_what_is_not_a_table_is_refused(text: str) -> None:
 
 def test_an_unknown_state_is_refused() -> None:
     with pytest.raises(ValidationError, match="state"):
-        ModelEntry.model_validate({"name": "a", "app": "a", "deployment": "d", "state": "sleeping"})
+        ModelEntry.model_validate({"name": "a", "apps": ("a",), "deployment": "d", "state": "sleeping"})
 
 
 def test_a_model_without_keys_is_for_all_of_them_and_one_with_keys_only_for_those() -> None:

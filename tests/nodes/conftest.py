@@ -1,14 +1,22 @@
-"""What the tests of `nodes` share: hearing from a process, and waiting for its end, without sleeping."""
+"""What the tests of `nodes` share: hearing from a process, waiting for its end without sleeping, a real sshd."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
+import shutil
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import pytest
+
+from sparkfleet.nodes.ssh import SshChannel
+from sparkfleet.nodes.ssh_config import Hop
 
 PATIENCE_S = 20.0
 
@@ -91,3 +99,168 @@ def ended() -> Callable[[int], Awaitable[None]]:
             os.close(handle)
 
     return wait
+
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+AuthorizedKeysFile {home}/authorized
+StrictModes no
+UsePAM no
+PidFile none
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+# bash then leaves out ~/.bashrc, which is the tester's
+SetEnv SHLVL=5
+"""
+
+
+class Sshd:
+    """An sshd of this user on a loopback port, with keys of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.user = getpass.getuser()
+        self.identity = self.keygen("id")
+        (home / "authorized").write_bytes(self.public(self.identity))
+
+    def keygen(self, name: str, *words: str) -> Path:
+        path = self.home / name
+        words = words or ("-t", "ed25519", "-N", "")
+        subprocess.run(["ssh-keygen", "-q", "-C", "", *words, "-f", path], check=True)
+        return path
+
+    @staticmethod
+    def public(key: Path) -> bytes:
+        return key.with_name(key.name + ".pub").read_bytes()
+
+    def fingerprint(self, key: str) -> str:
+        command = ["ssh-keygen", "-lf", self.home / f"{key}.pub"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[1]
+
+    @contextmanager
+    def running(self, *host_keys: str, options: str = "") -> Iterator[Sshd]:
+        for name in host_keys or ("host",):
+            if not (self.home / name).exists():
+                self.keygen(name)
+        keys = "".join(f"HostKey {self.home}/{name}\n" for name in host_keys or ("host",))
+        config = self.home / "config"
+        # The first of two values counts.
+        config.write_text(options + CONFIG.format(port=self.port, home=self.home) + keys)
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        with (self.home / "log").open("ab") as log:
+            process = subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=log)
+        try:
+            self._await_start(process)
+            yield self
+        finally:
+            process.terminate()
+            process.wait()
+
+    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)) as link:
+                link.recv(4)
+                return
+        raise AssertionError((self.home / "log").read_text())
+
+    def hop(self, port: int | None = None, **changes: object) -> Hop:
+        values = {
+            "name": "spark1 (127.0.0.1)",
+            "host": "127.0.0.1",
+            "port": port or self.port,
+            "user": self.user,
+            "pins": frozenset([self.fingerprint("host")]),
+            "identities": (self.identity,),
+            "only_identities": True,
+        }
+        return Hop(**{**values, **changes})
+
+    @asynccontextmanager
+    async def channel(self, port: int | None = None, **changes: object) -> AsyncIterator[SshChannel]:
+        channel = SshChannel("spark1", [self.hop(port, **changes)])
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Sshd:
+    """An sshd that does not run yet."""
+    if SSHD is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("OpenSSH's sshd and ssh-keygen are not installed")
+    home = tmp_path / "sshd"
+    home.mkdir()
+    return Sshd(home)
+
+
+@pytest.fixture
+async def ssh(sshd: Sshd) -> AsyncIterator[SshChannel]:
+    """A channel through a real sshd."""
+    with sshd.running():
+        async with sshd.channel() as channel:
+            yield channel
+
+
+class Proxy:
+    """A TCP connection to somewhere that can be cut, or fall silent, at a chosen moment."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._writers: list[asyncio.StreamWriter] = []
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.port = 0
+        self.connections = 0
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Proxy]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            self._flows.set()
+            self.cut()
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    def stall(self) -> None:
+        """Carry nothing more, and say nothing."""
+        self._flows.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers += [writer, there_writer]
+        await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+def proxied() -> Callable[[int], Proxy]:
+    return Proxy

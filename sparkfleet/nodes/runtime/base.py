@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import Protocol
 
@@ -27,6 +28,14 @@ class RankId(Value):
         return str(self).replace("/", "_")
 
 
+class RankFile(Value):
+    """A file that lies on the node before the rank starts. Holds no secrets."""
+
+    path: str
+    text: str
+    executable: bool = False
+
+
 class RankSpec(Value):
     """Everything needed to run one rank.
 
@@ -38,11 +47,14 @@ class RankSpec(Value):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     secret_env: tuple[tuple[str, str], ...] = ()
+    files: tuple[RankFile, ...] = ()
     prepare: tuple[str, ...] = ()
     """A command that must succeed before `argv` starts, e.g. building a checkpoint; () for none."""
     log_path: str
     host: str = "127.0.0.1"
     port: int
+    rendezvous_port: int = 0
+    """Where the ranks of a group find each other; 0 for a group of one."""
     lease_s: float = 30.0
     """The rank ends by itself when nobody has owned it for this long."""
     grace_s: float = 10.0
@@ -52,9 +64,13 @@ class RankSpec(Value):
     def digest(self) -> str:
         """Same digest, same command: a running rank with it may be adopted instead of started again.
 
-        The port does not count, neither as `port` nor as a word of its own in `argv` or `env`. Secrets do.
+        Ports do not count, neither as fields nor as a word of their own, or after a colon, in `argv` or `env`.
+        Secrets do.
         """
-        told = self.model_dump_json(exclude={"port"}).replace(f'"{self.port}"', '"{port}"')
+        told = self.model_dump_json(exclude={"port", "rendezvous_port"})
+        for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous")):
+            if port:
+                told = re.sub(rf'([":]){port}"', rf'\1{{{name}}}"', told)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 

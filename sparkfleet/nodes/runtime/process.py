@@ -146,6 +146,9 @@ class ProcessRuntime:
         return status
 
     async def _launch(self, spec: RankSpec, files: RankFiles, lock: int) -> RankStatus:
+        for file in spec.files:
+            mode = 0o700 if file.executable else 0o600
+            await asyncio.to_thread(write_atomically, Path(file.path), file.text.encode(), mode=mode)
         write_atomically(files.spec, json.dumps(self._order(spec, files)).encode())
         argv = (*_SUPERVISOR, str(files.spec), str(lock))
         try:
@@ -162,7 +165,7 @@ class ProcessRuntime:
         return status
 
     def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
-        order = spec.model_dump(mode="json", exclude={"host"})
+        order = spec.model_dump(mode="json", exclude={"host", "files", "rendezvous_port"})
         known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
         return {**order, **known, "log_path": os.path.abspath(spec.log_path)}
 

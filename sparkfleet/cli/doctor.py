@@ -1,0 +1,118 @@
+"""`sparkfleet doctor`: what is wrong with the nodes and the cables, what it means, and what to type."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import sparkfleet
+from sparkfleet.cli.checkpoints import find_checkpoint
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import console, errors, print_error, print_json
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+from sparkfleet.doctor.findings import Severity
+from sparkfleet.doctor.gather import gather, with_context
+from sparkfleet.doctor.gathered import FleetView, Needed
+from sparkfleet.doctor.measure import measure_links
+from sparkfleet.doctor.registry import examine
+from sparkfleet.doctor.report import Report, lines
+from sparkfleet.errors import SparkfleetError, SpecError
+from sparkfleet.spec.fields import unknown
+from sparkfleet.spec.load import load_deployments
+
+STYLES = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.UNKNOWN: "dim",
+    Severity.INFO: "cyan",
+    Severity.OK: "green",
+}
+
+NodesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Only these nodes, and the links between them.", metavar="[NODE]…", show_default=False
+    ),
+]
+ForOption = Annotated[
+    list[Path] | None,
+    typer.Option("--for", metavar="FILE", help="Deployments whose weights have to fit on the disks."),
+]
+
+
+def doctor(  # noqa: PLR0917  # its parameters are the command line's
+    nodes: NodesArgument = None,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    deployments: ForOption = None,
+    no_measure: Annotated[bool, typer.Option("--no-measure", help="Send nothing over the links.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show what is fine.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Check nodes and links; say what is wrong, what it means and what to do. Changes nothing. Exit code 1 on an error."""
+    report = run(_doctor(Session(inventory), nodes or [], deployments or [], measure=not no_measure))
+    if json:
+        print_json(report.as_json())
+    else:
+        _print(report, everything)
+    return Exit.ERROR if report.failed else Exit.DONE
+
+
+async def _doctor(session: Session, nodes: list[str], deployments: list[Path], *, measure: bool) -> Report:
+    for name in nodes:
+        if name not in session.inventory.nodes:
+            raise SpecError(unknown("node", name, session.inventory.nodes))
+    needed = _needed(deployments)
+    fleet = await gather(session.inventory, session.channels, nodes=nodes)
+    links = await measure_links(fleet, session.channels) if measure else None
+    return report_of(
+        with_context(fleet, sparkfleet=sparkfleet.__version__, ray=_ray(), needed=needed, links=links)
+    )
+
+
+def report_of(fleet: FleetView) -> Report:
+    """What is to be said of a fleet."""
+    return Report.of(fleet.name, examine(fleet))
+
+
+def _needed(files: list[Path]) -> list[Needed]:
+    """Weights that deployments need; one whose size cannot be told is said so and left out."""
+    found: list[Needed] = []
+    for spec in load_deployments(files) if files else ():
+        for variant in spec.resolved():
+            if variant.engine == "custom" or variant.model.startswith("builtin:"):
+                continue
+            try:
+                size = find_checkpoint(variant.model).bytes_on_disk
+            except SparkfleetError as error:
+                print_error(error)
+                continue
+            found.append(
+                Needed(
+                    deployment=spec.name,
+                    model=variant.model,
+                    weights_bytes=size,
+                    nodes=tuple(spec.nodes or ()),
+                )
+            )
+    return found
+
+
+def _ray() -> str:
+    try:
+        return version("ray")
+    except PackageNotFoundError:
+        return ""
+
+
+def _print(report: Report, everything: bool) -> None:
+    for severity, line in lines(report, everything=everything):
+        style = (
+            "bold"
+            if severity is None and line and not line.startswith(" ")
+            else STYLES.get(severity or Severity.OK)
+        )
+        console.print(line, style=style if severity or style == "bold" else None, markup=False)
+    (errors if report.failed else console).print(f"{report.summary}.", markup=False)

@@ -1,0 +1,242 @@
+"""`sparkfleet apply --dry-run`: the exact command of every rank, as it would be run. Changes nothing, asks no node for more
+than a plan does.
+
+What is only known at a start stands for itself: ports, the commit of a checkpoint, the digest of an image. Secrets are
+named and never shown: the engine's token, and every variable that the deployment itself sets.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import typer
+
+from sparkfleet.builtin import cache as builtin_cache
+from sparkfleet.cli.assume import assume
+from sparkfleet.cli.checkpoints import checkpoints_of
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import console
+from sparkfleet.cli.session import Session
+from sparkfleet.control.survey import survey
+from sparkfleet.engines.base import RankLaunch, RankSite
+from sparkfleet.engines.container import Box, Identity, run_argv
+from sparkfleet.engines.rails import Meeting, meetings
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.planning.choose import plan_fleet
+from sparkfleet.planning.explain import explain_refusal
+from sparkfleet.planning.fleet import Fleet, links_of
+from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Plan
+from sparkfleet.spec.deployment import Deployment
+from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.spec.load import load_deployments
+from sparkfleet.values import Value
+
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show the command of every rank instead of running it.")
+]
+
+PORT, RENDEZVOUS = 30000, 29500
+"""Stand for ports that are free when it starts; the second is PyTorch's own."""
+COMMIT = "COMMIT"
+"""Stands for the commit of a checkpoint, where the deployment gives no revision."""
+GENERATION = 1
+HIDDEN = "***"
+CACHE = ".cache/huggingface/hub"
+"""Under the home of the node's user: where weights are staged unless the node's environment says otherwise."""
+
+
+class RankRun(Value):
+    """One rank, as it would be run."""
+
+    node: str
+    rank: int
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    """Of the process itself; a container has its own among `argv`."""
+    launch: RankLaunch
+    files_dir: str
+    image: str = ""
+
+
+async def dry_run(files: list[Path], inventory: Path, assumed: str | None) -> int:
+    """Plan, and print what applying would run on which node."""
+    specs = load_deployments(files)
+    session = Session(inventory)
+    if assumed is None:
+        facts = await survey(session.inventory, session.channels)
+    else:
+        facts = assume(assumed, session.inventory)
+    fleet = Fleet(name=session.inventory.fleet, nodes=facts, links=links_of(session.inventory))
+    plan = plan_fleet(specs, fleet, checkpoints_of(specs, facts), {})
+    for line in shown(specs, plan, session.inventory):
+        console.print(line, markup=False)
+    return Exit.INFEASIBLE if plan.refused else Exit.DONE
+
+
+def shown(specs: Sequence[Deployment], plan: Plan, inventory: Inventory) -> Iterator[str]:
+    """Everything that is printed: every rank of the first rung of every group, and what would be tried after it."""
+    refusals = {one.name: one for one in plan.refused}
+    for spec in specs:
+        planned = plan.of(spec.name)
+        if planned is None:
+            yield from explain_refusal(refusals[spec.name])
+            continue
+        for number, group in enumerate(planned.groups):
+            yield from _shown_group(spec, planned, number, group, inventory)
+
+
+def _shown_group(
+    spec: Deployment, plan: DeploymentPlan, number: int, group: GroupPlan, inventory: Inventory
+) -> Iterator[str]:
+    yield f"# {plan.name}, group {number}: {group.choice.candidate}"
+    for rung in group.ladder[1:]:
+        yield f"#   then {rung.candidate.how}"
+    private = tuple(spec.resolved()[group.variant].env)
+    for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private):
+        yield f"\n# rank {run.rank} on {run.node}"
+        yield from _shown_files(run)
+        yield from command_lines(run, private)
+    yield ""
+
+
+# --- what would be run ------------------------------------------------------------------------------------------------
+
+
+def rank_runs(
+    name: str, number: int, candidate: Candidate, inventory: Inventory, private: tuple[str, ...] = ()
+) -> tuple[RankRun, ...]:
+    """The ranks of one group.
+
+    Args:
+        name: the public model name.
+        number: which of the deployment's groups, from 0.
+        candidate: what is run.
+        inventory: its nodes and links.
+        private: variables whose values are not shown.
+
+    Raises:
+        EngineError: the engine cannot do it, or the nodes are not joined.
+    """
+    met = meetings(inventory.links, candidate.shape.nodes)
+    sites = [_site(name, rank, candidate, inventory, met) for rank in range(candidate.shape.ranks)]
+    return tuple(_run(name, number, candidate, site, private) for site in sites)
+
+
+def _run(name: str, number: int, candidate: Candidate, site: RankSite, private: tuple[str, ...]) -> RankRun:
+    node = candidate.shape.nodes[site.rank]
+    launch = engine_by_name(candidate.engine).launch(candidate, site)
+    if candidate.runtime == "process":
+        return RankRun(
+            node=node,
+            rank=site.rank,
+            argv=launch.argv,
+            env=launch.env,
+            launch=launch,
+            files_dir=site.files_dir,
+        )
+    box = Box(
+        tool="docker",
+        image=candidate.image or "",
+        identity=Identity(
+            fleet="FLEET", deployment=name, generation=GENERATION, group=number, rank=site.rank
+        ),
+        gpu=candidate.device == "cuda",
+        rdma=candidate.shape.ranks > 1 and any(rail.rdma for rail in site.rails),
+        files_dir=site.files_dir,
+        private=private,
+    )
+    argv = run_argv(launch, box)
+    return RankRun(
+        node=node,
+        rank=site.rank,
+        argv=argv,
+        env=(),
+        launch=launch,
+        files_dir=site.files_dir,
+        image=box.image,
+    )
+
+
+def _site(
+    name: str, rank: int, candidate: Candidate, inventory: Inventory, met: tuple[Meeting, ...]
+) -> RankSite:
+    node = inventory.nodes[candidate.shape.nodes[rank]]
+    home = _home(node)
+    state = f"{home}/.local/state/sparkfleet/{inventory.fleet}"
+    model, draft = _lies(candidate.model, home), _lies(candidate.speculation.draft or "", home)
+    found = {} if not met else dict(met[rank])
+    return RankSite(
+        rank=rank,
+        python=candidate.python,
+        model_path=model,
+        draft_path=draft,
+        roots=tuple(_root(path) for path in (model, draft) if path),
+        served_name=name,
+        host=_host(inventory, node, met, rank),
+        port=PORT,
+        leader_port=RENDEZVOUS if met else 0,
+        files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
+        cache_dir=f"{state}/kernels" if candidate.device == "cuda" else "",
+        keys_dir=f"{state}/keys/{name}" if met else "",
+        **found,
+    )
+
+
+def _host(inventory: Inventory, node: Node, met: tuple[Meeting, ...], rank: int) -> str:
+    """Loopback in a fleet of one node; else where the gateways of other nodes reach it."""
+    if met:
+        return met[rank].peers[rank]
+    return "127.0.0.1" if node.is_local or len(inventory.nodes) == 1 else node.address
+
+
+def _home(node: Node) -> str:
+    if node.is_local:
+        return str(Path.home())
+    return "/root" if node.user == "root" else f"/home/{node.user}"
+
+
+def _lies(model: str, home: str) -> str:
+    """Where a checkpoint lies once it is staged."""
+    if not model or model.startswith("/"):
+        return model
+    if model.startswith("builtin:"):
+        return str(builtin_cache.path(model.removeprefix("builtin:")))
+    name, _, revision = model.partition("@")
+    return f"{home}/{CACHE}/models--{name.replace('/', '--')}/snapshots/{revision or COMMIT}"
+
+
+def _root(path: str) -> str:
+    """A snapshot of the Hub's cache is links to what lies beside it."""
+    parent = PurePosixPath(path).parent
+    return str(parent.parent) if parent.name == "snapshots" else path
+
+
+# --- how it is printed ------------------------------------------------------------------------------------------------
+
+
+def command_lines(run: RankRun, private: tuple[str, ...]) -> Iterator[str]:
+    """The command as a shell takes it, one flag per line; values of `private` variables are not in it."""
+    variables = [f"{name}={HIDDEN if name in private else shlex.quote(value)}" for name, value in run.env]
+    if run.launch.token_env and run.env:
+        variables.append(f"{run.launch.token_env}={HIDDEN}")
+    head = " \\\n  ".join(("env", *variables)) + " \\\n" if variables else ""
+    yield head + " \\\n  ".join(_by_flags(run.argv, run.image))
+
+
+def _by_flags(argv: Sequence[str], image: str) -> list[str]:
+    """One line per flag with its value, and one for the image with the program in it."""
+    lines: list[list[str]] = [[]]
+    for word in argv:
+        if (word.startswith("--") or word == image) and lines[-1]:
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return [" ".join(line) for line in lines]
+
+
+def _shown_files(run: RankRun) -> Iterator[str]:
+    for file in run.launch.files:
+        yield f"# file {run.files_dir}/{file.name}"
+        yield from (f"#   {line}" for line in file.text.splitlines())

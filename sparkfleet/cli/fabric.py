@@ -1,0 +1,255 @@
+"""`sparkfleet fabric`: the addresses of the rails, and how fast they are."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.text import Text
+
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper
+from sparkfleet.fabric.enrol import describe, merge, usable_links
+from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
+from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, render
+from sparkfleet.fabric.probe import look
+from sparkfleet.fabric.rails_helper import NETPLAN_FILE
+from sparkfleet.fabric.topology import Found, NodeView, find_links
+from sparkfleet.nodes.base import Channel
+from sparkfleet.nodes.open import open_channel, open_channels
+from sparkfleet.spec.inventory import Inventory
+from sparkfleet.spec.load import load_inventory, parse_inventory
+from sparkfleet.spec.write import write_inventory
+
+app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
+
+RollbackOption = Annotated[
+    int,
+    typer.Option(
+        "--rollback", metavar="SECONDS", min=10, max=600, help="Taken back unless it works within this."
+    ),
+]
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", min=0.5, max=60, help="How long each rail is loaded.")
+]
+
+
+class Picture(NamedTuple):
+    """What was seen, and what would be better."""
+
+    views: tuple[NodeView, ...]
+    found: Found
+    plan: FabricPlan
+
+
+@app.command("plan")
+def plan(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
+    """Show the addresses that the rails should have, and what would change. Changes nothing."""
+    return run(_plan(load_inventory(inventory)))
+
+
+@app.command("apply")
+def apply(
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+    rollback: RollbackOption = ROLLBACK_S,
+) -> int:
+    """Give the rails these addresses; taken back by itself where a node is not reached any more."""
+    return run(_apply(inventory, yes, rollback))
+
+
+@app.command("measure")
+def measure(
+    inventory: InventoryOption = DEFAULT_INVENTORY, seconds: SecondsOption = 3.0, json: JsonOption = False
+) -> int:
+    """Measure every rail, prove that the bytes move on it and nowhere else, and keep it for `plan`."""
+    return run(_measure(load_inventory(inventory), seconds, json))
+
+
+async def _plan(inventory: Inventory) -> int:
+    channels = open_channels(inventory)
+    try:
+        picture = await _picture(channels)
+        helpers = await _helpers(channels)
+    finally:
+        await _close(channels)
+    _show(picture, helpers)
+    return Exit.PENDING if _pending(picture) else Exit.DONE
+
+
+async def _apply(file: Path, yes: bool, rollback_s: int) -> int:
+    inventory = load_inventory(file)
+    channels = open_channels(inventory)
+    try:
+        picture = await _picture(channels)
+        if not _pending(picture):
+            console.print("Every rail is as it should be.")
+            return _remember(file, inventory, picture.found)
+        helpers = await _helpers(channels)
+        _show(picture, helpers)
+        if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
+            raise _together(missing)
+        _confirm(yes, rollback_s)
+        return await _carry_out(file, inventory, picture, _granted(helpers), channels, rollback_s)
+    finally:
+        await _close(channels)
+
+
+async def _carry_out(
+    file: Path,
+    inventory: Inventory,
+    picture: Picture,
+    helpers: Mapping[str, Helper],
+    channels: Mapping[str, Channel],
+    rollback_s: int,
+) -> int:
+    async def reopen(node: str) -> Channel:
+        return open_channel(node, inventory.nodes[node])
+
+    applied = await apply_plan(picture.plan, helpers, channels, reopen, rollback_s=rollback_s)
+    if not applied.kept:
+        raise SparkfleetError(
+            "The change was taken back.\n" + "\n".join(applied.problems),
+            means="The rails have the addresses that they had before.",
+            do="Look at the cables and at firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
+        )
+    if any(helper.backend == "ip" for helper in helpers.values()):
+        console.print("There is no netplan on some node: its addresses last until it restarts.")
+    console.print("Kept: every node was reached anew, and every rail carries full-size packets.")
+    return _remember(file, inventory, find_links(await look(channels)))
+
+
+async def _picture(channels: Mapping[str, Channel]) -> Picture:
+    views = await look(channels)
+    found = find_links(views)
+    return Picture(views, found, plan_fabric(found, views))
+
+
+def _pending(picture: Picture) -> bool:
+    return any(changes(picture.plan.of(view.node), view) for view in picture.views)
+
+
+async def _helpers(channels: Mapping[str, Channel]) -> dict[str, Helper | NotPermitted]:
+    async def one(channel: Channel) -> Helper | NotPermitted:
+        try:
+            return await find_helper(channel)
+        except NotPermitted as error:
+            return error
+
+    found = await asyncio.gather(*(one(channel) for channel in channels.values()))
+    return dict(zip(channels, found, strict=True))
+
+
+def _granted(helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, Helper]:
+    return {name: helper for name, helper in helpers.items() if isinstance(helper, Helper)}
+
+
+def _together(errors: Sequence[NotPermitted]) -> NotPermitted:
+    return NotPermitted(
+        "\n".join(error.what for error in errors),
+        means=errors[0].means,
+        do="\n".join(error.do for error in errors),
+    )
+
+
+def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> None:
+    for link in picture.found.links:
+        console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
+    for finding in picture.found.findings:
+        console.print(Text(f"  {finding}", "yellow"))
+    for view in picture.views:
+        _show_node(picture.plan, view, helpers[view.node])
+
+
+def _show_node(plan: FabricPlan, view: NodeView, helper: Helper | NotPermitted) -> None:
+    mine = plan.of(view.node)
+    if not mine.ports:
+        return
+    pending = changes(mine, view)
+    console.print(Text(f"\n{view.node}  {'' if pending else 'as it should be'}", "bold"))
+    for line in pending:
+        console.print(Text(f"  {line}"))
+    if not isinstance(helper, Helper) or helper.backend != "netplan":
+        console.print(Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}") if pending else Text())
+        return
+    before = helper.files.get(str(NETPLAN_FILE), "")
+    for line in difflib.unified_diff(
+        before.splitlines(), render(mine).splitlines(), str(NETPLAN_FILE), "new", lineterm=""
+    ):
+        console.print(Text(f"  {line}", {"+": "green", "-": "red"}.get(line[:1], "")))
+    for claim in claims(helper.files, (port.netdev for port in mine.ports)):
+        console.print(Text(f"  {claim}", "yellow"))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _confirm(yes: bool, rollback_s: int) -> None:
+    question = f"Apply? Links go down for a moment; taken back unless everything works within {rollback_s} s."
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SparkfleetError(
+            "Not applied: nobody is there to agree.", do="Add --yes to apply without being asked."
+        )
+    typer.confirm(question, abort=True)
+
+
+def _remember(file: Path, inventory: Inventory, found: Found) -> int:
+    """Put the links into the inventory, where they are not yet."""
+    links, doubts = usable_links(found)
+    merged = merge(inventory, inventory.nodes, links, inventory.fleet)
+    if merged != inventory:
+        text = write_inventory(merged, doubts=doubts)
+        parse_inventory(text, str(file))
+        if set(inventory.links) - set(merged.links):
+            console.print(
+                f"The links in {file} differ from those found. `sparkfleet init` shows the difference."
+            )
+        else:
+            file.write_text(text)
+            console.print(f"Wrote the links into {file}.")
+    return Exit.DONE
+
+
+async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
+    if not inventory.links:
+        raise SparkfleetError("The inventory has no links.", do="`sparkfleet init` finds them.")
+    channels = open_channels(inventory)
+    try:
+        measured = await measure_links(inventory, channels, seconds=seconds)
+    finally:
+        await _close(channels)
+    file = save_measurements(FleetPaths.default(inventory.fleet).root / "links.json", measured)
+    if json:
+        print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
+    else:
+        _tell(measured)
+        console.print(f"Kept in {file} for `sparkfleet plan`.")
+    return Exit.DONE if all(one.proof.holds for one in measured) else Exit.ERROR
+
+
+def _tell(measured: Sequence[LinkMeasurement]) -> None:
+    for one in measured:
+        console.print(Text(" – ".join(one.nodes), "bold"))
+        for rail in one.rails:
+            console.print(
+                Text(f"  {rail.netdev}  {rail.gb_per_s:.2f} GB/s  {rail.latency_us:.1f} µs  by {rail.method}")
+            )
+        console.print(
+            Text(f"  together {one.gb_per_s:.2f} GB/s · {one.proof.said}", "" if one.proof.holds else "red")
+        )
+
+
+async def _close(channels: Mapping[str, Channel]) -> None:
+    await asyncio.gather(*(channel.close() for channel in channels.values()))

@@ -1,0 +1,312 @@
+"""`sparkfleet init HOST…`: log in, look, find the cables, write the inventory."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import getpass
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import paramiko
+import typer
+from rich.text import Text
+
+from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.output import console, errors
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, YesOption, run
+from sparkfleet.doctor.recognise import Kind, Recognised, recognise
+from sparkfleet.errors import NodeError, SparkfleetError
+from sparkfleet.fabric.ask import value_or
+from sparkfleet.fabric.enrol import Machine, describe, merge, name_machines, usable_links
+from sparkfleet.fabric.mdns import discover
+from sparkfleet.fabric.probe import look
+from sparkfleet.fabric.topology import Found, find_links
+from sparkfleet.facts.identity import Identity, ReadIdentity, ReadPciDevices
+from sparkfleet.nodes.base import Channel
+from sparkfleet.nodes.batch import run_batch
+from sparkfleet.nodes.host_keys import HostKey, fingerprint
+from sparkfleet.nodes.open import open_channel
+from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.spec.load import load_inventory, parse_inventory
+from sparkfleet.spec.write import write_inventory
+
+_HOST = re.compile(
+    r"(?:(?P<user>[^@\s]{1,64})@)?(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
+)
+
+HostsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[HOST…]",
+        help="[user@]address[:port] of each Spark; `local` is this machine. Without any, the LAN is asked by mDNS.",
+        show_default=False,
+    ),
+]
+UserOption = Annotated[
+    str | None, typer.Option("--user", "-u", help="Whom to log in as where HOST does not say.")
+]
+IdentityOption = Annotated[
+    str | None,
+    typer.Option("--identity-file", metavar="FILE", help="Private key to log in with, and to write down."),
+]
+KnownOption = Annotated[
+    bool,
+    typer.Option("--known-hosts", help="Accept keys that ~/.ssh/known_hosts has already, without asking."),
+]
+AnyOption = Annotated[bool, typer.Option("--any", help="Take machines that are no Sparks, too.")]
+FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet.")]
+
+
+class Options(NamedTuple):
+    """What was asked for beside the hosts."""
+
+    inventory: Path
+    user: str | None
+    identity: str | None
+    yes: bool
+    known: bool
+    any: bool
+    fleet: str
+
+
+class Host(NamedTuple):
+    """One HOST of the command line."""
+
+    user: str | None
+    address: str
+    port: int
+
+
+def init(  # noqa: PLR0917  # its parameters are the command line's
+    hosts: HostsArgument = None,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    user: UserOption = None,
+    identity: IdentityOption = None,
+    yes: YesOption = False,
+    known: KnownOption = False,
+    everything: AnyOption = False,
+    fleet: FleetOption = "home",
+) -> int:
+    """Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node."""
+    options = Options(inventory, user, identity, yes, known, everything, fleet)
+    return run(_init([parse_host(host) for host in hosts or ()], options))
+
+
+def parse_host(text: str) -> Host:
+    """`[user@]address[:port]`; an IPv6 address with a port is in brackets. Raises SparkfleetError."""
+    match = _HOST.fullmatch(text)
+    if match is None or not 0 < int(match["port"] or 22) < 1 << 16:
+        raise SparkfleetError(f"HOST {text!r} is not understood.", do="Expected [user@]address[:port].")
+    return Host(match["user"], match["address"].strip("[]"), int(match["port"] or 22))
+
+
+async def _init(hosts: list[Host], options: Options) -> int:
+    old = load_inventory(options.inventory) if options.inventory.exists() else None
+    hosts = hosts or await _discovered()
+    nodes = await _pinned(hosts, old, options)
+    channels = {str(number): open_channel(node.address, node) for number, node in enumerate(nodes)}
+    try:
+        machines = await _machines(nodes, channels, options)
+        named = name_machines(machines, old)
+        found = await _found(named, nodes, channels)
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+    links, doubts = usable_links(found)
+    merged = merge(old, named, links, options.fleet)
+    _tell(found, doubts)
+    text = write_inventory(merged, about=_about(found), doubts=doubts)
+    parse_inventory(text, str(options.inventory))
+    return _write(text, options)
+
+
+# --- who they are -----------------------------------------------------------------------------------------------------
+
+
+async def _discovered() -> list[Host]:
+    console.print("Asking the LAN by mDNS …")
+    found = await discover()
+    if not found:
+        raise SparkfleetError(
+            "No Spark answered on this network.",
+            means="mDNS does not cross routers, and guest Wi-Fi often drops it.",
+            do="Name them: `sparkfleet init HOST…`.",
+        )
+    for one in found:
+        console.print(Text(f"  {one.name}  {one.address}"))
+    return [Host(None, one.address, 22) for one in found]
+
+
+async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
+    """The nodes with a host key each, that somebody has agreed to."""
+    before = {(node.address, node.port): node for node in old.nodes.values()} if old else {}
+    given = list(dict.fromkeys((host.address, host.port) for host in hosts))
+    far = [one for one in given if one[0] != "local" and not (one in before and before[one].jump)]
+    shown = dict(zip(far, await asyncio.gather(*(fingerprint(*one) for one in far)), strict=True))
+    _agree(shown, before, options)
+    users = {(host.address, host.port): host.user for host in hosts if host.user}
+    return [_node(one, shown.get(one), before.get(one), users.get(one), options) for one in given]
+
+
+def _node(
+    where: tuple[str, int], key: HostKey | None, before: Node | None, user: str | None, options: Options
+) -> Node:
+    address, port = where
+    if address == "local":
+        return before or Node(address="local")
+    if before is not None:
+        given = {"user": user or options.user, "identity_file": options.identity}
+        changed = {name: value for name, value in given.items() if value is not None}
+        changed |= {"host_key": key.fingerprint} if key else {}
+        return Node.model_validate({**before.model_dump(exclude_unset=True), **changed})
+    fields = {"address": address, "user": user or options.user or getpass.getuser()}
+    optional = {"port": port if port != 22 else None, "identity_file": options.identity}
+    return Node.model_validate(
+        {**fields, "host_key": key.fingerprint if key else None}
+        | {name: value for name, value in optional.items() if value is not None}
+    )
+
+
+def _agree(
+    shown: Mapping[tuple[str, int], HostKey], before: Mapping[tuple[str, int], Node], options: Options
+) -> None:
+    """Show every host key, and ask about those that nobody has vouched for."""
+    asked, changed = [], []
+    for where, key in shown.items():
+        pinned = before[where].host_key if where in before else None
+        note = _note(where, key, pinned, options)
+        if pinned is not None and pinned != key.fingerprint:
+            changed.append(where[0])
+        elif not note:
+            asked.append(where[0])
+        console.print(Text(f"  {_at(where)}  {key.type}  {key.fingerprint}{note}"))
+    if changed:
+        _confirm(
+            f"The host key of {', '.join(changed)} is another than the pinned one: the system was installed anew,"
+            " or another machine answers. Pin the new key?",
+            yes=False,  # the one question that --yes does not answer
+        )
+    if asked:
+        console.print(
+            "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
+        )
+        _confirm(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
+
+
+def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Options) -> str:
+    if pinned == key.fingerprint:
+        return "  (pinned)"
+    if pinned is not None:
+        return f"  (pinned is {pinned})"
+    return "  (in known_hosts)" if options.known and _is_known(where, key) else ""
+
+
+def _is_known(where: tuple[str, int], key: HostKey) -> bool:
+    file = Path.home() / ".ssh" / "known_hosts"
+    if not file.is_file():
+        return False
+    entries = paramiko.HostKeys(str(file)).lookup(_at(where))
+    return entries is not None and any(one.fingerprint == key.fingerprint for one in entries.values())
+
+
+def _at(where: tuple[str, int]) -> str:
+    address, port = where
+    return address if port == 22 else f"[{address}]:{port}"
+
+
+# --- what they are ----------------------------------------------------------------------------------------------------
+
+
+async def _machines(
+    nodes: Sequence[Node], channels: Mapping[str, Channel], options: Options
+) -> list[Machine]:
+    """Host names; SparkfleetError where a machine is none that sparkfleet knows."""
+    answers = await asyncio.gather(*(_ask(channel) for channel in channels.values()))
+    strangers = []
+    for node, (hostname, found) in zip(nodes, answers, strict=True):
+        console.print(Text(f"  {hostname or node.address}: {found.name or 'not a Spark'} ({found.because})"))
+        if found.kind is not Kind.SPARK:
+            strangers.append(f"{node.address} is {found.name or 'no Spark'}: {found.because}.")
+    if strangers and not options.any:
+        raise SparkfleetError(
+            "\n".join(strangers),
+            means="What sparkfleet knows of memory, speed and cables is known of Sparks.",
+            do="Leave it out, or add --any to take it in all the same.",
+        )
+    return [Machine(node=node, hostname=name) for node, (name, _) in zip(nodes, answers, strict=True)]
+
+
+async def _ask(channel: Channel) -> tuple[str, Recognised]:
+    name, identity, pci = await run_batch(channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv])
+    if isinstance(name, NodeError):
+        raise name
+    said = value_or(identity, ReadIdentity.parse, Identity(), fine=ReadIdentity.fine)
+    return name.stdout.strip(), recognise(said, value_or(pci, ReadPciDevices.parse, ()))
+
+
+async def _found(named: Mapping[str, Node], nodes: Sequence[Node], channels: Mapping[str, Channel]) -> Found:
+    """The cables between machines, by the names they have now."""
+    by_node = dict(zip(nodes, channels.values(), strict=True))
+    console.print("Looking for cables …")
+    views = await look({name: by_node[node] for name, node in named.items()})
+    return find_links(views)
+
+
+# --- what is said and written -----------------------------------------------------------------------------------------
+
+
+def _tell(found: Found, doubts: Sequence[str]) -> None:
+    if not found.links:
+        console.print("No cable was found between them.")
+    for link in found.links:
+        console.print(Text(f"  {describe(link)}"))
+        for rail in link.rails:
+            ends = " – ".join(f"{end.netdev.name} ({end.rdma or 'no RDMA'})" for end in rail.ends)
+            console.print(Text(f"    {ends}  found by {', '.join(rail.methods)}"))
+    for finding in found.findings:
+        console.print(Text(f"  {finding}"))
+    for doubt in doubts:
+        console.print(Text(f"  left out: {doubt}"))
+
+
+def _about(found: Found) -> list[str]:
+    return [
+        "yaml-language-server: $schema=./docs/schema/inventory.schema.json",
+        "",
+        f"Written by `sparkfleet init`; it found the cables as: {found.kind}. Edit it as you like:",
+        "a later `init` keeps what it cannot find out, and shows what it would change.",
+    ]
+
+
+def _write(text: str, options: Options) -> int:
+    file = options.inventory
+    before = file.read_text() if file.exists() else None
+    if before == text:
+        console.print(f"{file} says so already.")
+        return Exit.DONE
+    if before is not None:
+        for line in difflib.unified_diff(
+            before.splitlines(), text.splitlines(), str(file), "new", lineterm=""
+        ):
+            console.print(Text(line, {"+": "green", "-": "red"}.get(line[:1], "")))
+        _confirm(f"Write this into {file}?", options.yes)
+    file.write_text(text)
+    console.print(f"Wrote {file}.")
+    console.print(
+        "Next: `sparkfleet fabric plan` where rails lack addresses, `sparkfleet doctor`, `sparkfleet up`."
+    )
+    return Exit.DONE
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        errors.print(Text(question))
+        raise SparkfleetError(
+            "Nobody is there to agree.", do="Look at what is shown above, and add --yes where it is right."
+        )
+    typer.confirm(question, abort=True)

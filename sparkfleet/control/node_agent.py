@@ -1,0 +1,104 @@
+"""What the controller asks the nodes of a fleet: their memory, and to remove ranks that nobody wants.
+
+One small actor per node that has joined. It holds no state: it may die and be made again at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from sparkfleet.control.head import NODE_LABEL
+from sparkfleet.control.nodes import Generation
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.status import NodeReport
+from sparkfleet.facts.node import ReadMemory
+from sparkfleet.nodes.runtime.process import ProcessRuntime
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_S = 10.0
+"""A node that does not answer for this long is left out of this round."""
+
+
+class NodeAgents:
+    """Finds the nodes that have joined Ray, and keeps an actor on each.
+
+    Args:
+        names: the nodes of the inventory.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = tuple(names)
+        self._agents: dict[str, tuple[str, Any]] = {}
+        """By name: Ray's id of the node, and the actor there."""
+
+    async def look(self) -> tuple[NodeReport, ...]:
+        """See `Nodes.look`. Memory is unknown (None) where the node has joined and its actor does not answer."""
+        agents = await asyncio.to_thread(self._joined)
+        return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
+
+    async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
+        """See `Nodes.sweep`."""
+        agents = await asyncio.to_thread(self._joined)
+        asked = (self._ask(name, partial(agent.sweep.remote, sorted(keep))) for name, agent in agents.items())
+        killed = await asyncio.gather(*asked)
+        return tuple(
+            f"{line} on {name}" for name, lines in zip(agents, killed, strict=True) for line in lines or ()
+        )
+
+    async def _look(self, name: str, agent: Any) -> NodeReport:
+        if agent is None:
+            return NodeReport(name=name, joined=False)
+        memory = await self._ask(name, agent.memory.remote)
+        total, available = memory or (None, None)
+        return NodeReport(name=name, joined=True, memory_total=total, memory_available=available)
+
+    async def _ask(self, name: str, call: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await call()
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            log.warning("node %s does not answer: %r", name, error)
+            self._agents.pop(name, None)
+            return None
+
+    def _joined(self) -> dict[str, Any]:
+        """The actor of every node of ours that is alive in Ray. Blocks for a moment."""
+        alive = {node["Labels"].get(NODE_LABEL): node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for name in self._names:
+            known = self._agents.get(name)
+            if name in alive and (known is None or known[0] != alive[name]):
+                options = {"label_selector": {NODE_LABEL: name}, "num_cpus": 0}
+                self._agents[name] = (alive[name], NodeAgent.options(**options).remote())  # type: ignore[attr-defined]
+        return {name: self._agents[name][1] for name in self._names if name in alive}
+
+
+@ray.remote(max_concurrency=10)
+class NodeAgent:
+    """On every node: answers from its own /proc, and acts on its own ranks."""
+
+    def __init__(self) -> None:
+        paths = FleetPaths.of_this_process()
+        self._runtime = ProcessRuntime(paths.run, paths.label)
+
+    async def memory(self) -> tuple[int, int]:
+        """Total and available, bytes."""
+        memory = ReadMemory.parse(await asyncio.to_thread(Path(ReadMemory.argv[1]).read_text))
+        return memory.total, memory.available
+
+    async def sweep(self, keep: list[Generation]) -> tuple[str, ...]:
+        """Kill every rank here whose deployment and generation are not in `keep`."""
+        kept = {tuple(one) for one in keep}
+        ranks = await self._runtime.list()
+        return await self._runtime.sweep(
+            frozenset(rank.id for rank in ranks if (rank.id.deployment, rank.id.generation) in kept)
+        )

@@ -1,0 +1,136 @@
+"""What a check is. Its parameters name what it needs; where one of them is not known, that is its finding.
+
+    @node_check("clock-skew", "its clock agrees with the others'", source="…")
+    def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]: …
+
+`node`, `link` and `fleet` are what is looked at; every other parameter is a field of `NodeView` that must not be None.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sparkfleet.doctor.findings import Fault, Finding, Scope, Severity, not_known
+from sparkfleet.doctor.gathered import FleetView, LinkView, NodeView
+
+Look = Callable[..., Iterator[Fault]]
+
+_VIEWS = frozenset({"node", "link", "fleet"})
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is looked at.
+
+    Args:
+        id: its name in findings; part of the public interface.
+        title: what is so where nothing is wrong.
+        scope: per node, per link, or once.
+        needs: fields of `NodeView` without which it cannot tell.
+        look: the check itself.
+        rules: ids of rules in `knowledge/rules.yaml` that it stands for.
+        source: where its threshold or its rule comes from.
+    """
+
+    id: str
+    title: str
+    scope: Scope
+    needs: tuple[str, ...]
+    look: Look
+    rules: tuple[str, ...] = ()
+    source: str = ""
+
+    def findings(self, fleet: FleetView) -> Iterator[Finding]:
+        """Everything it says about a fleet; where nothing is wrong, that."""
+        match self.scope:
+            case "node":
+                for node in fleet.answered:
+                    yield from self._about(node.name, self._of_node(node, fleet))
+            case "link":
+                for link in fleet.links:
+                    yield from self._about(link.name, self._of_link(link, fleet))
+            case "fleet":
+                yield from self._about(fleet.name, self._lacking(fleet.answered) or self.look(fleet=fleet))
+
+    def _of_node(self, node: NodeView, fleet: FleetView) -> Iterable[Fault]:
+        return self._lacking((node,)) or self.look(**self._arguments(node, fleet))
+
+    def _of_link(self, link: LinkView, fleet: FleetView) -> Iterable[Fault]:
+        ends = [fleet.node(name) for name in link.nodes]
+        silent = [node.name for node in ends if node.silence is not None]
+        if silent:
+            return [not_known(f"{self.title}: not known, because {' and '.join(silent)} did not answer")]
+        return self._lacking(ends) or self.look(link=link, fleet=fleet)
+
+    def _arguments(self, node: NodeView, fleet: FleetView) -> dict[str, Any]:
+        given: dict[str, Any] = {name: getattr(node, name) for name in self.needs}
+        wanted = inspect.signature(self.look).parameters
+        views = {"node": node, "fleet": fleet}
+        return given | {name: view for name, view in views.items() if name in wanted}
+
+    def _lacking(self, nodes: Iterable[NodeView]) -> list[Fault]:
+        return [
+            not_known(f"{self.title}: not known of {node.name}, because {_why(node, field)}")
+            for node in nodes
+            for field in self.needs
+            if getattr(node, field) is None
+        ][:1]
+
+    def _about(self, subject: str, faults: Iterable[Fault]) -> Iterator[Finding]:
+        clean = True
+        for fault in faults:
+            clean = False
+            yield Finding(
+                id=self.id, scope=self.scope, subject=subject, source=self.source, **fault.model_dump()
+            )
+        if clean:
+            yield Finding(
+                id=self.id, severity=Severity.OK, scope=self.scope, subject=subject, what=self.title
+            )
+
+
+def _why(node: NodeView, field: str) -> str:
+    return node.unknown.get(field, f"nothing was read of its {field.replace('_', ' ')}")
+
+
+def node_check(
+    id: str,  # noqa: A002  # the public noun
+    title: str,
+    *,
+    rules: tuple[str, ...] = (),
+    source: str = "",
+) -> Callable[[Look], Check]:
+    """A check of each node that answered."""
+
+    def make(look: Look) -> Check:
+        needs = tuple(name for name in inspect.signature(look).parameters if name not in _VIEWS)
+        return Check(id, title, "node", needs, look, rules, source)
+
+    return make
+
+
+def link_check(
+    id: str,  # noqa: A002  # the public noun
+    title: str,
+    *,
+    needs: tuple[str, ...] = (),
+    rules: tuple[str, ...] = (),
+    source: str = "",
+) -> Callable[[Look], Check]:
+    """A check of each link whose nodes answered; `needs` of every end."""
+    return lambda look: Check(id, title, "link", needs, look, rules, source)
+
+
+def fleet_check(
+    id: str,  # noqa: A002  # the public noun
+    title: str,
+    *,
+    needs: tuple[str, ...] = (),
+    rules: tuple[str, ...] = (),
+    source: str = "",
+) -> Callable[[Look], Check]:
+    """A check of all nodes together; `needs` of every node that answered."""
+    return lambda look: Check(id, title, "fleet", needs, look, rules, source)

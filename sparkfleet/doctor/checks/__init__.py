@@ -1,0 +1,1 @@
+"""The checks, one file per theme; `registry.py` lists them."""

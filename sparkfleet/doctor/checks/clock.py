@@ -1,0 +1,47 @@
+"""Clocks: together, and kept so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor import thresholds
+from sparkfleet.doctor.check import Check, node_check
+from sparkfleet.doctor.findings import Fault, error, warning
+from sparkfleet.doctor.gathered import NodeView
+from sparkfleet.facts.clock import ClockOffset, TimeSync
+
+SET_NTP = "sudo timedatectl set-ntp true"
+
+
+@node_check("clock-skew", "the clock agrees with ours", source="spark-ops 6.1")
+def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]:
+    """What cannot be explained by how long the answer took."""
+    if abs(clock.ahead_s) - clock.uncertainty_s > thresholds.CLOCK_SKEW_S:
+        way = "ahead of" if clock.ahead_s > 0 else "behind"
+        yield error(
+            f"{node.name}: its clock is {abs(clock.ahead_s):.1f} s {way} this machine's",
+            means="TLS certificates and tokens are refused, and events of the fleet appear in the wrong order.",
+            do=(SET_NTP, "timedatectl   # here and there: which of the two clocks is wrong?"),
+            uncertainty_s=f"{clock.uncertainty_s:.2f}",
+        )
+
+
+@node_check(
+    "clock-synchronised",
+    "something keeps the clock right",
+    rules=("docker-clock-skew",),
+    source="knowledge/rules.yaml docker-clock-skew",
+)
+def clock_synchronised(node: NodeView, time_sync: TimeSync) -> Iterator[Fault]:
+    """NTP."""
+    if time_sync.synchronised is False:
+        yield warning(
+            f"{node.name}: its clock is not synchronised",
+            means="It drifts. With a wrong clock no image can be pulled.",
+            do=SET_NTP
+            if not time_sync.enabled
+            else "timedatectl timesync-status   # which server does not answer?",
+        )
+
+
+CHECKS: tuple[Check, ...] = (clock_skew, clock_synchronised)

@@ -1,0 +1,70 @@
+"""Containers: a tool that this user may use and that can hand out the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor.check import Check, node_check
+from sparkfleet.doctor.findings import Fault, error, warning
+from sparkfleet.doctor.gathered import NodeView
+from sparkfleet.facts.container import ContainerTool, refused
+
+TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
+
+
+@node_check("container-tool", "a container tool is there and may be used")
+def container_tool(node: NodeView, container_tools: tuple[ContainerTool, ...]) -> Iterator[Fault]:
+    """One usable tool is enough."""
+    if any(tool.usable for tool in container_tools):
+        return
+    say = warning if node.engines_of_its_own else error
+    if not container_tools:
+        yield say(
+            f"{node.name} has no container runtime: neither docker nor podman is installed",
+            means="Engines that come as images cannot run there"
+            + (
+                "; those that inventory.yaml names in environments of their own can."
+                if node.engines_of_its_own
+                else "."
+            ),
+            do=(
+                "sudo apt install docker-ce nvidia-container-toolkit   # DGX OS has both; or: sudo apt install podman",
+                "sudo usermod -aG docker $USER   # and log in again",
+            ),
+        )
+        return
+    for tool in container_tools:
+        if refused(tool):
+            yield say(
+                f"{node.name}: this user may not use {tool.tool}",
+                means="Engines that come as images cannot be started.",
+                do=("sudo usermod -aG docker $USER", "exit   # and log in again: groups are read at login"),
+                said=tool.why_not,
+            )
+        else:
+            yield say(
+                f"{node.name}: {tool.tool} does not answer: {tool.why_not}",
+                means="Engines that come as images cannot be started.",
+                do=f"sudo systemctl restart {tool.tool}; journalctl -u {tool.tool} -n 50",
+            )
+
+
+@node_check("container-gpu", "containers can get the GPU", source=TOOLKIT)
+def container_gpu(node: NodeView, container_tools: tuple[ContainerTool, ...]) -> Iterator[Fault]:
+    """By the NVIDIA runtime, or by a description of the device (CDI)."""
+    usable = [tool for tool in container_tools if tool.usable]
+    if not usable or not node.gpus:
+        return
+    if not node.cdi and not any(tool.nvidia_runtime for tool in usable):
+        yield error(
+            f"{node.name}: {' and '.join(tool.tool for tool in usable)} cannot give a container the GPU",
+            means="The NVIDIA runtime is not registered, and there is no CDI description in /etc/cdi.",
+            do=(
+                "sudo apt install nvidia-container-toolkit",
+                "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   # for podman",
+            ),
+        )
+
+
+CHECKS: tuple[Check, ...] = (container_tool, container_gpu)

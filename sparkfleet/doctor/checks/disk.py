@@ -1,0 +1,103 @@
+"""Disks: room for weights and images, and caches that can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor import thresholds
+from sparkfleet.doctor.check import Check, fleet_check, node_check
+from sparkfleet.doctor.findings import Fault, error, not_known, note, warning
+from sparkfleet.doctor.gathered import FleetView, Needed, NodeView
+from sparkfleet.doctor.thresholds import GB
+from sparkfleet.facts.disk import Disks
+
+
+@fleet_check(
+    "disk-for-weights", "disks hold the weights of every deployment", source="spark-ops 6.1: size + 10 %"
+)
+def disk_for_weights(fleet: FleetView) -> Iterator[Fault]:
+    """Per node: the weights that are not there yet, against what is free below the Hub's cache."""
+    for node in fleet.answered:
+        missing = [one for one in fleet.needed if _is_missing(node, one)]
+        if not missing:
+            continue
+        hub = node.disks.places.get("hub") if node.disks else None
+        if hub is None or node.disks is None:
+            yield not_known(f"whether the weights fit on {node.name} is not known: its disks are not")
+            continue
+        wanted = sum(one.weights_bytes for one in missing)
+        if hub.free < wanted * thresholds.DISK_HEADROOM:
+            yield error(
+                f"{node.name}: {hub.free / GB:.0f} GB are free in {node.disks.hub}, less than the"
+                f" {wanted * thresholds.DISK_HEADROOM / GB:.0f} GB that weights need",
+                means="The download would stop half way. Needed: "
+                + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
+                do=(
+                    "sparkfleet models list",
+                    "sparkfleet models prune",
+                    f"df -h {node.disks.hub}",
+                ),
+            )
+
+
+def _is_missing(node: NodeView, needed: Needed) -> bool:
+    if needed.nodes and node.name not in needed.nodes:
+        return False
+    cached = {model.id.lower(): model.size or 0 for model in node.disks.models} if node.disks else {}
+    # A copy of nine tenths or more: a checkpoint's directory also has other files, and links.
+    return cached.get(needed.model.lower(), 0) < needed.weights_bytes * 0.9
+
+
+@node_check("disk-low", "disks are not nearly full")
+def disk_low(node: NodeView, disks: Disks) -> Iterator[Fault]:
+    """Every disk that something of ours lies on, once."""
+    seen: set[int] = set()
+    for name in ("root", "home", "hub", "tmp"):
+        place = disks.places.get(name)
+        if place is None or place.device in seen:
+            continue
+        seen.add(place.device)
+        if place.free < min(thresholds.DISK_LOW_GB * GB, place.total // 10):
+            yield warning(
+                f"{node.name}: {place.free / GB:.1f} of {place.total / GB:.0f} GB are free at {place.path}",
+                means="Images, weights and logs do not fit; Ray stops placing work on a full disk.",
+                do=(f"sudo du -xh --max-depth=2 {place.path} | sort -h | tail", "sparkfleet models prune"),
+            )
+
+
+@node_check(
+    "hub-refs",
+    "cached models load offline by their names",
+    rules=("hf-refs-main-missing",),
+    source="knowledge/rules.yaml hf-refs-main-missing",
+)
+def hub_refs(node: NodeView, disks: Disks) -> Iterator[Fault]:
+    """Copies that somebody made without `refs`."""
+    broken = [model.id for model in disks.models if not model.refs_main]
+    if broken:
+        yield note(
+            f"{node.name}: no refs/main in the cache of {', '.join(broken[:4])}{' …' if len(broken) > 4 else ''}",
+            means="Offline they are found by the path of their snapshot only, not by their name.",
+            do="sparkfleet models push MODEL   # or copy refs/ as well",
+        )
+
+
+@node_check(
+    "shm-size",
+    "shared memory leaves room for models",
+    rules=("shm-64g",),
+    source="knowledge/rules.yaml shm-64g",
+)
+def shm_size(node: NodeView, disks: Disks) -> Iterator[Fault]:
+    """It is unified memory, too; what counts is what lies in it, its size is a limit only."""
+    shm = disks.places.get("shm")
+    used = shm.total - shm.free if shm else 0
+    if shm and used > thresholds.SHARED_MEMORY_GB * GB / 8:
+        yield warning(
+            f"{node.name}: {used / GB:.0f} GB lie in /dev/shm",
+            means="They are unified memory: engines get that much less. Crashed processes leave such files behind.",
+            do="ls -lhS /dev/shm | head   # remove what belongs to no running process",
+        )
+
+
+CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, hub_refs, shm_size)

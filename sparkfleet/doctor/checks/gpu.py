@@ -1,0 +1,133 @@
+"""The GPU: there, driven by one driver on all nodes, and running as fast as it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor import thresholds
+from sparkfleet.doctor.check import Check, fleet_check, node_check
+from sparkfleet.doctor.checks.agreement import differing, values
+from sparkfleet.doctor.findings import Fault, error, warning
+from sparkfleet.doctor.gathered import FleetView, NodeView
+from sparkfleet.doctor.recognise import Kind, recognise
+from sparkfleet.facts.gpu import HARDWARE_REASONS, GpuState
+from sparkfleet.facts.identity import Identity
+
+SPARK_CAPABILITY = "12.1"
+
+
+@node_check("gpu-there", "the GPU answers its driver", source="sparkbase wiki: Xid 119 after a bad update")
+def gpu_there(node: NodeView, identity: Identity, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+    """`No devices were found` on a machine that has one."""
+    if not gpus and recognise(identity, node.pci or ()).kind is Kind.SPARK:
+        yield error(
+            f"nvidia-smi finds no GPU on {node.name}",
+            means="The driver could not start it: its firmware (GSP) does not answer, mostly after an update.",
+            do=(
+                "sudo dmesg | grep -E 'NVRM|Xid'",
+                "sudo apt full-upgrade && sudo reboot",
+                "Shut down and unplug the power for five minutes where that does not help.",
+            ),
+        )
+
+
+@node_check("gpu-capability", "the GPU is a GB10 (compute capability 12.1)")
+def gpu_capability(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+    """Images are chosen for SM 12.1."""
+    for gpu in gpus:
+        if "GB10" in gpu.name and gpu.compute_capability not in (None, SPARK_CAPABILITY):
+            yield warning(
+                f"{gpu.name} of {node.name} has compute capability {gpu.compute_capability}, not {SPARK_CAPABILITY}",
+                means="Images that are known to work on a Spark may have no code for it.",
+                do="nvidia-smi -q | head -40   # and tell us",
+            )
+
+
+def _driver(node: NodeView) -> str | None:
+    if node.gpus:
+        return node.gpus[0].driver
+    return node.identity.driver_module or None if node.identity else None
+
+
+@fleet_check("driver-same", "all nodes have one NVIDIA driver", source="spark-ops: keep nodes identical")
+def driver_same(fleet: FleetView) -> Iterator[Fault]:
+    """An engine over two nodes needs one driver on both."""
+    if said := differing(values(fleet, _driver)):
+        yield error(
+            f"NVIDIA drivers differ: {said}",
+            means="Engines over several nodes hang or fail between different drivers, and measurements do not carry over.",
+            do=(
+                "sudo apt update && sudo apt full-upgrade && sudo reboot   # on all nodes",
+                "apt-cache policy 'nvidia-driver-*-open'   # what is held back",
+            ),
+        )
+
+
+@node_check(
+    "driver-torn",
+    "kernel module and libraries of the driver have one version",
+    rules=("torn-driver-upgrade",),
+    source="knowledge/rules.yaml torn-driver-upgrade",
+)
+def driver_torn(node: NodeView, identity: Identity) -> Iterator[Fault]:
+    """An update that waits for its reboot."""
+    module, library = identity.driver_module, node.gpus[0].driver if node.gpus else ""
+    torn = "version mismatch" in node.unknown.get("gpus", "")
+    if torn or (module and library and module != library):
+        versions = f"module {module or '?'}, libraries {library or 'another'}"
+        yield error(
+            f"the driver of {node.name} is torn: {versions}",
+            means="An upgrade was not finished by a reboot. CUDA does not start.",
+            do=("sudo apt full-upgrade", "sudo reboot   # all nodes together", "nvidia-spark-ota-check"),
+        )
+
+
+@node_check(
+    "power-wedge",
+    "clock and power of the GPU follow its load",
+    rules=("power-wedge", "pd-30w-defect"),
+    source="knowledge/rules.yaml power-wedge",
+)
+def power_wedge(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+    """Busy, cold and slow, without a reason to throttle."""
+    for gpu in gpus:
+        busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.sm_clock_mhz
+        if busy is None or power is None or clock is None or busy < thresholds.WEDGED_UTIL_PERCENT:
+            continue
+        if power < thresholds.WEDGED_POWER_W and clock < thresholds.WEDGED_CLOCK_MHZ:
+            yield error(
+                f"{node.name}: power controller wedged: {busy:.0f} % busy at {power:.1f} W and {clock:.0f} MHz",
+                means="A busy GB10 takes 35 to 90 W at about 2400 MHz. The USB-C power controller is stuck:"
+                " everything is three to four times too slow. A reboot does not help.",
+                do=(
+                    "sudo poweroff",
+                    "Unplug the supply at both ends for five minutes; hold the power button ten seconds.",
+                    "Plug in, boot, and run `sparkfleet doctor` again. If it comes back: RMA.",
+                ),
+                throttled=", ".join(gpu.throttled or ()) or "no reason given",
+            )
+
+
+@node_check("gpu-throttled", "nothing holds the GPU back", source="spark-ops 6.1")
+def gpu_throttled(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+    """Hardware reasons only: the software power cap is normal."""
+    for gpu in gpus:
+        reasons = sorted(HARDWARE_REASONS.intersection(gpu.throttled or ()))
+        hot = gpu.temperature_c is not None and gpu.temperature_c > thresholds.HOT_GPU_C
+        if reasons or hot:
+            yield warning(
+                f"{node.name}: the GPU is held back: {', '.join(reasons) or 'hot'}"
+                + (f", {gpu.temperature_c:.0f} °C" if gpu.temperature_c is not None else ""),
+                means="It is slower than measured elsewhere; sudden power-off under long prefills has been seen.",
+                do=("Give it air; do not stack units.", "sudo nvidia-smi -lgc 200,2150"),
+            )
+
+
+CHECKS: tuple[Check, ...] = (
+    gpu_there,
+    gpu_capability,
+    driver_same,
+    driver_torn,
+    power_wedge,
+    gpu_throttled,
+)

@@ -1,0 +1,133 @@
+"""Which machines these are: Sparks, each its own, all with one system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from sparkfleet.doctor.check import Check, fleet_check, node_check
+from sparkfleet.doctor.checks.agreement import differing, shared, values
+from sparkfleet.doctor.findings import Fault, error, note, warning
+from sparkfleet.doctor.gathered import FleetView, NodeView
+from sparkfleet.doctor.recognise import Kind, recognise
+from sparkfleet.facts.identity import Identity
+
+CVE = "CVE-2026-24218"
+
+
+@node_check(
+    "machine-is-a-spark", "the machine is a Spark", source="knowledge/hardware.yaml, vendors and confusables"
+)
+def machine_is_a_spark(node: NodeView, identity: Identity) -> Iterator[Fault]:
+    """Confusable machines are refused with the reason; others are told as what they are."""
+    found = recognise(identity, node.pci or (), node.gpus or ())
+    if found.kind is Kind.CONFUSABLE:
+        yield error(
+            f"{node.name} is no DGX Spark but {found.name}: {found.because}",
+            means="Memory, images and measurements of a Spark are wrong for it; plans that use it would be, too.",
+            do="Take it out of inventory.yaml.",
+            machine=identity.machine,
+        )
+    elif found.kind is Kind.OTHER:
+        yield note(
+            f"{node.name} is no DGX Spark ({identity.machine or 'it does not say what it is'}): {found.because}",
+            means="It is used as what it is; rules and predictions about GB10 do not hold for it.",
+        )
+
+
+@node_check(
+    "cx7-present", "the ConnectX-7 is there", rules=("cx7-absent-without-cable",), source="sparkbase wiki"
+)
+def cx7_present(node: NodeView, identity: Identity) -> Iterator[Fault]:
+    """A ConnectX-7 without a cable may be absent from PCI."""
+    if node.pci is None or recognise(identity, node.pci, node.gpus or ()).kind is not Kind.SPARK:
+        return
+    if not any(device.id == "15b3:1021" for device in node.pci):
+        yield note(
+            f"{node.name} shows no ConnectX-7 on PCI",
+            means="No cable is plugged in: without one its functions may be absent. The card itself is not missing.",
+            do="Plug the QSFP cable in; reboot where it does not appear.",
+        )
+
+
+def _release(node: NodeView) -> str | None:
+    return node.identity.release.version if node.identity and node.identity.release else None
+
+
+def _kernel(node: NodeView) -> str | None:
+    return node.identity.kernel if node.identity else None
+
+
+@fleet_check("release-same", "all nodes have one DGX OS release")
+def release_same(fleet: FleetView) -> Iterator[Fault]:
+    """The last update counts, not the image that was installed."""
+    if said := differing(values(fleet, _release)):
+        yield warning(
+            f"DGX OS differs: {said}",
+            means="Drivers, firmware and libraries come with it; published two-node numbers are of equal nodes.",
+            do="sudo apt update && sudo apt full-upgrade && sudo reboot   # on the older ones",
+        )
+
+
+@fleet_check("kernel-same", "all nodes have one kernel")
+def kernel_same(fleet: FleetView) -> Iterator[Fault]:
+    """Early 6.17 kernels capped RoCE: one such end is enough."""
+    if said := differing(values(fleet, _kernel)):
+        yield warning(
+            f"kernels differ: {said}",
+            means="The slower network stack of the two sets the speed of a link.",
+            do="sudo apt full-upgrade && sudo reboot   # on all nodes",
+        )
+
+
+@fleet_check(
+    "machine-ids-differ", "every node has a machine-id of its own", rules=("cloned-machine-id",), source=CVE
+)
+def machine_ids_differ(fleet: FleetView) -> Iterator[Fault]:
+    """OEM images share it."""
+    for said, nodes in shared(
+        values(fleet, lambda node: node.identity.machine_id if node.identity else None)
+    ):
+        yield warning(
+            f"{nodes} have one machine-id, {said[:12]}…",
+            means="They were installed from one image. DHCP may give both one address, and logs cannot be told apart.",
+            do=(
+                "sudo rm /etc/machine-id /var/lib/dbus/machine-id",
+                "sudo systemd-machine-id-setup && sudo reboot   # on all of them but one",
+            ),
+        )
+
+
+def _keys(node: NodeView) -> set[str]:
+    return set(node.host_keys or ()) | ({node.pinned_key} if node.pinned_key else set())
+
+
+@fleet_check(
+    "host-keys-differ", "every node has SSH host keys of its own", rules=("cloned-machine-id",), source=CVE
+)
+def host_keys_differ(fleet: FleetView) -> Iterator[Fault]:
+    """Whoever owns one such box can pass for all of them. The pinned key of a node that is silent counts, too."""
+    for key in sorted(set(chain.from_iterable(_keys(node) for node in fleet.nodes))):
+        nodes = [node.name for node in fleet.nodes if key in _keys(node)]
+        if len(nodes) > 1:
+            yield error(
+                f"{' and '.join(nodes)} have one SSH host key, {key}",
+                means="They were installed from one image: whoever has one of these boxes, anywhere, can pass for them.",
+                do=(
+                    "sudo rm /etc/ssh/ssh_host_*",
+                    "sudo ssh-keygen -A && sudo systemctl restart ssh   # on all of them",
+                    "sparkfleet init HOST…   # pins the new keys",
+                ),
+                fingerprint=key,
+            )
+            return
+
+
+CHECKS: tuple[Check, ...] = (
+    machine_is_a_spark,
+    cx7_present,
+    release_same,
+    kernel_same,
+    machine_ids_differ,
+    host_keys_differ,
+)

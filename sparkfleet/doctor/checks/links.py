@@ -1,0 +1,381 @@
+"""Cables: both rails up, each in a subnet of its own, at full speed and size, with RDMA on them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from ipaddress import ip_interface
+
+from sparkfleet.doctor import thresholds
+from sparkfleet.doctor.check import Check, fleet_check, link_check
+from sparkfleet.doctor.checks.agreement import differing
+from sparkfleet.doctor.findings import Fault, error, not_known, note, warning
+from sparkfleet.doctor.gathered import EndView, FleetView, LinkView, NodeView, RailView
+from sparkfleet.facts.netdev import Netdev
+
+FABRIC = "sparkfleet fabric apply"
+
+
+def _ends(link: LinkView, fleet: FleetView) -> Iterator[tuple[int, EndView, NodeView]]:
+    for number, rail in enumerate(link.rails, start=1):
+        for end in rail.ends:
+            yield number, end, fleet.node(end.node)
+
+
+def _netdevs(link: LinkView, fleet: FleetView) -> Iterator[tuple[int, EndView, NodeView, Netdev]]:
+    """Ends whose netdev is there."""
+    for number, end, node in _ends(link, fleet):
+        netdev = node.netdev(end.netdev)
+        if netdev is not None:
+            yield number, end, node, netdev
+
+
+def _is_down(rail: RailView, fleet: FleetView) -> bool:
+    found = [fleet.node(end.node).netdev(end.netdev) for end in rail.ends]
+    return not all(netdev is not None and netdev.up and netdev.carrier for netdev in found)
+
+
+@link_check(
+    "rail-down", "both rails are up", needs=("netdevs",), source="spark-ops 6.1: carrier, state ACTIVE x2"
+)
+def rail_down(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """Missing, switched off, or without a carrier; the other rail is named where it still works."""
+    alive = sum(not _is_down(rail, fleet) for rail in link.rails)
+    for number, end, node in _ends(link, fleet):
+        netdev = node.netdev(end.netdev)
+        if netdev is not None and netdev.up and netdev.carrier:
+            continue
+        state = "is not there" if netdev is None else "is switched off" if not netdev.up else "has no carrier"
+        switch_on = f"sudo ip link set {end.netdev} up   # on {end.node}"
+        yield error(
+            f"rail {number} of {link.name} is down: {end.netdev} on {end.node} {state}",
+            means=(
+                f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
+                if alive
+                else "Nothing goes over this link."
+            ),
+            do=(
+                switch_on
+                if netdev is not None and not netdev.up
+                else f"ethtool {end.netdev}   # on {end.node}",
+                "Push the QSFP plug in at both ends until it clicks; then reboot both nodes: a re-plugged ConnectX-7"
+                " may come up degraded.",
+            ),
+            state=netdev.state if netdev else "missing",
+        )
+
+
+@link_check(
+    "rail-mtu", "rails carry jumbo frames", needs=("netdevs",), source="spark-ops 2.2: MTU 9000 everywhere"
+)
+def rail_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """Too small at an end, or unlike at both; and where it was tried, whether a full packet went through."""
+    for number, rail in enumerate(link.rails, start=1):
+        found = _mtus(rail, fleet)
+        small = {end: mtu for end, mtu in found.items() if mtu < thresholds.RAIL_MTU}
+        if small:
+            yield _small(f"rail {number} of {link.name}", small, unlike=len(set(found.values())) > 1)
+        elif rail.jumbo is False:
+            yield error(
+                f"rail {number} of {link.name}: packets of {thresholds.RAIL_MTU} bytes do not get through",
+                means="Both ends are set to it and something between them is not: large messages vanish, engines hang.",
+                do=(
+                    f"ping -M do -s 8972 -c 4 -I {rail.ends[0].netdev} {rail.ends[-1].ip}   # on {rail.ends[0].node}",
+                    "Set the MTU of every port of the switch to at least 9216.",
+                ),
+            )
+
+
+def _small(rail: str, small: dict[EndView, int], *, unlike: bool) -> Fault:
+    where = ", ".join(f"{end.netdev} on {end.node} has {mtu}" for end, mtu in small.items())
+    return error(
+        f"{rail}: MTU is not {thresholds.RAIL_MTU}: {where}",
+        means="The ends differ: large messages vanish, and engines hang."
+        if unlike
+        else "RoCE sends packets of 1024 instead of 4096 bytes, and TCP needs six times as many.",
+        do=(
+            FABRIC,
+            *(
+                f"sudo ip link set {end.netdev} mtu 9000   # on {end.node}, until its next boot"
+                for end in small
+            ),
+        ),
+    )
+
+
+def _mtus(rail: RailView, fleet: FleetView) -> dict[EndView, int]:
+    found = ((end, fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
+    return {end: netdev.mtu for end, netdev in found if netdev is not None}
+
+
+@link_check(
+    "rail-address",
+    "rails have the addresses of inventory.yaml",
+    needs=("netdevs",),
+    rules=("nm-phantom-dhcp",),
+)
+def rail_address(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """What is configured against what is planned."""
+    for number, end, _, netdev in _netdevs(link, fleet):
+        has = [str(one) for one in netdev.ipv4]
+        if end.address not in has:
+            yield error(
+                f"rail {number} of {link.name}: {end.netdev} on {end.node} has"
+                f" {' and '.join(has) if has else 'no address'}, not {end.address}",
+                means="Engines and Ray use the addresses of inventory.yaml: nothing will connect over this rail.",
+                do=FABRIC,
+            )
+        elif any(address.dynamic for address in netdev.addresses if address.scope == "global"):
+            yield warning(
+                f"rail {number} of {link.name}: {end.netdev} on {end.node} has its address by DHCP",
+                means="It can change, and NetworkManager takes the rail down while it asks.",
+                do=FABRIC,
+            )
+
+
+@link_check(
+    "rails-share-subnet",
+    "every rail has a subnet of its own",
+    needs=("netdevs",),
+    rules=("same-subnet-halves",),
+    source="NVIDIA dgx-spark-playbooks, switch page; knowledge/rules.yaml same-subnet-halves",
+)
+def rails_share_subnet(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """As it is on the nodes, not as the inventory wants it."""
+    for name in link.nodes:
+        subnets: dict[str, set[str]] = defaultdict(set)
+        for _, end, _, netdev in _netdevs(link, fleet):
+            if end.node == name:
+                for one in netdev.ipv4:
+                    subnets[str(ip_interface(one).network)].add(end.netdev)
+        for subnet, netdevs in subnets.items():
+            if len(netdevs) > 1:
+                yield error(
+                    f"{name}: both rails of {link.name} are in one subnet, {subnet} ({' and '.join(sorted(netdevs))})",
+                    means="The kernel sends for a subnet through one device: the second rail carries nothing,"
+                    " and RDMA connections fail now and then.",
+                    do=(FABRIC, "It gives each rail a /24 of its own."),
+                )
+
+
+@link_check(
+    "rails-both",
+    "the cable is used with both rails",
+    rules=("one-half-only",),
+    source="knowledge/rules.yaml one-half-only",
+)
+def rails_both(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """One QSFP cable is two rails."""
+    if len(link.rails) == 1 and link.rails[0].is_rdma:
+        yield warning(
+            f"{link.name} has one rail in inventory.yaml; a QSFP cable is two",
+            means="About half the bandwidth: 13 instead of 22 GB/s.",
+            do=(f"sparkfleet init {' '.join(link.nodes)}   # finds both", FABRIC),
+        )
+
+
+@link_check(
+    "rails-bonded", "rails are not bonded", needs=("netdevs",), rules=("bond-breaks-rdma",),
+    source="knowledge/rules.yaml bond-breaks-rdma",
+)  # fmt: skip
+def rails_bonded(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """A bond or a bridge takes the netdev's GIDs."""
+    for number, end, _, netdev in _netdevs(link, fleet):
+        if netdev.master:
+            yield error(
+                f"rail {number} of {link.name}: {end.netdev} on {end.node} belongs to {netdev.master}",
+                means="RDMA is gone: its addresses moved to the bond, which has none.",
+                do=(f"sudo ip link set {end.netdev} nomaster   # on {end.node}", FABRIC),
+            )
+
+
+@link_check(
+    "rail-speed", "rails run at 200 Gb/s", needs=("netdevs",), rules=("switch-autoneg-100g",),
+    source="NVIDIA dgx-spark-playbooks, switch page",
+)  # fmt: skip
+def rail_speed(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """What was negotiated."""
+    for number, end, node, netdev in _netdevs(link, fleet):
+        settings = node.settings.get(end.netdev)
+        speed = settings.speed_mb_per_s if settings else None
+        if end.rdma and netdev.carrier and speed is not None and speed < thresholds.RAIL_SPEED_MBIT:
+            yield warning(
+                f"rail {number} of {link.name}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
+                means="A switch that negotiated less, or a cable for 100 Gb/s.",
+                do=(
+                    "On the switch: auto-negotiation off, 200G-baseCR4.",
+                    f"ethtool -m {end.netdev} | head   # which cable is it?",
+                ),
+            )
+
+
+@link_check("rail-rdma", "RDMA is active on the rails", needs=("netdevs",), source="spark-ops 1.4")
+def rail_rdma(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """The device is there, belongs to this netdev, and its port is active."""
+    for number, end, node, netdev in _netdevs(link, fleet):
+        if end.rdma is None or not netdev.carrier:
+            continue
+        if node.rdma_links is None:
+            yield not_known(
+                f"RDMA of {end.node} is not known, because {node.unknown.get('rdma_links', 'nothing was read')}"
+            )
+            continue
+        found = next((one for one in node.rdma_links if one.device == end.rdma), None)
+        if found is not None and found.active and found.netdev in ("", end.netdev):
+            continue
+        state = (
+            "is not there"
+            if found is None
+            else f"is {found.state}"
+            if not found.active
+            else f"belongs to {found.netdev}"
+        )
+        yield error(
+            f"rail {number} of {link.name}: RoCE device {end.rdma} on {end.node} {state}",
+            means="NCCL falls back to TCP (NET/Socket): a tenth of the bandwidth, ten times the latency.",
+            do=(
+                "rdma link   # or ibdev2netdev",
+                "sudo modprobe mlx5_ib",
+                f"sparkfleet init {' '.join(link.nodes)}   # finds the devices",
+            ),
+        )
+
+
+@link_check(
+    "rail-gid", "RoCE has an IPv4 entry for every rail", needs=("netdevs",), rules=("gid-index-mismatch",),
+    source="spark-ops 1.4: show_gids; knowledge/rules.yaml gid-index-mismatch",
+)  # fmt: skip
+def rail_gid(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """The v2 GID of the rail's own address; and whether its index is one and the same everywhere."""
+    indexes: dict[str, list[str]] = defaultdict(list)
+    for number, end, node, _ in _netdevs(link, fleet):
+        if end.rdma is None or node.gids is None or (node.rdma_links is not None and not node.rdma_links):
+            continue
+        found = next((gid for gid in node.gids_of(end.rdma) if gid.ipv4 == end.ip), None)
+        if found is None:
+            yield error(
+                f"rail {number} of {link.name}: {end.rdma} on {end.node} has no RoCE v2 GID for {end.ip}",
+                means="NCCL cannot use this rail; with a wrong GID it fails with IBV_WC_RETRY_EXC_ERR.",
+                do=(
+                    f"show_gids {end.rdma}",
+                    FABRIC,
+                    f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # fills the table anew",
+                ),
+            )
+        else:
+            indexes[f"index {found.index}"].append(f"{end.node}:{end.rdma}")
+    if said := differing(indexes):
+        yield note(
+            f"{link.name}: the GID index is not the same everywhere: {said}",
+            means="A forced NCCL_IB_GID_INDEX would be wrong on one of them; sparkfleet lets NCCL find it.",
+            do="Leave NCCL_IB_GID_INDEX unset; NCCL_IB_ROCE_VERSION_NUM=2, NCCL_IB_ADDR_FAMILY=AF_INET.",
+        )
+
+
+@link_check(
+    "rail-rdma-mtu",
+    "RoCE sends packets of 4096 bytes",
+    needs=("netdevs",),
+    source="spark-ops 1.4: active_mtu",
+)
+def rail_rdma_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """It follows the netdev's MTU, once its port comes up again."""
+    for number, end, node, netdev in _netdevs(link, fleet):
+        device = node.rdma_device(end.rdma) if end.rdma else None
+        jumbo = netdev.mtu >= thresholds.RAIL_MTU
+        if device is not None and device.active and jumbo and device.active_mtu < thresholds.RDMA_MTU:
+            yield warning(
+                f"rail {number} of {link.name}: {end.rdma} on {end.node} sends packets of {device.active_mtu} bytes",
+                means="The MTU was raised after RDMA came up.",
+                do=f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # on {end.node}",
+            )
+
+
+@link_check(
+    "rail-pcie",
+    "each rail has four lanes of PCIe Gen5",
+    needs=("netdevs",),
+    source="spark-ops 2.5: BIOS before 2026-04",
+)
+def rail_pcie(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """Narrower or slower than the board is built."""
+    for number, end, node in _ends(link, fleet):
+        pci = node.pci_links.get(end.netdev)
+        if (
+            end.rdma
+            and pci
+            and (pci.width < thresholds.PCIE_LANES or pci.gt_per_s < thresholds.PCIE_GT_PER_S)
+        ):
+            yield error(
+                f"rail {number} of {link.name}: {end.netdev} on {end.node} has PCIe {pci.gt_per_s:g} GT/s x{pci.width},"
+                f" not {thresholds.PCIE_GT_PER_S:g} GT/s x{thresholds.PCIE_LANES}",
+                means="This rail cannot reach its speed, whatever the cable says. Some OEM firmware from before"
+                " 2026-04 trains the second half with two lanes.",
+                do=(
+                    "fwupdmgr refresh && fwupdmgr update",
+                    "Shut down, unplug the power for five minutes, boot.",
+                ),
+            )
+
+
+@link_check(
+    "rail-fec",
+    "error correction is on",
+    needs=("netdevs",),
+    source="stored 61931756456: RS on a healthy cable",
+)
+def rail_fec(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """RS on a 200 Gb/s cable."""
+    for number, end, node, netdev in _netdevs(link, fleet):
+        fec = node.fec.get(end.netdev)
+        if end.rdma and fec is not None and netdev.carrier and not fec.active:
+            yield warning(
+                f"rail {number} of {link.name}: {end.netdev} on {end.node} has no error correction (FEC)",
+                means="At 200 Gb/s every cable has bit errors; without RS they become retransmissions.",
+                do=f"sudo ethtool --set-fec {end.netdev} encoding auto",
+            )
+
+
+@link_check(
+    "link-avahi", "nodes are named by addresses", rules=("avahi-name-storm",),
+    source="knowledge/rules.yaml avahi-name-storm",
+)  # fmt: skip
+def link_avahi(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+    """mDNS names wander between a node's networks."""
+    for name in link.nodes:
+        address = fleet.node(name).address
+        if address.endswith(".local"):
+            yield warning(
+                f"{name} is reached as {address}",
+                means="Names under .local may lead to a rail today and to the Wi-Fi tomorrow.",
+                do="Write its IP address into inventory.yaml.",
+            )
+
+
+@fleet_check("links-known", "the cables are in inventory.yaml")
+def links_known(fleet: FleetView) -> Iterator[Fault]:
+    """Several nodes without any link."""
+    if len(fleet.nodes) > 1 and not fleet.links:
+        yield warning(
+            "inventory.yaml names no links",
+            means="Models that need more than one node cannot be planned.",
+            do="sparkfleet init HOST…   # finds the cables",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    links_known,
+    rail_down,
+    rail_address,
+    rails_share_subnet,
+    rail_mtu,
+    rails_both,
+    rails_bonded,
+    rail_speed,
+    rail_rdma,
+    rail_gid,
+    rail_rdma_mtu,
+    rail_pcie,
+    rail_fec,
+    link_avahi,
+)

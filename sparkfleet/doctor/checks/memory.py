@@ -1,0 +1,172 @@
+"""Unified memory: free of what others left behind, and ready for an engine to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor import thresholds
+from sparkfleet.doctor.check import Check, node_check
+from sparkfleet.doctor.findings import Fault, error, note, warning
+from sparkfleet.doctor.gathered import NodeView
+from sparkfleet.doctor.thresholds import GB, GIB
+from sparkfleet.facts.gpu import GpuProcess
+from sparkfleet.facts.journal import KernelLog
+from sparkfleet.facts.memory import Kernel, MemoryMap
+from sparkfleet.facts.processes import HoldingProcess
+
+DROP_CACHES = "sync && echo 3 | sudo tee /proc/sys/vm/drop_caches"
+
+
+def _ours(node: NodeView) -> frozenset[int]:
+    return frozenset(one.pid for one in node.processes or () if one.ours)
+
+
+def strangers(node: NodeView, found: tuple[GpuProcess, ...]) -> list[GpuProcess]:
+    """Processes on the GPU that sparkfleet did not start."""
+    ours = _ours(node)
+    return [one for one in found if one.pid not in ours]
+
+
+@node_check("memory-leftover", "no leftover process holds memory", source="spark-ops 4.1")
+def memory_leftover(node: NodeView, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[Fault]:
+    """What computes on the GPU and is not ours: unified memory that no plan knows of."""
+    users = {one.pid: one for one in node.processes or ()}
+    for one in strangers(node, gpu_processes):
+        held = one.memory or 0
+        if held < thresholds.LEFTOVER_GB * GB and one.memory is not None:
+            continue
+        size = f"{held / GIB:.1f} GiB" if one.memory is not None else "an unknown amount"
+        yield error(
+            f"{node.name}: process {one.pid} ({one.name or 'unnamed'}) holds {size} of unified memory",
+            means="sparkfleet did not start it. What it holds is missing for engines, and two of them can freeze the host.",
+            do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if nobody needs it"),
+            command=users[one.pid].command if one.pid in users else "",
+        )
+
+
+@node_check("memory-hogs", "nothing else holds much memory")
+def memory_hogs(node: NodeView, memory: MemoryMap, processes: tuple[HoldingProcess, ...]) -> Iterator[Fault]:
+    """Processes without the GPU that hold a tenth of all memory."""
+    for one in processes:
+        if not one.ours and one.resident > memory.total // 10:
+            yield warning(
+                f"{node.name}: process {one.pid} holds {one.resident / GIB:.1f} GiB of unified memory",
+                means="CPU and GPU share it: an engine gets that much less.",
+                do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if nobody needs it"),
+                command=one.command,
+            )
+
+
+@node_check(
+    "memory-retained",
+    "the driver keeps no memory without a process",
+    rules=("driver-retained-pool",),
+    source="knowledge/rules.yaml driver-retained-pool",
+)
+def memory_retained(
+    node: NodeView, memory: MemoryMap, gpu_processes: tuple[GpuProcess, ...]
+) -> Iterator[Fault]:
+    """Memory that neither the kernel nor a process on the GPU names."""
+    kept = memory.unaccounted - sum(one.memory or 0 for one in gpu_processes)
+    if any(one.memory is None for one in gpu_processes) or kept <= thresholds.UNACCOUNTED_GB * GB:
+        return
+    yield error(
+        f"{node.name}: {kept / GIB:.1f} GiB of unified memory belong to nobody",
+        means="The driver keeps what a CUDA process that is gone had allocated; no engine of that size will fit.",
+        do=(
+            "Wait two minutes and run `sparkfleet doctor` again.",
+            "sudo reboot   # where it stays",
+        ),
+        unaccounted_gib=f"{memory.unaccounted / GIB:.1f}",
+    )
+
+
+@node_check("memory-free", "memory is free for engines", source="spark-ops 4.1")
+def memory_free(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
+    """Below what a careful operator leaves to the host."""
+    if memory.available < thresholds.AVAILABLE_GIB * GIB and memory.total > 32 * GIB and not _ours(node):
+        yield warning(
+            f"{node.name}: {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB are available",
+            means="A Spark that runs out of memory does not kill a process: it freezes, SSH included.",
+            do="ps -eo pid,rss,args --sort=-rss | head",
+        )
+
+
+@node_check(
+    "page-cache",
+    "the page cache leaves room for a start",
+    rules=("vllm-memfree-startup-check",),
+    source="knowledge/rules.yaml vllm-memfree-startup-check",
+)
+def page_cache(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
+    """CUDA counts files in memory as used; `up` drops them before each cold start."""
+    if memory.page_cache > thresholds.PAGE_CACHE_GIB * GIB and memory.total > 32 * GIB:
+        yield note(
+            f"{node.name}: {memory.page_cache / GIB:.0f} GiB of files are cached in memory",
+            means="Engines that start now count it as used and may refuse to.",
+            do=DROP_CACHES,
+        )
+
+
+@node_check("swap", "swap does not turn a full memory into a freeze", rules=("swap-thrash",),
+            source="knowledge/rules.yaml swap-thrash")  # fmt: skip
+def swap(node: NodeView, memory: MemoryMap, kernel: Kernel) -> Iterator[Fault]:
+    """Swap with the kernel's default eagerness."""
+    if memory.swap_total and (kernel.swappiness or 0) > thresholds.SWAPPINESS:
+        yield warning(
+            f"{node.name}: {memory.swap_total / GIB:.0f} GiB of swap with vm.swappiness {kernel.swappiness}",
+            means="When memory runs out, the host freezes for minutes before anything is killed.",
+            do=(
+                "sudo swapoff -a   # until the next boot",
+                "echo 'vm.swappiness=10' | sudo tee /etc/sysctl.d/90-sparkfleet.conf && sudo sysctl --system",
+            ),
+            swap_used_gib=f"{memory.swap_used / GIB:.1f}",
+        )
+
+
+@node_check("memory-pressure", "nothing waits for memory", source="spark-ops 6.1")
+def memory_pressure(node: NodeView, kernel: Kernel) -> Iterator[Fault]:
+    """PSI."""
+    if (kernel.memory_pressure or 0) > thresholds.PRESSURE_PERCENT:
+        yield error(
+            f"{node.name}: everything waited for memory {kernel.memory_pressure:.0f} % of the last ten seconds",
+            means="The host is about to freeze.",
+            do="Stop the newest engine now: `sparkfleet down`, or `kill` the largest process.",
+        )
+
+
+@node_check(
+    "gpu-log",
+    "the kernel's log has no error of the GPU",
+    rules=("nv-err-no-memory-wedge",),
+    source="spark-ops 6.1",
+)
+def gpu_log(node: NodeView, kernel_log: KernelLog) -> Iterator[Fault]:
+    """NV_ERR_NO_MEMORY and Xids since boot."""
+    if kernel_log.out_of_gpu_memory:
+        yield warning(
+            f"{node.name}: the driver ran out of memory {kernel_log.out_of_gpu_memory} times since boot (NV_ERR_NO_MEMORY)",
+            means="It comes before the whole host freezes.",
+            do=(
+                "Keep 8 to 10 GiB free: a lower memory fraction, a shorter context.",
+                "sudo reboot   # to start clean",
+            ),
+        )
+    if kernel_log.xids:
+        yield warning(
+            f"{node.name}: GPU errors since boot: Xid {', '.join(str(one) for one in dict.fromkeys(kernel_log.xids))}",
+            means="79: fell off the bus; 119: firmware does not answer; 43, 31, 13: a kernel of an engine failed.",
+            do="journalctl -k -b -g 'NVRM: Xid'",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    memory_leftover,
+    memory_hogs,
+    memory_retained,
+    memory_free,
+    page_cache,
+    swap,
+    memory_pressure,
+    gpu_log,
+)

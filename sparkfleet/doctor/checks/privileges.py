@@ -1,0 +1,88 @@
+"""What the login may do: pin memory, keep services running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor import thresholds
+from sparkfleet.doctor.check import Check, node_check
+from sparkfleet.doctor.findings import Fault, error, warning
+from sparkfleet.doctor.gathered import FleetView, NodeView
+from sparkfleet.facts.privileges import UNLIMITED, Limits, Services, User
+
+LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
+
+
+@node_check(
+    "memlock", "RDMA may pin memory", rules=("memlock-limit",), source="knowledge/rules.yaml memlock-limit"
+)
+def memlock(node: NodeView, limits: Limits, fleet: FleetView) -> Iterator[Fault]:
+    """Only where a link of the node wants RDMA."""
+    wants_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
+    if wants_rdma and not limits.locks_freely and not (node.user and node.user.is_root):
+        yield error(
+            f"{node.name}: at most {limits.locked_memory / 2**20:.0f} MiB may be pinned (memlock)",
+            means='RDMA cannot register its buffers: NCCL fails with "Cannot allocate memory", and the other node'
+            " looks guilty.",
+            do=(
+                f"printf '* hard memlock unlimited\\n* soft memlock unlimited\\n' | sudo tee {LIMITS_FILE}",
+                "exit   # and log in again; look on all nodes",
+            ),
+        )
+
+
+@node_check("open-files", "enough files may be open", source="Ray's documentation: 65,536")
+def open_files(node: NodeView, limits: Limits) -> Iterator[Fault]:
+    """The hard limit."""
+    if limits.open_files != UNLIMITED and limits.open_files < thresholds.OPEN_FILES:
+        yield warning(
+            f"{node.name}: at most {limits.open_files} files may be open",
+            means="Ray and a busy gateway run out of file descriptors.",
+            do=f"printf '* hard nofile 1048576\\n' | sudo tee -a {LIMITS_FILE}",
+        )
+
+
+@node_check(
+    "linger",
+    "services of this user outlive its logins",
+    rules=("logind-removeipc",),
+    source="knowledge/rules.yaml logind-removeipc",
+)
+def linger(node: NodeView, services: Services, user: User) -> Iterator[Fault]:
+    """Without it Ray dies with the last login, and does not come back after a reboot."""
+    if services.systemd and not services.linger and not user.is_root:
+        yield warning(
+            f"{node.name}: systemd stops everything of {user.name} when its last session ends",
+            means="Ray and engines end with the login, and nothing comes back after a reboot.",
+            do=f"sudo loginctl enable-linger {user.name}",
+        )
+
+
+@node_check("starts-at-boot", "something starts the fleet at boot")
+def starts_at_boot(node: NodeView, services: Services) -> Iterator[Fault]:
+    """systemd, or cron's @reboot."""
+    if not services.systemd and not services.cron:
+        yield warning(
+            f"{node.name} has neither systemd nor cron",
+            means="After a reboot of this node somebody has to run `sparkfleet up`.",
+            do="sudo apt install cron",
+        )
+
+
+@node_check(
+    "zones-cool",
+    "no part of it is too hot",
+    rules=("ec-fan-regression",),
+    source="knowledge/rules.yaml ec-fan-regression",
+)
+def zones_cool(node: NodeView, services: Services) -> Iterator[Fault]:
+    """All thermal zones."""
+    if services.hottest_c is not None and services.hottest_c >= thresholds.HOT_ZONE_C:
+        yield warning(
+            f"{node.name}: its hottest zone has {services.hottest_c:.0f} °C",
+            means="The fans follow a curve of the embedded controller; one of its versions (0x0300…) is too quiet.",
+            do=("fwupdmgr get-devices   # EC version", "sudo nvidia-smi -lgc 200,2150"),
+        )
+
+
+CHECKS: tuple[Check, ...] = (memlock, open_files, linger, starts_at_boot, zones_cool)

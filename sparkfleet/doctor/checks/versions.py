@@ -1,0 +1,69 @@
+"""Versions: sparkfleet and Ray are the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor.check import Check, fleet_check, node_check
+from sparkfleet.doctor.checks.agreement import differing, values
+from sparkfleet.doctor.findings import Fault, error, note
+from sparkfleet.doctor.gathered import FleetView, NodeView
+from sparkfleet.facts.python_env import PythonEnvironment
+
+UP = "sparkfleet up   # installs the same on every node"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+@fleet_check("ray-same", "Ray has one version on all nodes")
+def ray_same(fleet: FleetView) -> Iterator[Fault]:
+    """Ray refuses to join nodes of another version, of Ray or of Python."""
+    if said := differing(values(fleet, lambda node: node.python.ray if node.python else None)):
+        yield error(
+            f"Ray versions differ: {said}",
+            means="Ray refuses nodes of another version: the fleet cannot come up.",
+            do=UP,
+        )
+
+
+@fleet_check("sparkfleet-same", "sparkfleet has one version on all nodes")
+def sparkfleet_same(fleet: FleetView) -> Iterator[Fault]:
+    """Also the one that asks."""
+    found = dict(values(fleet, lambda node: node.python.sparkfleet if node.python else None))
+    if fleet.sparkfleet and found:
+        found[fleet.sparkfleet] = [*found.get(fleet.sparkfleet, []), "this machine"]
+    if said := differing(found):
+        yield error(
+            f"sparkfleet versions differ: {said}",
+            means="Controller, groups and gateway would speak different versions of their messages.",
+            do=UP,
+        )
+
+
+@fleet_check("python-same", "Python has one minor version on all nodes")
+def python_same(fleet: FleetView) -> Iterator[Fault]:
+    """In the environments that Ray runs from; where Ray is not installed yet it does not matter."""
+    found = values(
+        fleet, lambda node: _minor(node.python.python) if node.python and node.python.ray else None
+    )
+    if said := differing(found):
+        yield error(
+            f"Python versions differ: {said}",
+            means="Ray refuses nodes with another minor version of Python.",
+            do=UP,
+        )
+
+
+@node_check("sparkfleet-installed", "sparkfleet and Ray are installed")
+def sparkfleet_installed(node: NodeView, python: PythonEnvironment) -> Iterator[Fault]:
+    """Before the first `up` they are not."""
+    lacking = [
+        name for name, version in (("sparkfleet", python.sparkfleet), ("Ray", python.ray)) if not version
+    ]
+    if lacking:
+        yield note(f"{node.name}: {' and '.join(lacking)} not installed yet", do=UP)
+
+
+CHECKS: tuple[Check, ...] = (ray_same, sparkfleet_same, python_same, sparkfleet_installed)

@@ -1,0 +1,91 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from sparkfleet.values import Value
+
+Scope = Literal["node", "link", "fleet"]
+
+
+class Severity(StrEnum):
+    """How bad it is, worst first."""
+
+    ERROR = "error"
+    """Serving fails, or is far slower than it should be; or somebody can do what they must not."""
+    WARNING = "warning"
+    """It works now, and there is a known way in which it will not."""
+    UNKNOWN = "unknown"
+    """Could not be told, and why."""
+    INFO = "info"
+    OK = "ok"
+
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return list(Severity).index(self)
+
+
+class Finding(Value):
+    """One sentence about one node, link or the fleet, with what it means and the exact remedy."""
+
+    id: str
+    severity: Severity
+    scope: Scope
+    subject: str
+    """The node's or link's name; the fleet's where it is about all of them."""
+    what: str
+    means: str = ""
+    do: tuple[str, ...] = ()
+    """Commands and steps, in order."""
+    source: str = ""
+    """Where the rule or the threshold comes from."""
+    evidence: dict[str, str] = Field(default_factory=dict)
+    """What was read, by name."""
+
+
+class Fault(Value):
+    """What a check yields: a finding that does not know yet whom it is about."""
+
+    severity: Severity
+    what: str
+    means: str = ""
+    do: tuple[str, ...] = ()
+    evidence: dict[str, str] = Field(default_factory=dict)
+
+
+def _fault(
+    severity: Severity, what: str, means: str, do: str | tuple[str, ...], evidence: dict[str, object]
+) -> Fault:
+    steps = (do,) if isinstance(do, str) else do
+    return Fault(
+        severity=severity,
+        what=what,
+        means=means,
+        do=tuple(step for step in steps if step),
+        evidence={name: str(value)[:300] for name, value in evidence.items()},
+    )
+
+
+def error(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> Fault:
+    """Something that has to be repaired."""
+    return _fault(Severity.ERROR, what, means, do, evidence)
+
+
+def warning(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> Fault:
+    """Something that will hurt."""
+    return _fault(Severity.WARNING, what, means, do, evidence)
+
+
+def note(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> Fault:
+    """Something to know."""
+    return _fault(Severity.INFO, what, means, do, evidence)
+
+
+def not_known(what: str, *, do: str | tuple[str, ...] = ()) -> Fault:
+    """Something that could not be told."""
+    return _fault(Severity.UNKNOWN, what, "", do, {})

@@ -1,0 +1,201 @@
+"""Everything that was read of a fleet: the one value that checks look at. None is "not known", and `unknown` says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_interface
+
+from pydantic import Field
+
+from sparkfleet.facts.clock import ClockOffset, TimeSync
+from sparkfleet.facts.container import ContainerTool
+from sparkfleet.facts.disk import Disks
+from sparkfleet.facts.gpu import GpuProcess, GpuState
+from sparkfleet.facts.identity import Identity, PciDevice
+from sparkfleet.facts.journal import KernelLog
+from sparkfleet.facts.memory import Kernel, MemoryMap
+from sparkfleet.facts.netdev import Fec, LinkSettings, Netdev, PciLink, Route
+from sparkfleet.facts.privileges import Limits, Services, User
+from sparkfleet.facts.processes import HoldingProcess
+from sparkfleet.facts.python_env import PythonEnvironment
+from sparkfleet.facts.rdma import Gid, RdmaDevice, RdmaLink
+from sparkfleet.facts.sockets import ListeningSocket
+from sparkfleet.values import Value
+
+
+class Silence(Value):
+    """Why a node told nothing."""
+
+    what: str
+    means: str = ""
+    do: str = ""
+    key_changed: bool = False
+    """Another machine answered than the one whose host key was pinned."""
+
+
+class NodeView(Value):
+    """One node. A field that is None was asked for and not answered."""
+
+    name: str
+    address: str = ""
+    """As the inventory has it; `local` for this machine."""
+    pinned_key: str | None = None
+    engines_of_its_own: bool = False
+    """The inventory names environments of engines: it needs no containers."""
+    silence: Silence | None = None
+    unknown: dict[str, str] = Field(default_factory=dict)
+    """Field to the reason why it is not known."""
+
+    identity: Identity | None = None
+    pci: tuple[PciDevice, ...] | None = None
+    host_keys: tuple[str, ...] | None = None
+    gpus: tuple[GpuState, ...] | None = None
+    cuda: str | None = None
+    gpu_processes: tuple[GpuProcess, ...] | None = None
+    memory: MemoryMap | None = None
+    kernel: Kernel | None = None
+    kernel_log: KernelLog | None = None
+    packages: Mapping[str, str] | None = None
+    processes: tuple[HoldingProcess, ...] | None = None
+    disks: Disks | None = None
+    container_tools: tuple[ContainerTool, ...] | None = None
+    """Those that are installed."""
+    cdi: tuple[str, ...] | None = None
+    clock: ClockOffset | None = None
+    time_sync: TimeSync | None = None
+    python: PythonEnvironment | None = None
+    """The environment that sparkfleet and Ray run from."""
+    limits: Limits | None = None
+    user: User | None = None
+    services: Services | None = None
+    sockets: tuple[ListeningSocket, ...] | None = None
+
+    netdevs: tuple[Netdev, ...] | None = None
+    routes: tuple[Route, ...] | None = None
+    rdma_links: tuple[RdmaLink, ...] | None = None
+    rdma_devices: tuple[RdmaDevice, ...] | None = None
+    gids: tuple[Gid, ...] | None = None
+    settings: dict[str, LinkSettings] = Field(default_factory=dict)
+    """By netdev of a rail, as everything below."""
+    fec: dict[str, Fec] = Field(default_factory=dict)
+    pci_links: dict[str, PciLink] = Field(default_factory=dict)
+
+    def netdev(self, name: str) -> Netdev | None:
+        """The netdev of that name; None where there is none, or none are known."""
+        return next((one for one in self.netdevs or () if one.name == name), None)
+
+    def rdma_device(self, name: str) -> RdmaDevice | None:
+        """The RDMA device of that name."""
+        return next((one for one in self.rdma_devices or () if one.name == name), None)
+
+    def gids_of(self, device: str) -> tuple[Gid, ...]:
+        """Its RoCE v2 entries that stand for an IPv4 address, which NCCL uses."""
+        return tuple(
+            one
+            for one in self.gids or ()
+            if one.device == device and one.version == 2 and one.ipv4 is not None
+        )
+
+
+class EndView(Value):
+    """One end of a rail, as the inventory wants it."""
+
+    node: str
+    netdev: str
+    rdma: str | None = None
+    address: str
+    """With its prefix length."""
+
+    @property
+    def ip(self) -> str:
+        """The address alone."""
+        return str(ip_interface(self.address).ip)
+
+    @property
+    def network(self) -> str:
+        """Its subnet."""
+        return str(ip_interface(self.address).network)
+
+
+class RailView(Value):
+    """One rail with what was measured on it. None: not measured."""
+
+    ends: tuple[EndView, ...]
+    gbit_per_s: float | None = None
+    """The slower direction, Gb/s (1e9 bits)."""
+    latency_us: float | None = None
+    """Of one small message there and back, microseconds."""
+    measured_with: str = ""
+    """`ib_write_bw`, or what stands in for it where that is missing."""
+    jumbo: bool | None = None
+    """Whether a packet of the wanted MTU went through unbroken."""
+
+    @property
+    def is_rdma(self) -> bool:
+        """Whether the inventory wants RDMA on it."""
+        return all(end.rdma for end in self.ends)
+
+
+class TransportProof(Value):
+    """What counters said while a known number of bytes was sent over a link."""
+
+    sent_bytes: int
+    rails_bytes: tuple[int, ...]
+    """Per rail, in order: what its own counters moved by."""
+    lan_bytes: int
+    """What the counters of the management network moved by."""
+
+
+class LinkView(Value):
+    """One cable."""
+
+    name: str
+    """`spark1–spark2`, or `spark1–switch`."""
+    nodes: tuple[str, ...]
+    switch: str | None = None
+    rails: tuple[RailView, ...]
+    proof: TransportProof | None = None
+    all_gather_gb_per_s: float | None = None
+    """Bus bandwidth of nccl-tests, GB/s, where that was there to measure with."""
+
+
+class Needed(Value):
+    """What one deployment wants to put on disks."""
+
+    deployment: str
+    model: str
+    weights_bytes: int
+    nodes: tuple[str, ...] = ()
+    """Where; empty: any node may get them."""
+
+
+class FleetView(Value):
+    """The fleet, when it was looked at."""
+
+    name: str
+    head: str
+    nodes: tuple[NodeView, ...]
+    links: tuple[LinkView, ...] = ()
+    needed: tuple[Needed, ...] = ()
+    gateway_port: int = 8000
+    gateway_host: str = "127.0.0.1"
+    measured: bool = True
+    """Whether measuring was asked for."""
+    sparkfleet: str = ""
+    """Version of who asks."""
+    ray: str = ""
+
+    @property
+    def answered(self) -> tuple[NodeView, ...]:
+        """Nodes that told something."""
+        return tuple(node for node in self.nodes if node.silence is None)
+
+    def node(self, name: str) -> NodeView:
+        """The node of that name. Raises KeyError."""
+        return {node.name: node for node in self.nodes}[name]
+
+    def rail_networks(self, node: str) -> tuple[str, ...]:
+        """The subnets of a node's rails."""
+        return tuple(
+            end.network for link in self.links for rail in link.rails for end in rail.ends if end.node == node
+        )

@@ -1,0 +1,65 @@
+"""All checks, in the order in which they are told where they are equally bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.doctor.check import Check
+from sparkfleet.doctor.checks import (
+    clock,
+    container,
+    disk,
+    exposure,
+    gpu,
+    identity,
+    links,
+    memory,
+    privileges,
+    transport,
+    versions,
+)
+from sparkfleet.doctor.findings import Finding, Severity
+from sparkfleet.doctor.gathered import FleetView, NodeView, Silence
+from sparkfleet.doctor.known import rule_findings
+
+CHECKS: tuple[Check, ...] = (
+    *identity.CHECKS,
+    *gpu.CHECKS,
+    *memory.CHECKS,
+    *links.CHECKS,
+    *transport.CHECKS,
+    *clock.CHECKS,
+    *versions.CHECKS,
+    *container.CHECKS,
+    *disk.CHECKS,
+    *privileges.CHECKS,
+    *exposure.CHECKS,
+)
+
+COVERED = frozenset(rule for check in CHECKS for rule in check.rules)
+"""Rules of knowledge/rules.yaml that a check stands for."""
+
+
+def examine(fleet: FleetView) -> tuple[Finding, ...]:
+    """Everything that is to be said of a fleet, worst first. Pure."""
+    found = [*_silent(fleet), *(one for check in CHECKS for one in check.findings(fleet))]
+    found += rule_findings(fleet, COVERED)
+    return tuple(sorted(found, key=lambda finding: finding.severity.rank))
+
+
+def _silent(fleet: FleetView) -> Iterator[Finding]:
+    for node in fleet.nodes:
+        if node.silence is not None:
+            yield _silence(node, node.silence)
+
+
+def _silence(node: NodeView, silence: Silence) -> Finding:
+    return Finding(
+        id="host-key-changed" if silence.key_changed else "node-silent",
+        severity=Severity.ERROR,
+        scope="node",
+        subject=node.name,
+        what=silence.what,
+        means=silence.means,
+        do=(silence.do,) if silence.do else (),
+    )

@@ -1,0 +1,133 @@
+"""Findings in the order and grouping in which people and programs get them. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sparkfleet.doctor.findings import Finding, Severity
+from sparkfleet.values import Value
+
+REPORT_VERSION = 1
+"""Of the JSON; a field that goes or changes its meaning makes it another."""
+
+TOLD = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+class Group(Value):
+    """The findings about one node, link, or the fleet, worst first."""
+
+    scope: str
+    subject: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def worst(self) -> Severity:
+        """How bad it is."""
+        return min((finding.severity for finding in self.findings), key=lambda one: one.rank)
+
+
+class Report(Value):
+    """Everything that the doctor has to say."""
+
+    fleet: str
+    groups: tuple[Group, ...]
+    """Worst first; among equals links before nodes before the fleet, because a bad link looks like bad nodes."""
+
+    @classmethod
+    def of(cls, fleet: str, findings: Iterable[Finding]) -> Report:
+        """From findings in any order."""
+        by_subject: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+        for finding in findings:
+            by_subject[finding.scope, finding.subject].append(finding)
+        groups = [
+            Group(scope=scope, subject=subject, findings=tuple(sorted(found, key=_badness)))
+            for (scope, subject), found in by_subject.items()
+        ]
+        order = {"link": 0, "node": 1, "fleet": 2}
+        return cls(
+            fleet=fleet,
+            groups=tuple(sorted(groups, key=lambda one: (one.worst.rank, order[one.scope]))),
+        )
+
+    def count(self, severity: Severity) -> int:
+        """How many findings are that bad."""
+        return sum(finding.severity is severity for group in self.groups for finding in group.findings)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something has to be repaired."""
+        return self.count(Severity.ERROR) > 0
+
+    @property
+    def summary(self) -> str:
+        """`2 errors, 1 warning; 85 checks fine, 4 not known`."""
+        errors, warnings = self.count(Severity.ERROR), self.count(Severity.WARNING)
+        bad = (
+            f"{_some(errors, 'error')}, {_some(warnings, 'warning')}"
+            if errors or warnings
+            else "Nothing is wrong"
+        )
+        unknown = self.count(Severity.UNKNOWN)
+        rest = f"{self.count(Severity.OK)} checks fine" + (f", {unknown} not known" if unknown else "")
+        return f"{bad}; {rest}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "version": REPORT_VERSION,
+            "fleet": self.fleet,
+            "failed": self.failed,
+            "counts": {severity.value: self.count(severity) for severity in Severity},
+            "findings": [
+                finding.model_dump(mode="json") for group in self.groups for finding in group.findings
+            ],
+        }
+
+
+def lines(report: Report, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
+    """The report for a person, line by line, with what colours a line; None: a heading or plain text."""
+    for group in report.groups:
+        told = [finding for finding in group.findings if everything or finding.severity in TOLD]
+        unknown = [] if everything else [one for one in group.findings if one.severity is Severity.UNKNOWN]
+        if not told and not unknown:
+            continue
+        yield None, f"{group.scope} {group.subject}"
+        for finding in told:
+            yield from _finding(finding)
+        yield from _unknown(unknown)
+        yield None, ""
+
+
+def _finding(finding: Finding) -> Iterator[tuple[Severity | None, str]]:
+    yield finding.severity, f"  {finding.severity.value:<8}{finding.what}   [{finding.id}]"
+    if finding.means:
+        yield None, f"          {finding.means}"
+    for step in finding.do:
+        yield None, f"          → {step}"
+
+
+def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str]]:
+    """One line for each reason: a missing tool leaves a dozen checks undecided."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for finding in findings:
+        reasons[_reason(finding)].append(finding.id)
+    for reason, ids in reasons.items():
+        listed = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        yield Severity.UNKNOWN, f"  {Severity.UNKNOWN.value:<8}{reason}   [{listed}]"
+
+
+def _reason(finding: Finding) -> str:
+    """What stands behind "because"; rules name the facts that they want, which only `--all` shows."""
+    if "for want of " in finding.what:
+        return "rules that need facts which are not read, or not yet"
+    return finding.what.partition("because ")[2] or finding.what
+
+
+def _badness(finding: Finding) -> int:
+    return finding.severity.rank
+
+
+def _some(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,60 @@
+"""Where fine ends. Every number has its unit in its name and its source beside it."""
+
+from __future__ import annotations
+
+GIB = 1 << 30
+GB = 10**9
+
+RAIL_HEALTHY_GBIT = 85.0
+"""ib_write_bw of one rail. Healthy ones give 92 to 112 Gb/s (NVIDIA's guide: 92.57 and 97.28; 98 at MTU 9000)."""
+RAIL_DEGRADED_GBIT = 25.0
+"""A ConnectX-7 that came up degraded gives 8 to 25 Gb/s (dgx-spark-playbooks PR 108); published cases are 13.2 to 13.4."""
+RAIL_TCP_DEGRADED_GBIT = 14.0
+"""TCP over a degraded rail gave 12 to 14 Gb/s; one healthy rail, CPU bound, gave 16 (stored 54268972876, 71619670773)."""
+RAIL_SPEED_MBIT = 200_000
+"""What a QSFP port of a Spark negotiates with a 200GBASE-CR4 cable."""
+RAIL_LATENCY_US = 1400.0
+"""ping over a rail takes 0.4 to 1.4 ms; more is not the cable (sparkbase wiki, multinode)."""
+RAIL_MTU = 9000
+"""Everybody who measures uses jumbo frames: RoCE then has packets of 4096 bytes instead of 1024."""
+RDMA_MTU = 4096
+PCIE_LANES = 4
+PCIE_GT_PER_S = 32.0
+"""Each half of the ConnectX-7 hangs on Gen5 x4 (lspci LnkSta of healthy Sparks; dmesg: 126.028 Gb/s)."""
+RAILS_IMBALANCE = 0.2
+"""Both rails of a cable give the same within a few per cent; a fifth is a fault."""
+LAN_SHARE = 0.05
+"""Of the bytes of a transport probe that may cross the management network: its own control messages."""
+
+UNACCOUNTED_GB = 5.0
+"""knowledge/rules.yaml driver-retained-pool; an idle Spark has less than 2."""
+LEFTOVER_GB = 1.0
+"""A CUDA context alone takes a few hundred MB; desktops are no compute processes."""
+AVAILABLE_GIB = 10.0
+"""Careful operators leave 8 to 10 GiB to a headless host (spark-ops.md 4.1)."""
+PAGE_CACHE_GIB = 24.0
+"""Engines count the page cache as used when they start; above this a start by memory fraction 0.8 fails on a Spark."""
+PRESSURE_PERCENT = 10.0
+"""PSI full avg10 (proposal of spark-ops.md 6.1)."""
+
+WEDGED_UTIL_PERCENT = 90.0
+WEDGED_POWER_W = 18.0
+WEDGED_CLOCK_MHZ = 900.0
+"""knowledge/rules.yaml power-wedge: busy, below 18 W and 900 MHz; a busy Spark has 35 to 90 W and 2350 to 2450 MHz."""
+HOT_GPU_C = 85.0
+"""65 to 82 °C in soaks of 150 minutes, unthrottled (spark-ops.md 6.1)."""
+HOT_ZONE_C = 95.0
+"""96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules.yaml ec-fan-regression)."""
+
+CLOCK_SKEW_S = 1.0
+"""TLS and tokens begin to fail somewhere above (spark-ops.md 6.1)."""
+DISK_HEADROOM = 1.1
+"""Free space has to hold the weights and 10 % more (spark-ops.md 6.1)."""
+DISK_LOW_GB = 20.0
+"""A container image of an engine is 10 to 20 GB."""
+OPEN_FILES = 65_536
+"""Ray's own recommendation for raylets is 65,536 file descriptors."""
+SWAPPINESS = 10
+"""knowledge/rules.yaml swap-thrash."""
+SHARED_MEMORY_GB = 64.0
+"""knowledge/rules.yaml shm-64g: taken from the same unified memory."""

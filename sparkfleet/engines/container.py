@@ -1,0 +1,223 @@
+"""A rank as a container: one argv for docker and podman, in the foreground, as its supervisor's child. Pure.
+
+What is left out, and why:
+
+- `--memory`: the driver allocates past the limit; only the host side would feel it (known issue cgroup-blind).
+- `--privileged`: RDMA needs its devices and locked memory, no more.
+- `--restart`: one rank must not come back alone; the group's supervisor decides (an exit with code 0 is a failure too).
+- `--ipc host`: a private /dev/shm leaves nothing behind when a rank dies, and logind cannot take it away (logind-removeipc).
+- `--pull`: images are staged before a rank starts, and pinned by digest; a start that downloads is a start that hangs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from sparkfleet.engines.base import FILES_IN_CONTAINER, Mount, RankLaunch
+from sparkfleet.errors import EngineError
+from sparkfleet.values import Value
+
+Tool = Literal["docker", "podman"]
+
+SHM = "16g"
+"""Shared memory of a container (field report 000). Taken only as far as it is written to."""
+STACK_BYTES = 64 << 20
+"""Stack limit that NVIDIA asks for in its containers."""
+LABEL = "sparkfleet."
+OWN_ENTRYPOINT = ("vllm/vllm-openai",)
+"""Repositories whose entrypoint is the engine itself, so that it has to be replaced. The entrypoints of others only prepare
+the environment (NGC's switches CUDA forward compatibility on) and run what they are given."""
+
+
+class Identity(Value):
+    """Who a rank is: the labels by which its container is found again, and its name."""
+
+    fleet: str
+    deployment: str
+    generation: int
+    group: int
+    """Which of the deployment's groups (replicas), from 0."""
+    rank: int
+
+    @property
+    def container_name(self) -> str:
+        """One per rank and generation: the engine refuses a second one of that name."""
+        return f"sparkfleet-{self.fleet}-{self.deployment}-g{self.generation}-{self.group}-{self.rank}"
+
+
+class Box(Value):
+    """What a container is given besides its launch."""
+
+    tool: Tool
+    image: str
+    """By digest (`name@sha256:…`), or the id of an image that is on the node."""
+    identity: Identity
+    gpu: bool = True
+    rdma: bool = False
+    """The group has more than one rank, on rails with RoCE devices."""
+    files_dir: str = ""
+    """Where the launch's files lie on the node; needed if it has any."""
+    private: tuple[str, ...] = ()
+    """Variables of the launch whose values are given to the tool's own environment and only named in its arguments."""
+
+
+def run_argv(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+    """`docker run` or `podman run` for one rank.
+
+    The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself.
+
+    Raises:
+        EngineError: the launch has files and the box no directory for them.
+    """
+    unlabelled = (*_isolation(box), *_mounts(launch, box), *_env(launch, box))
+    command = _command(launch, box.image)
+    digest = specification(launch, box.image)
+    labels = _labels(box.identity, digest)
+    name = ("--name", box.identity.container_name)
+    return (
+        *(box.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
+        *name,
+        *labels,
+        *unlabelled,
+        *command,
+    )
+
+
+def specification(launch: RankLaunch, image: str) -> str:
+    """Hash of what is run: image, command, variables, files and mounts. A running container with it may be adopted.
+
+    The ports do not count, where they are words of their own: a group that starts again gets others.
+    """
+    told = launch.model_dump_json(exclude={"ports"})
+    for port in launch.ports:
+        told = told.replace(f'"{port}"', '"{port}"').replace(f':{port}"', ':{port}"')
+    return hashlib.sha256(f"{image}\n{told}".encode()).hexdigest()[:16]
+
+
+def stop_argv(tool: Tool, name: str, grace_s: float) -> tuple[str, ...]:
+    """TERM, `grace_s`, KILL of everything in the container. For one whose supervisor is gone."""
+    return (tool, "stop", "-t", f"{grace_s:.0f}", name)
+
+
+def find_argv(tool: Tool, fleet: str) -> tuple[str, ...]:
+    """Lists the fleet's containers on a node, ended ones too, for `found`."""
+    return (
+        tool,
+        "ps",
+        "--all",
+        "--no-trunc",
+        "--filter",
+        f"label={LABEL}fleet={fleet}",
+        "--format",
+        "{{json .}}",
+    )
+
+
+class Found(Value):
+    """A container of ours on a node."""
+
+    name: str
+    identity: Identity
+    specification: str
+    running: bool
+
+
+def found(listing: str) -> tuple[Found, ...]:
+    """What `find_argv` printed: one JSON object per line, in docker's words or in podman's.
+
+    Containers whose labels are not ours, or not whole, are left out: somebody else made them.
+    """
+    rows = (_object(line) for line in listing.splitlines())
+    return tuple(one for row in rows if (one := _found(row)) is not None)
+
+
+def _object(line: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _found(row: Mapping[str, Any]) -> Found | None:
+    names, labels = row.get("Names"), _told(row.get("Labels"))
+    name = names[0] if isinstance(names, list) and names else names
+    try:
+        identity = Identity(
+            fleet=labels["fleet"], deployment=labels["deployment"], generation=int(labels["generation"]),
+            group=int(labels["group"]), rank=int(labels["rank"]),
+        )  # fmt: skip
+        return Found(
+            name=str(name),
+            identity=identity,
+            specification=labels["spec"],
+            running=str(row.get("State")).lower() == "running",
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _told(labels: object) -> dict[str, str]:
+    """Our labels: podman has a mapping, docker one text."""
+    if isinstance(labels, str):
+        labels = dict(word.partition("=")[::2] for word in labels.split(","))
+    if not isinstance(labels, dict):
+        return {}
+    return {
+        str(key).removeprefix(LABEL): str(value)
+        for key, value in labels.items()
+        if str(key).startswith(LABEL)
+    }
+
+
+def _labels(identity: Identity, digest: str) -> tuple[str, ...]:
+    pairs = {**identity.model_dump(), "spec": digest}
+    return tuple(word for name, value in pairs.items() for word in ("--label", f"{LABEL}{name}={value}"))
+
+
+def _isolation(box: Box) -> tuple[str, ...]:
+    flags = ["--network", "host", "--shm-size", SHM]
+    if box.gpu:
+        flags += ["--gpus", "all"] if box.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
+        flags += ["--ulimit", "memlock=-1:-1", "--ulimit", f"stack={STACK_BYTES}:{STACK_BYTES}"]
+    if box.rdma:
+        flags += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
+    return tuple(flags)
+
+
+def _mounts(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+    mounts = list(launch.mounts)
+    if launch.files:
+        if not box.files_dir:
+            raise EngineError(f"{box.identity.container_name}: its files have no directory on the node.")
+        mounts.append(Mount(source=box.files_dir, target=FILES_IN_CONTAINER))
+    return tuple(word for mount in mounts for word in ("--volume", _volume(mount)))
+
+
+def _volume(mount: Mount) -> str:
+    return f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"
+
+
+def _env(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+    flags: list[str] = []
+    for name, value in launch.env:
+        flags += ["--env", name if name in box.private else f"{name}={value}"]
+    if launch.token_env:
+        flags += ["--env", launch.token_env]
+    return tuple(flags)
+
+
+def _command(launch: RankLaunch, image: str) -> tuple[str, ...]:
+    if launch.argv and _repository(image) in OWN_ENTRYPOINT:
+        return ("--entrypoint", launch.argv[0], image, *launch.argv[1:])
+    return (image, *launch.argv)
+
+
+def _repository(image: str) -> str:
+    """Without digest, tag and the default registry."""
+    name = image.partition("@")[0].removeprefix("docker.io/")
+    head, slash, tail = name.rpartition("/")
+    return f"{head}{slash}{tail.partition(':')[0]}"

@@ -1,0 +1,32 @@
+"""How a fake engine behaves: how fast it is, and what goes wrong."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sparkfleet.values import Value
+
+
+class Pace(Value):
+    """How fast it answers. Times in seconds."""
+
+    ttft_s: float = 0.0
+    """From the request to the first token."""
+    itl_s: float = 0.0
+    """Between two tokens."""
+    tokens: int = 16
+    """Of an answer, where the request does not ask for fewer."""
+
+
+class Fault(Value):
+    """What goes wrong, from now on."""
+
+    kind: Literal["die", "drop", "hang", "status"]
+    """`die`: the whole engine is gone at once. `drop`: only this connection is. `hang`: nothing comes any
+    more. `status`: an error is answered."""
+    after: int = 0
+    """Tokens that still come; of an answer that is no stream, the first half, if it is not 0."""
+    status: int = 500
+    """For `status`."""
+    times: int | None = None
+    """How many requests it meets; None: all."""

@@ -1,0 +1,183 @@
+"""SGLang: argv and environment per rank.
+
+Flags are those of `sglang.launch_server` 0.5.12 and 0.5.23, by their full names: `--tp` works only until another option
+begins so. Ranks are joined by `--dist-init-addr`; speculative flags have to be the same on all of them.
+"""
+
+from __future__ import annotations
+
+from sparkfleet.engines.base import RankLaunch, RankSite, checkpoint_mounts, with_users
+from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.parsers import parsers_of
+from sparkfleet.errors import EngineError
+from sparkfleet.planning.plan import Candidate, Speculation
+
+TOKEN_ENV = "SPARKFLEET_ENGINE_TOKEN"  # noqa: S105 (the name of a variable)
+
+_START = (
+    "import os, runpy, sys; "
+    f"sys.argv += ['--api-key', os.environ['{TOKEN_ENV}']]; "
+    "runpy.run_module('sglang.launch_server', run_name='__main__')"
+)
+"""`python -m sglang.launch_server`, with the key from the environment: SGLang takes it from the command line alone, where
+every user of the node could read it."""
+
+METHODS = {
+    "nextn": "NEXTN",
+    "mtp": "NEXTN",
+    "eagle3": "EAGLE3",
+    "ngram": "NGRAM",
+    "dflash": "DFLASH",
+    "draft": "STANDALONE",
+}
+"""Speculative methods by SGLang's names; all of them parse in 0.5.12 and 0.5.23."""
+
+KV_DTYPES = {"fp8": "fp8_e4m3"}
+"""Names of KV precisions where SGLang has its own."""
+
+CPU_KV_TOKENS = 8192
+CPU_FRACTION = "0.1"
+"""The KV pool on a CPU, tokens, and the share of memory that it may come from: by default it takes nearly all."""
+
+
+class Sglang:
+    """SGLang's OpenAI server, one process tree per rank."""
+
+    name = "sglang"
+    health_path = "/health"
+    metrics_path = "/metrics"
+    running_metric = "sglang:num_running_reqs"
+    waiting_metric = "sglang:num_queue_reqs"
+    tokens_metric = "sglang:generation_tokens_total"
+    drafted_metric = ""
+    accepted_metric = ""
+    accepted_length_metric = "sglang:spec_accept_length"
+    ready_log = "The server is fired up and ready to roll!"
+
+    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+        """The server bound to one address. Rank 0 alone serves; the others answer /health with nothing behind it."""
+        python = "python3" if candidate.runtime == "container" else site.python
+        return RankLaunch(
+            argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
+            env=merged(_environment(candidate, site), candidate.env),
+            token_env=TOKEN_ENV,
+            mounts=checkpoint_mounts(site),
+            ports=_ports(candidate, site),
+            health_path=self.health_path if site.rank == 0 else "",
+        )
+
+
+def _flags(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    return (
+        *("--model-path", site.model_path),
+        *("--served-model-name", site.served_name),
+        *("--host", site.host, "--port", str(site.port)),
+        *("--context-length", str(candidate.context)),
+        *("--max-running-requests", str(candidate.concurrency)),
+        *("--dtype", candidate.dtype),
+        *("--enable-metrics",),
+        *_memory(candidate),
+        *_quantization(candidate),
+        *_speculation(candidate, site),
+        *_parsers(candidate),
+        *_group(candidate, site),
+        *_cpu_flags(candidate),
+    )
+
+
+def _memory(candidate: Candidate) -> tuple[str, ...]:
+    flags: list[str] = []
+    if candidate.memory_fraction is not None:
+        flags += ["--mem-fraction-static", f"{candidate.memory_fraction:g}"]
+    if candidate.kv_dtype != "auto":
+        flags += ["--kv-cache-dtype", KV_DTYPES.get(candidate.kv_dtype, candidate.kv_dtype)]
+    if candidate.batch_tokens is not None:
+        flags += ["--chunked-prefill-size", str(candidate.batch_tokens)]
+    return tuple(flags)
+
+
+def _quantization(candidate: Candidate) -> tuple[str, ...]:
+    """NVIDIA's own NVFP4 checkpoints are ModelOpt's, and its playbook says so to SGLang; others name their method."""
+    nvidias = candidate.quant == "nvfp4" and candidate.model.lower().startswith("nvidia/")
+    return ("--quantization", "modelopt_fp4") if nvidias else ()
+
+
+def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    wanted = candidate.speculation
+    if wanted.method == "none":
+        return ()
+    flags = ["--speculative-algorithm", _algorithm(wanted)]
+    if wanted.draft is not None:
+        flags += ["--speculative-draft-model-path", site.draft_path or wanted.draft]
+    if wanted.method in ("ngram", "dflash"):
+        # DFlash counts the window that is verified: the drafts and the token before them.
+        window = wanted.tokens + (wanted.method == "dflash")
+        return (*flags, "--speculative-num-draft-tokens", str(window))
+    flags += ["--speculative-num-steps", str(wanted.tokens), "--speculative-eagle-topk", str(wanted.topk)]
+    if wanted.beam_tokens is not None:
+        flags += ["--speculative-num-draft-tokens", str(wanted.beam_tokens)]
+    elif wanted.topk == 1:
+        flags += ["--speculative-num-draft-tokens", str(wanted.tokens + 1)]  # a chain has no other number
+    return tuple(flags)
+
+
+def _algorithm(wanted: Speculation) -> str:
+    # NEXTN is another name of EAGLE with the checkpoint's own heads. With its beam spelled out the ladder calls it EAGLE,
+    # and so does SGLang's own documentation.
+    if wanted.method == "nextn" and wanted.beam_tokens is not None:
+        return "EAGLE"
+    return METHODS[wanted.method]
+
+
+def _parsers(candidate: Candidate) -> tuple[str, ...]:
+    found = parsers_of(candidate.model, "sglang")
+    flags = ["--reasoning-parser", found.reasoning] if found.reasoning else []
+    flags += ["--tool-call-parser", found.tools] if found.tools else []
+    return tuple(flags)
+
+
+def _group(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    shape = candidate.shape
+    flags = ["--tp-size", str(shape.tp)]
+    flags += ["--pp-size", str(shape.pp)] if shape.pp > 1 else []
+    flags += ["--ep-size", str(shape.ep)] if shape.ep > 1 else []
+    if shape.ranks > 1:
+        flags += ["--nnodes", str(shape.ranks), "--node-rank", str(site.rank)]
+        flags += ["--dist-init-addr", f"{_bracketed(site.leader)}:{site.leader_port}"]
+    return tuple(flags)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
+    if candidate.device != "cpu":
+        return ()
+    if candidate.speculation.method != "none":
+        raise EngineError(
+            "SGLang on a CPU cannot speculate.",
+            means="Its speculative kernels are in sgl_kernel, which is built for CUDA only.",
+            do="Set `speculation: none`, or use vLLM, whose CPU build can.",
+        )
+    tokens = str(max(CPU_KV_TOKENS, candidate.context))
+    share = () if candidate.memory_fraction is not None else ("--mem-fraction-static", CPU_FRACTION)
+    return ("--device", "cpu", "--disable-overlap-schedule", "--max-total-tokens", tokens, *share)
+
+
+def _environment(candidate: Candidate, site: RankSite) -> Pairs:
+    common = (("HF_HUB_OFFLINE", "1"),)  # weights are staged before a rank starts; an engine never downloads
+    ranks = candidate.shape.ranks
+    # Without it SGLang asks the default route for its own address, and hangs where there is none.
+    own = (("SGLANG_HOST_IP", site.address), ("HOST_IP", site.address)) if ranks > 1 else ()
+    fabric = fabric_env(site, candidate.device) if ranks > 1 else ()
+    if candidate.device == "cpu":
+        # One entry per rank of the group; without it SGLang wants a NUMA node for each.
+        bind = (("SGLANG_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(ranks))),)
+        return (*common, *(bind if ranks > 1 else ()), *own, *fabric)
+    return (*common, *cache_env(site), *own, *fabric)
+
+
+def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
+    leads = site.rank == 0 and candidate.shape.ranks > 1
+    return (site.port, site.leader_port) if leads else (site.port,)

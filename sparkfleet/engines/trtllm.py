@@ -1,0 +1,254 @@
+"""TensorRT-LLM: `trtllm-serve` with its options file, on one node or, by MPI, on several. Checked for 1.3.0rc12.
+
+A group of several ranks follows NVIDIA's playbook for two Sparks, with a supervisor instead of a person: every rank is a
+container in the foreground. Ranks above 0 run nothing but an sshd that lets the group's own key in, on the rail's address.
+Rank 0 runs `mpirun`, which starts `rank.sh` on every node over that sshd, itself included. Each node's `rank.sh` has the
+same name and the node's own variables, so that all ranks get the same arguments; `mpirun -x` would give them all the
+leader's netdevs. When rank 0 ends, MPI ends the others' engines; when another rank's container ends, MPI ends rank 0's.
+Either way the group is over, and its supervisor stops what is left.
+
+The key pair is the group's own, made when it starts (`RankSite.keys_dir`): it is the only key that is let in and the host
+key of every sshd, so that nothing has to be trusted on first sight and nobody's own keys are shared.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePosixPath
+
+import yaml
+
+from sparkfleet.engines.base import (
+    FILES_IN_CONTAINER,
+    LaunchFile,
+    Mount,
+    RankLaunch,
+    RankSite,
+    checkpoint_mounts,
+    files_at,
+    with_users,
+)
+from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
+from sparkfleet.errors import EngineError
+from sparkfleet.planning.plan import Candidate, Speculation
+
+SSH_PORT = 2233
+"""Of the sshd inside containers (NVIDIA's playbook)."""
+KEYS_IN_CONTAINER = "/run/sparkfleet-keys"
+OPTIONS = "options.yaml"
+KV_SHARE = 0.9
+"""Of what is free after loading (NVIDIA's playbook). The plan's own bound is `max_tokens`, and the smaller one holds."""
+KV_BLOCK = 32
+"""Tokens of one block of the KV cache (TensorRT-LLM's default)."""
+DECODING = {"eagle3": "Eagle", "draft": "DraftTarget", "mtp": "MTP", "ngram": "NGram"}
+"""Speculative methods by TensorRT-LLM's names."""
+
+
+class Trtllm:
+    """TensorRT-LLM's OpenAI server. It asks for no token: bind it where only the gateway reaches it."""
+
+    name = "trtllm"
+    health_path = "/health"
+    metrics_path = "/prometheus/metrics"
+    running_metric = "trtllm_num_requests_running"
+    waiting_metric = "trtllm_num_requests_waiting"
+    tokens_metric = "trtllm_generation_tokens_total"
+    drafted_metric = "trtllm_spec_decode_num_draft_tokens_total"
+    accepted_metric = "trtllm_spec_decode_num_accepted_tokens_total"
+    accepted_length_metric = ""
+    ready_log = "Application startup complete."
+
+    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+        """`trtllm-serve` for one rank; of several, the leader's `mpirun` or a worker's sshd."""
+        several = candidate.shape.ranks > 1
+        if several and candidate.runtime != "container":
+            raise EngineError(
+                "TensorRT-LLM runs over several nodes in containers only.",
+                means="Its ranks are started by MPI over an sshd of their own.",
+                do="Leave out `runtime: process`.",
+            )
+        env = merged(_environment(candidate, site), candidate.env)
+        files = _files(candidate, site, env)
+        return RankLaunch(
+            argv=_argv(candidate, site) if several else _serve(candidate, site),
+            env=env,
+            token_env="",
+            files=files,
+            mounts=(*checkpoint_mounts(site), *_mounts(candidate, site)),
+            ports=_ports(candidate, site),
+            health_path="" if site.rank else self.health_path,
+        )
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def _serve(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    """Identical on all ranks."""
+    shape = candidate.shape
+    flags = ["--backend", "pytorch", "--tp_size", str(shape.tp)]
+    flags += ["--pp_size", str(shape.pp)] if shape.pp > 1 else []
+    flags += ["--ep_size", str(shape.ep)] if shape.ep > 1 else []
+    flags += ["--max_batch_size", str(candidate.concurrency), "--max_seq_len", str(candidate.context)]
+    if candidate.batch_tokens is not None:
+        flags += ["--max_num_tokens", str(candidate.batch_tokens)]
+    flags += ["--extra_llm_api_options", f"{files_at(candidate, site)}/{OPTIONS}"]
+    flags += ["--host", site.host, "--port", str(site.port)]
+    return (_program(candidate, site), site.model_path, *with_users(tuple(flags), candidate.engine_args))
+
+
+def _program(candidate: Candidate, site: RankSite) -> str:
+    """Beside the environment's interpreter; a container has it on its PATH."""
+    if candidate.runtime == "container":
+        return "trtllm-serve"
+    return str(PurePosixPath(site.python).with_name("trtllm-serve"))
+
+
+def options(candidate: Candidate, site: RankSite) -> dict[str, object]:
+    """The options file: what `trtllm-serve` has no flag for."""
+    speculates = candidate.speculation.method != "none"
+    found: dict[str, object] = {
+        "return_perf_metrics": True,  # both: or there is nothing under /prometheus/metrics
+        "enable_iter_perf_stats": True,
+        "cuda_graph_config": {"max_batch_size": candidate.concurrency},
+        "kv_cache_config": _kv_cache(candidate),
+    }
+    if speculates:
+        # As in the playbook: a draft model cannot overlap with its target, an EAGLE-3 head can.
+        found["disable_overlap_scheduler"] = candidate.speculation.method == "draft"
+        found["speculative_config"] = _speculation(candidate.speculation, site)
+    if candidate.speculation.method == "eagle3":
+        found |= {"enable_attention_dp": False, "enable_autotuner": False, "enable_chunked_prefill": False}
+    return found
+
+
+def _kv_cache(candidate: Candidate) -> dict[str, object]:
+    found: dict[str, object] = {
+        "free_gpu_memory_fraction": KV_SHARE,
+        "max_tokens": _kv_tokens(candidate),
+    }
+    if candidate.kv_dtype != "auto":
+        found["dtype"] = candidate.kv_dtype
+    if candidate.speculation.method != "none":
+        found["enable_block_reuse"] = False
+    return found
+
+
+def _kv_tokens(candidate: Candidate) -> int:
+    """Room for every request at its longest, with its drafts, in whole blocks."""
+    blocks = -(-(candidate.context + candidate.speculation.tokens) // KV_BLOCK)
+    return blocks * KV_BLOCK * candidate.concurrency
+
+
+def _speculation(wanted: Speculation, site: RankSite) -> dict[str, object]:
+    if wanted.method not in DECODING:
+        raise EngineError(
+            f"TensorRT-LLM has no speculative method {wanted.method!r}.",
+            do=f"Set `speculation` to one of: {', '.join(DECODING)}.",
+        )
+    found: dict[str, object] = {"decoding_type": DECODING[wanted.method]}
+    if wanted.method == "mtp":
+        return {**found, "num_nextn_predict_layers": wanted.tokens}
+    found["max_draft_len"] = wanted.tokens
+    if wanted.draft is not None:
+        found["speculative_model_dir"] = site.draft_path or wanted.draft
+    return found
+
+
+# --- several ranks ----------------------------------------------------------------------------------------------------
+
+
+def _argv(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    if site.rank:
+        return ("bash", f"{FILES_IN_CONTAINER}/worker.sh")
+    return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", *_serve(candidate, site))
+
+
+_KEY = f"""\
+install -d -m 700 /run/sparkfleet-ssh
+install -m 600 {KEYS_IN_CONTAINER}/id_ed25519 /run/sparkfleet-ssh/key
+"""
+
+_WORKER = f"""\
+#!/bin/bash
+# Lets the group's leader in, and nobody else.
+set -eu
+{_KEY}install -m 600 {KEYS_IN_CONTAINER}/id_ed25519.pub /run/sparkfleet-ssh/authorized_keys
+install -d -m 755 /run/sshd
+command -v sshd >/dev/null || {{ apt-get update && apt-get install -y --no-install-recommends openssh-server; }}
+exec "$(command -v sshd)" -D -e -f /dev/null -p {SSH_PORT} -h /run/sparkfleet-ssh/key -o ListenAddress=%(address)s \\
+  -o AuthorizedKeysFile=/run/sparkfleet-ssh/authorized_keys -o PermitRootLogin=prohibit-password \\
+  -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o StrictModes=no -o UsePAM=no
+"""
+
+_LEADER = f"""\
+#!/bin/bash
+# Starts rank.sh on every node, with the arguments that this was given.
+set -eu
+{_KEY}sed 's/^/* /' {KEYS_IN_CONTAINER}/id_ed25519.pub > /run/sparkfleet-ssh/known_hosts
+exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map-by ppr:1:node \\
+  --mca plm_rsh_agent ssh --mca plm_rsh_args "-p {SSH_PORT} -i /run/sparkfleet-ssh/key -o IdentitiesOnly=yes \\
+-o StrictHostKeyChecking=yes -o UserKnownHostsFile=/run/sparkfleet-ssh/known_hosts" \\
+  --mca btl_tcp_if_include %(subnet)s --mca oob_tcp_if_include %(subnet)s \\
+  bash {FILES_IN_CONTAINER}/rank.sh "$@"
+"""
+
+
+def _files(candidate: Candidate, site: RankSite, env: Pairs) -> tuple[LaunchFile, ...]:
+    text = yaml.safe_dump(options(candidate, site), sort_keys=False)
+    files = [LaunchFile(name=OPTIONS, text=text)]
+    if candidate.shape.ranks == 1:
+        return tuple(files)
+    if len(site.peers) != candidate.shape.ranks or not site.keys_dir:
+        raise EngineError(
+            "TensorRT-LLM over several nodes needs the address of every rank and a key pair of the group.",
+            do="This is a mistake of sparkfleet, not yours: please report it.",
+        )
+    files.append(LaunchFile(name="rank.sh", text=_rank_script(candidate, env), executable=True))
+    files.append(_leader(candidate, site) if site.rank == 0 else _worker(site))
+    return tuple(files)
+
+
+def _rank_script(candidate: Candidate, env: Pairs) -> str:
+    """This node's variables (a login over SSH has none of the container's), then the engine. What the deployment gave may be
+    secret and stays out of files: it travels by `mpirun -x`, which names it only."""
+    ours = [(name, value) for name, value in env if name not in dict(candidate.env)]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in ours]
+    return "\n".join(["#!/bin/bash", *lines, 'exec trtllm-llmapi-launch "$@"', ""])
+
+
+def _worker(site: RankSite) -> LaunchFile:
+    return LaunchFile(name="worker.sh", text=_WORKER % {"address": site.address}, executable=True)
+
+
+def _leader(candidate: Candidate, site: RankSite) -> LaunchFile:
+    hosts = ",".join(f"{address}:1" for address in site.peers)
+    # Interfaces by the addresses that are on them: their names may differ from node to node.
+    subnet = ",".join(f"{address}/32" for address in site.peers)
+    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnet": subnet}
+    named = " ".join(f"-x {name}" for name, _ in candidate.env)
+    text = text.replace("  bash /run", f"  {named} \\\n  bash /run") if named else text
+    return LaunchFile(name="leader.sh", text=text, executable=True)
+
+
+def _mounts(candidate: Candidate, site: RankSite) -> tuple[Mount, ...]:
+    found = []
+    if candidate.shape.ranks > 1:
+        found.append(Mount(source=site.keys_dir, target=KEYS_IN_CONTAINER))
+    if site.encodings_dir:
+        found.append(Mount(source=site.encodings_dir, target=site.encodings_dir))
+    return tuple(found)
+
+
+def _environment(candidate: Candidate, site: RankSite) -> Pairs:
+    common = (("HF_HUB_OFFLINE", "1"),)  # weights are staged before a rank starts; an engine never downloads
+    encodings = (("TIKTOKEN_ENCODINGS_BASE", site.encodings_dir),) if site.encodings_dir else ()
+    if candidate.shape.ranks == 1:
+        return (*common, *encodings, *cache_env(site))
+    return (*common, *encodings, *cache_env(site), *fabric_env(site, candidate.device))
+
+
+def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
+    if site.rank:
+        return (SSH_PORT,)
+    return (site.port,)

@@ -1,0 +1,215 @@
+"""Makes the rails of every node as planned, and takes it back everywhere unless it works everywhere.
+
+Each node is changed by a helper of its own that runs as root (`rails_helper.py`). The helper leaves a process behind
+that takes the change back unless it is confirmed in time, through a connection that was opened after the change: a
+node that cannot be reached any more heals itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.resources import files
+
+from sparkfleet.errors import NodeError
+from sparkfleet.fabric.netplan import FabricPlan, NodePlan
+from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.nodes.batch import run_batch
+from sparkfleet.values import Value
+
+HELPER_PATH = "/usr/local/sbin/sparkfleet-rails"
+ROLLBACK_S = 90
+"""How long a node waits for the confirmation. `netplan apply` takes some seconds, and links some more to come back."""
+APPLY_S = 120.0
+SETTLE_TRIES = 5
+HELPER = (files("sparkfleet.fabric") / "rails_helper.py").read_bytes()
+
+Reopen = Callable[[str], Awaitable[Channel]]
+"""Opens a new connection to the node of that name."""
+
+
+class Helper(Value):
+    """How the helper is started on one node, and what it said about the node."""
+
+    node: str
+    argv: tuple[str, ...]
+    backend: str
+    files: dict[str, str]
+    """The node's netplan files, path to content."""
+
+
+class Applied(Value):
+    """What became of a change."""
+
+    kept: bool
+    problems: tuple[str, ...]
+    """Why it was taken back, a sentence each."""
+
+
+class NotPermitted(NodeError):
+    """Nobody has allowed sparkfleet to change the rails of a node. `do` are the commands that would."""
+
+
+# --- permission -------------------------------------------------------------------------------------------------------
+
+
+def sudoers(user: str) -> str:
+    """The one line that lets `user` run the helper as root, and nothing else."""
+    return f"{user} ALL=(root) NOPASSWD: {HELPER_PATH}"
+
+
+async def find_helper(channel: Channel) -> Helper:
+    """The helper on a node: run by root himself, or installed where `sudo` allows it.
+
+    Raises:
+        NotPermitted: neither. The helper was copied to the node, and the commands that install it are in `do`.
+        NodeError: the node cannot be reached.
+    """
+    who, home = await asyncio.gather(channel.run(("id", "-un")), channel.run(("printenv", "HOME")))
+    if who.stdout.strip() == "root":
+        return await _helper(channel, ("python3", "-I", "-c", HELPER.decode()))
+    try:
+        found = await _helper(channel, ("sudo", "-n", HELPER_PATH))
+    except NodeError:
+        found = None
+    if found is not None:
+        return found
+    raise await _not_permitted(channel, who.stdout.strip(), home.stdout.strip())
+
+
+async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
+    said = await _run(channel, (*argv, "show"))
+    shown = json.loads(said)
+    if shown["version"] not in ("", hashlib.sha256(HELPER).hexdigest()):
+        raise NodeError(f"{channel.node}: {HELPER_PATH} is of another version")
+    return Helper(node=channel.node, argv=argv, backend=shown["backend"], files=shown["files"])
+
+
+async def _not_permitted(channel: Channel, user: str, home: str) -> NotPermitted:
+    copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
+    await channel.write(copy, HELPER, mode=0o700)
+    return NotPermitted(
+        f"{channel.node}: {user} may not change the rails there.",
+        means=f"One program has to run as root: {HELPER_PATH}. It sets the rails' addresses, and nothing else;"
+        f" a copy to read is at {copy}.",
+        do=f"Run this once on {channel.node}, then try again:\n"
+        f"  sudo install -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
+        f"  echo '{sudoers(user)}' | sudo tee /etc/sudoers.d/sparkfleet-rails\n"
+        "  sudo chmod 0440 /etc/sudoers.d/sparkfleet-rails",
+    )
+
+
+# --- the change -------------------------------------------------------------------------------------------------------
+
+
+async def apply_plan(
+    plan: FabricPlan,
+    helpers: Mapping[str, Helper],
+    channels: Mapping[str, Channel],
+    reopen: Reopen,
+    *,
+    rollback_s: int = ROLLBACK_S,
+) -> Applied:
+    """Change all nodes, look whether they are reached anew and reach each other, then confirm or take back.
+
+    Args:
+        plan: what to make; nodes without ports are left alone.
+        helpers: by node, from `find_helper`.
+        channels: the connections that there are now.
+        reopen: opens new ones.
+        rollback_s: seconds after which an unconfirmed node takes its change back.
+    """
+    nodes = [one for one in plan.nodes if one.ports]
+    begun = await asyncio.gather(
+        *(_begin(one, helpers[one.node], channels[one.node], rollback_s) for one in nodes),
+        return_exceptions=True,
+    )
+    tokens = {one.node: token for one, token in zip(nodes, begun, strict=True) if isinstance(token, str)}
+    problems = [_said(one) for one in begun if isinstance(one, BaseException)]
+    fresh, unreached = await _reopened(tokens, reopen)
+    problems += unreached
+    try:
+        if not problems:
+            problems = await _unheard(plan, fresh)
+        word = "rollback" if problems else "confirm"
+        problems += await _answer(word, tokens, helpers, fresh)
+    finally:
+        await asyncio.gather(*(channel.close() for channel in fresh.values()))
+    return Applied(kept=not problems, problems=tuple(problems))
+
+
+async def _begin(plan: NodePlan, helper: Helper, channel: Channel, rollback_s: int) -> str:
+    request = json.dumps(plan.request()).encode()
+    said = await _run(channel, (*helper.argv, "apply", str(rollback_s)), stdin=request)
+    token: str = json.loads(said)["token"]
+    return token
+
+
+async def _reopened(tokens: Mapping[str, str], reopen: Reopen) -> tuple[dict[str, Channel], list[str]]:
+    found = await asyncio.gather(*(_new(node, reopen) for node in tokens), return_exceptions=True)
+    fresh = {node: one for node, one in zip(tokens, found, strict=True) if not isinstance(one, BaseException)}
+    return fresh, [
+        f"{_said(one)} It takes its change back by itself." for one in found if isinstance(one, BaseException)
+    ]
+
+
+async def _new(node: str, reopen: Reopen) -> Channel:
+    channel = await reopen(node)
+    await channel.run(("true",), timeout_s=30)
+    return channel
+
+
+async def _unheard(plan: FabricPlan, channels: Mapping[str, Channel]) -> list[str]:
+    """Rails on which a full-size packet does not get through. Links take seconds to come back, so some tries."""
+    found = await asyncio.gather(*(_unheard_by(plan, channel) for channel in channels.values()))
+    return [sentence for one in found for sentence in one]
+
+
+async def _unheard_by(plan: FabricPlan, channel: Channel) -> list[str]:
+    mtu = {port.netdev: port.mtu for port in plan.of(channel.node).ports}
+    left = list(plan.peers(channel.node))
+    for _ in range(SETTLE_TRIES):
+        answers = await run_batch(channel, [full_ping(netdev, ip, mtu[netdev]) for netdev, ip in left])
+        left = [peer for peer, answer in zip(left, answers, strict=True) if not _answered(answer)]
+        if not left:
+            break
+    return [
+        f"{netdev} of {channel.node} does not reach {ip} with packets of {mtu[netdev]} bytes."
+        for netdev, ip in left
+    ]
+
+
+def full_ping(netdev: str, address: str, mtu: int) -> tuple[str, ...]:
+    """A ping that fills `mtu` and must not be cut. It waits up to 2 s."""
+    size = str(mtu - 28)  # IPv4's and ICMP's own
+    return ("ping", "-4", "-n", "-M", "do", "-s", size, "-c", "1", "-W", "2", "-I", netdev, address)
+
+
+def _answered(answer: Completed | NodeError) -> bool:
+    return not isinstance(answer, NodeError) and answer.exit_code == 0
+
+
+async def _answer(
+    word: str, tokens: Mapping[str, str], helpers: Mapping[str, Helper], channels: Mapping[str, Channel]
+) -> list[str]:
+    """Confirm or take back on every node that is reached; sentences about those where that failed."""
+    done = await asyncio.gather(
+        *(_run(channel, (*helpers[node].argv, word, tokens[node])) for node, channel in channels.items()),
+        return_exceptions=True,
+    )
+    return [_said(one) for one in done if isinstance(one, BaseException)]
+
+
+async def _run(channel: Channel, argv: Sequence[str], stdin: bytes = b"") -> str:
+    done = await channel.run(argv, stdin=stdin, timeout_s=APPLY_S)
+    if done.exit_code != 0:
+        raise NodeError(f"{channel.node}: {' '.join(done.stderr.split())[:300] or 'the helper failed'}")
+    return done.stdout
+
+
+def _said(error: BaseException) -> str:
+    if not isinstance(error, NodeError):
+        raise error
+    return error.what if error.what.endswith(".") else f"{error.what}."

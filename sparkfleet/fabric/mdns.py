@@ -1,0 +1,143 @@
+"""Sparks on the local network, by one multicast DNS question. No daemon, no dependency.
+
+A DGX Spark announces itself as `spark-XXXX.local` with its SSH service. The question asks for a unicast answer, so no
+privileged port is needed (RFC 6762, 6.7: a query from another port than 5353 is answered directly).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import IPv4Address
+from typing import NamedTuple
+
+GROUP = "224.0.0.251"
+PORT = 5353
+WAIT_S = 3.0
+SERVICES = ("_ssh._tcp.local", "_sftp-ssh._tcp.local", "_workstation._tcp.local")
+_PTR, _A, _SRV = 12, 1, 33
+_MOST_RECORDS = 256
+_MOST_JUMPS = 32
+_LONGEST = 255
+
+
+class Announced(NamedTuple):
+    """A machine that answered: its host name without `.local`, and its address."""
+
+    name: str
+    address: str
+
+
+class Record(NamedTuple):
+    """One resource record: its name, its type, and the name or address in it."""
+
+    name: str
+    type: int
+    value: str
+
+
+async def discover(
+    *, wait_s: float = WAIT_S, group: tuple[str, int] = (GROUP, PORT), prefix: str = "spark"
+) -> tuple[Announced, ...]:
+    """Machines that announce SSH and whose name begins with `prefix`, by name.
+
+    Args:
+        wait_s: how long answers are waited for, seconds.
+        group: where the question goes; another one in tests.
+        prefix: of the host name; "" takes every machine.
+    """
+    loop = asyncio.get_running_loop()
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    transport, protocol = await loop.create_datagram_endpoint(_Listener, sock=sock)
+    try:
+        transport.sendto(question(SERVICES), group)
+        await asyncio.sleep(wait_s)
+    except OSError:
+        return ()  # no network that carries multicast
+    finally:
+        transport.close()
+    found = {one for packet in protocol.packets for one in announced(packet)}
+    return tuple(sorted(one for one in found if one.name.startswith(prefix)))
+
+
+class _Listener(asyncio.DatagramProtocol):
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        if len(self.packets) < _MOST_RECORDS:
+            self.packets.append(data)
+
+
+def question(services: tuple[str, ...]) -> bytes:
+    """A DNS message that asks for the instances of `services`, answers by unicast."""
+    header = struct.pack("!6H", 0, 0, len(services), 0, 0, 0)
+    asked = (_encoded(service) + struct.pack("!2H", _PTR, 0x8001) for service in services)
+    return header + b"".join(asked)
+
+
+def announced(packet: bytes) -> Iterator[Announced]:
+    """Every host with an IPv4 address in an answer; nothing where it is no DNS message."""
+    try:
+        found = list(records(packet))
+    except (IndexError, ValueError, struct.error):
+        return
+    for record in found:
+        if record.type == _A and record.name.lower().endswith(".local"):
+            yield Announced(record.name[: -len(".local")].lower(), record.value)
+
+
+def records(packet: bytes) -> Iterator[Record]:
+    """The records of a DNS message. Raises ValueError, IndexError or struct.error where it is none."""
+    _, _, questions, *counts = struct.unpack_from("!6H", packet)
+    at = 12
+    for _ in range(min(questions, _MOST_RECORDS)):
+        _, at = _name(packet, at)
+        at += 4
+    for _ in range(min(sum(counts), _MOST_RECORDS)):
+        name, at = _name(packet, at)
+        kind, _, _, length = struct.unpack_from("!2HIH", packet, at)
+        at += 10
+        yield Record(name, kind, _value(packet, kind, at, length))
+        at += length
+
+
+def _value(packet: bytes, kind: int, at: int, length: int) -> str:
+    if kind == _A:
+        return str(IPv4Address(packet[at : at + 4]))
+    if kind == _PTR:
+        return _name(packet, at)[0]
+    return _name(packet, at + 6)[0] if kind == _SRV else packet[at : at + length].hex()
+
+
+def _encoded(name: str) -> bytes:
+    labels = (label.encode() for label in name.split("."))
+    return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+
+
+def _name(packet: bytes, at: int) -> tuple[str, int]:
+    """A name, its compression followed, and where the next field starts."""
+    labels: list[str] = []
+    end = -1
+    for _ in range(_MOST_JUMPS + _LONGEST):
+        length = packet[at]
+        if length >= 0xC0:
+            end = at + 2 if end < 0 else end
+            at = struct.unpack_from("!H", packet, at)[0] & 0x3FFF
+        elif length == 0:
+            return _joined(labels), (at + 1 if end < 0 else end)
+        else:
+            labels.append(packet[at + 1 : at + 1 + length].decode("ascii"))
+            at += 1 + length
+    raise ValueError("a name that goes round in a circle")
+
+
+def _joined(labels: list[str]) -> str:
+    name = ".".join(labels)
+    if not name.isprintable() or len(name) > _LONGEST:
+        raise ValueError(name)
+    return name

@@ -1,0 +1,201 @@
+"""Which addresses the rails should have, and the netplan file that says so. Pure.
+
+Every rail gets a subnet of its own: the kernel sends for a subnet through one device, so two rails in one subnet are
+one rail. MTU 9000 lets RoCE use 4096-byte packets; link-local addresses are off, because they move the index of the
+GID that NCCL is told to use. Addresses that already fit are kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Interface, IPv4Network, ip_network
+from typing import Any
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.rails_helper import NETPLAN_FILE, rendered
+from sparkfleet.fabric.topology import Found, FoundEnd, NodeView, half_of, jack_of
+from sparkfleet.values import Value
+
+MTU = 9000
+FIRST_HOST = 10
+"""Node number 0 gets .10, as in NVIDIA's playbooks."""
+MOST_NODES = 240
+POOL = tuple(
+    ip_network(text)
+    for text in (
+        *(f"192.168.{third}.0/24" for third in range(100, 200)),
+        *(f"10.20.{third}.0/24" for third in range(256)),
+    )
+)
+"""Where subnets are taken from, in this order: the playbooks' own first, then what others use."""
+
+
+class PortPlan(Value):
+    """What one netdev should be."""
+
+    netdev: str
+    address: str
+    """With its prefix length: 192.168.100.10/24."""
+    mtu: int = MTU
+
+
+class NodePlan(Value):
+    """What the rails of one node should be."""
+
+    node: str
+    ports: tuple[PortPlan, ...]
+
+    def request(self) -> dict[str, list[dict[str, Any]]]:
+        """What `rails_helper.py` is asked for on the node."""
+        ports = sorted(self.ports, key=lambda port: (jack_of(port.netdev), half_of(port.netdev)))
+        return {"ports": [port.model_dump() for port in ports]}
+
+
+class FabricPlan(Value):
+    """The rails of every node that has any."""
+
+    nodes: tuple[NodePlan, ...]
+
+    def of(self, node: str) -> NodePlan:
+        """The plan of a node; without ports where it has no rail."""
+        return next((one for one in self.nodes if one.node == node), NodePlan(node=node, ports=()))
+
+    def peers(self, node: str) -> tuple[tuple[str, str], ...]:
+        """(netdev, address of another node) for every other end in the subnets of a node's rails."""
+        mine = [(port.netdev, IPv4Interface(port.address)) for port in self.of(node).ports]
+        theirs = [IPv4Interface(port.address) for one in self.nodes if one.node != node for port in one.ports]
+        return tuple(
+            (netdev, str(other.ip))
+            for netdev, address in mine
+            for other in theirs
+            if other.network == address.network
+        )
+
+
+def plan_fabric(found: Found, views: Sequence[NodeView]) -> FabricPlan:
+    """An address for every end of every rail, in subnets that no node uses for anything else.
+
+    Raises:
+        SparkfleetError: there are more nodes or rails than subnets have room for.
+    """
+    numbers = {view.node: number for number, view in enumerate(views)}
+    if len(numbers) > MOST_NODES:
+        raise SparkfleetError(
+            f"{len(numbers)} nodes do not fit into one /24.", do="Address the rails by hand."
+        )
+    wires = list(_wires(found))
+    taken = list(_taken(views, {(end.node, end.netdev.name) for wire in wires for end in wire}))
+    kept = _kept(wires, taken)
+    taken += [interface.network for addresses in kept.values() for interface in addresses]
+    free = (net for net in POOL if isinstance(net, IPv4Network) and not any(map(net.overlaps, taken)))
+    ports: dict[str, list[PortPlan]] = defaultdict(list)
+    for index, wire in enumerate(wires):
+        addresses = kept.get(index) or _fresh(wire, next(free, None), numbers)
+        for end, address in zip(wire, addresses, strict=True):
+            ports[end.node].append(PortPlan(netdev=end.netdev.name, address=str(address)))
+    return FabricPlan(nodes=tuple(NodePlan(node=node, ports=tuple(ports[node])) for node in sorted(ports)))
+
+
+def _wires(found: Found) -> Iterator[tuple[FoundEnd, ...]]:
+    """Ends that belong into one subnet: those of a rail, or a switch's ends of the same half."""
+    switched: dict[tuple[str, int, int], list[FoundEnd]] = defaultdict(list)
+    cables: dict[tuple[str, str], int] = defaultdict(int)
+    for link in found.links:
+        if link.switch is None:
+            yield from (rail.ends for rail in link.rails)
+            continue
+        cable = cables[link.switch, link.nodes[0]]
+        cables[link.switch, link.nodes[0]] += 1
+        for rail in link.rails:
+            switched[link.switch, cable, half_of(rail.ends[0].netdev.name)].append(rail.ends[0])
+    yield from (tuple(ends) for _, ends in sorted(switched.items()))
+
+
+def _taken(views: Iterable[NodeView], rails: set[tuple[str, str]]) -> Iterator[IPv4Network]:
+    """Every network that a node has on something other than a rail."""
+    for view in views:
+        own = {
+            str(address.network)
+            for netdev in view.netdevs
+            if (view.node, netdev.name) in rails
+            for address in netdev.ipv4
+        }
+        for netdev in view.netdevs:
+            if (view.node, netdev.name) not in rails:
+                yield from (address.network for address in netdev.ipv4)
+        yield from (IPv4Network(text) for text in view.networks if text not in own)
+
+
+def _kept(
+    wires: Sequence[tuple[FoundEnd, ...]], taken: Sequence[IPv4Network]
+) -> dict[int, tuple[IPv4Interface, ...]]:
+    """Wires whose ends already share a subnet that nothing else has, by index."""
+    kept: dict[int, tuple[IPv4Interface, ...]] = {}
+    used = list(taken)
+    for index, wire in enumerate(wires):
+        if (addresses := shared_addresses(wire)) is None:
+            continue
+        network = addresses[0].network
+        if not any(network.overlaps(other) for other in used):
+            kept[index] = addresses
+            used.append(network)
+    return kept
+
+
+def shared_addresses(ends: Sequence[FoundEnd]) -> tuple[IPv4Interface, ...] | None:
+    """One address per end, all in one subnet and all different; None where the ends have none such."""
+    for first in ends[0].netdev.ipv4:
+        chosen = [
+            next((one for one in end.netdev.ipv4 if one.network == first.network), None) for end in ends
+        ]
+        complete = [one for one in chosen if one is not None]
+        if len(complete) == len(ends) == len({one.ip for one in complete}):
+            return tuple(complete)
+    return None
+
+
+def _fresh(
+    wire: Sequence[FoundEnd], network: IPv4Network | None, numbers: Mapping[str, int]
+) -> tuple[IPv4Interface, ...]:
+    if network is None:
+        raise SparkfleetError(
+            "No /24 is left for another rail.",
+            means=f"All {len(POOL)} of 192.168.100-199.x and 10.20.x.x are in use on some node.",
+            do="Address the rails by hand.",
+        )
+    hosts = [network.network_address + FIRST_HOST + numbers[end.node] for end in wire]
+    return tuple(IPv4Interface(f"{host}/{network.prefixlen}") for host in hosts)
+
+
+# --- as files, and against what is there ------------------------------------------------------------------------------
+
+
+def render(plan: NodePlan) -> str:
+    """The netplan file of a node, as its own helper writes it."""
+    return rendered(plan.request()["ports"])
+
+
+def changes(plan: NodePlan, view: NodeView) -> tuple[str, ...]:
+    """What would become different on a node, a line each; empty where everything is as planned."""
+    there = {netdev.name: netdev for netdev in view.netdevs}
+    found: list[str] = []
+    for port in plan.ports:
+        netdev = there[port.netdev]
+        now = sorted(str(address) for address in netdev.ipv4)
+        if now != [port.address]:
+            found.append(f"{port.netdev}: address {', '.join(now) or 'none'} → {port.address}")
+        if netdev.mtu != port.mtu:
+            found.append(f"{port.netdev}: MTU {netdev.mtu} → {port.mtu}")
+    return tuple(found)
+
+
+def claims(files: Mapping[str, str], netdevs: Iterable[str]) -> tuple[str, ...]:
+    """Sentences about other netplan files that name one of `netdevs`: netplan would merge both."""
+    names = tuple(netdevs)
+    return tuple(
+        f"{path} names {', '.join(found)} too: netplan merges both files. Take them out of one."
+        for path, text in sorted(files.items())
+        if path != str(NETPLAN_FILE)
+        and (found := [name for name in names if f"{name}:" in text or f'"{name}"' in text])
+    )

@@ -1,0 +1,332 @@
+#!/usr/bin/python3 -I
+"""Sets the addresses of a node's rails, as root, and takes them back unless somebody confirms in time.
+
+This program is copied to nodes and is all that sparkfleet may do there as root. It needs nothing but Python, never
+starts a shell, believes nothing it is told, and touches three things: /etc/netplan/60-sparkfleet.yaml (or, where there
+is no netplan, the running addresses), `netplan`, and its own directory in /run.
+
+    apply SECONDS    reads {"ports": [{"netdev", "address", "mtu"}]} from stdin; prints {"token": …}
+    confirm TOKEN    keeps what was applied
+    rollback TOKEN   takes it back now
+    show             prints {"backend", "version", "files"}: the netplan files there are
+
+Exit code 1 with one line on stderr where something is wrong.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import secrets
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+NETPLAN = Path("/etc/netplan")
+NETPLAN_FILE = NETPLAN / "60-sparkfleet.yaml"
+STATE = Path("/run/sparkfleet-rails")
+NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
+HEADER = "# Written by `sparkfleet fabric apply`: the rails between the nodes. Your other netplan files are not touched."
+LONGEST_S = 600
+MOST_PORTS = 64
+MOST_BYTES = 1 << 16
+
+
+class Wrong(Exception):  # what is wrong is said in its text
+    """Something that was asked for cannot be done."""
+
+
+class Backend(Protocol):
+    """How addresses are set, and set back."""
+
+    name: str
+
+    def save(self, ports: list[dict[str, Any]]) -> Any:
+        """What there is, as JSON that `restore` takes."""
+
+    def apply(self, ports: list[dict[str, Any]]) -> None:
+        """Make it as asked."""
+
+    def restore(self, saved: Any) -> None:
+        """Make it as it was."""
+
+
+class Netplan:
+    """Ubuntu's way: one file, and `netplan apply`."""
+
+    name = "netplan"
+
+    def __init__(self, file: Path = NETPLAN_FILE) -> None:
+        self.file = file
+
+    def save(self, ports: list[dict[str, Any]]) -> Any:
+        """The file as it is."""
+        return self.file.read_text() if self.file.exists() else None
+
+    def apply(self, ports: list[dict[str, Any]]) -> None:
+        """Write the file, and have netplan read it."""
+        self._write(rendered(ports))
+        run("netplan", "generate")
+        run("netplan", "apply")
+
+    def restore(self, saved: Any) -> None:
+        """The file as it was, or none."""
+        if saved is None:
+            self.file.unlink(missing_ok=True)
+        else:
+            self._write(saved)
+        run("netplan", "apply")
+
+    def _write(self, text: str) -> None:
+        fresh = self.file.with_suffix(".sparkfleet-new")  # not .yaml: netplan does not read it
+        fresh.touch(mode=0o600)
+        fresh.chmod(0o600)
+        fresh.write_text(text)
+        fresh.replace(self.file)
+
+
+class Addresses:
+    """Without netplan: `ip`, until the next reboot."""
+
+    name = "ip"
+
+    def save(self, ports: list[dict[str, Any]]) -> Any:
+        """Addresses, MTU and the making of link-local addresses, per netdev."""
+        return [self._read(port["netdev"]) for port in ports]
+
+    def apply(self, ports: list[dict[str, Any]]) -> None:
+        """Address and MTU as asked, no others."""
+        for port in ports:
+            self._set(port["netdev"], port["mtu"], [port["address"]], "none")
+
+    def restore(self, saved: Any) -> None:
+        """As it was."""
+        for one in saved:
+            self._set(one["netdev"], one["mtu"], one["addresses"], one["generate"])
+
+    def _read(self, netdev: str) -> dict[str, Any]:
+        (found,) = [one for one in json.loads(run("ip", "-j", "-d", "addr", "show", "dev", netdev)) if one]
+        return {
+            "netdev": netdev,
+            "mtu": found["mtu"],
+            "addresses": [f"{one['local']}/{one['prefixlen']}" for one in found["addr_info"]],
+            "generate": found.get("inet6_addr_gen_mode", "eui64"),
+        }
+
+    def _set(self, netdev: str, mtu: int, addresses: list[str], generate: str) -> None:
+        run("ip", "link", "set", "dev", netdev, "addrgenmode", generate)
+        run("ip", "addr", "flush", "dev", netdev)
+        run("ip", "link", "set", "dev", netdev, "mtu", str(mtu), "up")
+        for address in addresses:
+            run("ip", "addr", "replace", address, "dev", netdev)
+
+
+def run(*argv: str) -> str:
+    """The output of a command. Raises Wrong where it fails."""
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=60, check=False, env={"PATH": path, "LC_ALL": "C"}
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Wrong(f"{argv[0]}: {error}") from None
+    if done.returncode != 0:
+        raise Wrong(f"{' '.join(argv)}: {' '.join(done.stderr.split())[:300]}")
+    return done.stdout
+
+
+def rendered(ports: list[dict[str, Any]]) -> str:
+    """The netplan file for `ports`."""
+    lines = [HEADER, "network:", "  version: 2", "  ethernets:"]
+    for port in ports:
+        lines += [
+            f"    {port['netdev']}:",
+            f"      addresses: [{port['address']}]",
+            f"      mtu: {port['mtu']}",
+            "      dhcp4: false",
+            "      dhcp6: false",
+            "      accept-ra: false",
+            "      link-local: []",
+            "      optional: true",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def backend() -> Backend:
+    """Netplan where it is installed."""
+    return Netplan() if shutil.which("netplan") and NETPLAN.is_dir() else Addresses()
+
+
+# --- believing nothing ------------------------------------------------------------------------------------------------
+
+
+def checked(text: str) -> list[dict[str, Any]]:
+    """The ports of a request. Raises Wrong for anything that is not exactly that."""
+    try:
+        ports = [checked_port(port) for port in json.loads(text)["ports"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Wrong(f"the request is not understood: {error!r}"[:200]) from None
+    if not 0 < len(ports) <= MOST_PORTS or len({port["netdev"] for port in ports}) != len(ports):
+        raise Wrong("the request names no netdev, too many, or one twice")
+    return ports
+
+
+def checked_port(port: Any) -> dict[str, Any]:
+    """One port. Raises ValueError or TypeError."""
+    netdev, address, mtu = port["netdev"], ipaddress.ip_interface(port["address"]), port["mtu"]
+    if not isinstance(netdev, str) or not NETDEV.fullmatch(netdev):
+        raise ValueError("netdev")
+    if not isinstance(mtu, int) or not 1280 <= mtu <= 9216:
+        raise ValueError("mtu")
+    if not address.is_private or address.is_loopback:
+        raise ValueError("address")
+    return {"netdev": netdev, "address": str(address), "mtu": mtu}
+
+
+def present(ports: list[dict[str, Any]]) -> None:
+    """Refuse netdevs that are not there, and the one that the node is reached on. Raises Wrong."""
+    routes = json.loads(run("ip", "-j", "-4", "route", "show", "default") or "[]")
+    default = {route.get("dev") for route in routes}
+    for port in ports:
+        if not Path("/sys/class/net", port["netdev"]).exists():
+            raise Wrong(f"{port['netdev']}: no such device")
+        if port["netdev"] in default:
+            raise Wrong(f"{port['netdev']} has the default route; it is no rail")
+
+
+# --- the change, and the way back -------------------------------------------------------------------------------------
+
+
+def state_dir() -> Path:
+    """Where a pending change is kept: one per network namespace, so that simulated nodes do not meet."""
+    STATE.mkdir(mode=0o700, exist_ok=True)
+    if STATE.stat().st_uid != os.geteuid():
+        raise Wrong(f"{STATE} belongs to somebody else")
+    path = STATE / str(os.stat("/proc/self/ns/net").st_ino)
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def apply(seconds: float, request: str, how: Backend) -> dict[str, str]:
+    """Make the change; a process that is left behind takes it back after `seconds`."""
+    ports = checked(request)
+    present(ports)
+    state = state_dir()
+    lock = _lock(state, wait=False)
+    saved, token = how.save(ports), secrets.token_hex(16)
+    fifo = state / "fifo"
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo, 0o600)
+    (state / "token").write_text(token)
+    _leave_behind(fifo, lock, seconds, saved, how)
+    os.close(lock)
+    try:
+        how.apply(ports)
+    except Wrong:
+        answer(token, b"r")
+        raise
+    return {"token": token, "backend": how.name}
+
+
+def answer(token: str, word: bytes) -> None:
+    """Tell the process that waits to keep (k) or to take back (r), and wait until it has. Raises Wrong."""
+    state = state_dir()
+    path = state / "token"
+    if not path.exists() or not secrets.compare_digest(path.read_text(), token):
+        raise Wrong("no such change is pending: it was confirmed, or taken back, before")
+    try:
+        fifo = os.open(state / "fifo", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        raise Wrong("the change was taken back: its time was over") from None
+    os.write(fifo, word)
+    os.close(fifo)
+    os.close(_lock(state, wait=True))
+    outcome = (state / "outcome").read_text()
+    if outcome != {b"k": "kept", b"r": "back"}[word]:
+        raise Wrong(f"the change was not {'kept' if word == b'k' else 'taken back'}: {outcome}")
+
+
+def _lock(state: Path, *, wait: bool) -> int:
+    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(lock)
+        raise Wrong("another change waits for its confirmation") from None
+    return lock
+
+
+def _leave_behind(fifo: Path, lock: int, seconds: float, saved: Any, how: Backend) -> None:
+    """Fork the process that waits. It keeps the lock, and outlives the connection that started it."""
+    ready = os.open(
+        fifo, os.O_RDWR | os.O_CLOEXEC
+    )  # before the fork, so that nobody finds it without a reader
+    if os.fork():
+        os.close(ready)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    _wait(ready, fifo.parent, seconds, saved, how)
+    os.close(lock)
+    os._exit(0)
+
+
+def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> None:
+    heard, _, _ = select.select([ready], [], [], seconds)
+    outcome = "kept"
+    if not heard or os.read(ready, 1) != b"k":
+        try:
+            how.restore(saved)
+            outcome = "back"
+        except Wrong as error:
+            outcome = str(error)
+    (state / "outcome").write_text(outcome)
+    (state / "token").unlink(missing_ok=True)
+
+
+def show(how: Backend) -> dict[str, Any]:
+    """The back-end, this program's own digest, and the netplan files there are."""
+    files = sorted(NETPLAN.glob("*.yaml"))[:MOST_PORTS] if how.name == "netplan" else []
+    texts = {str(file): file.read_bytes()[:MOST_BYTES].decode(errors="replace") for file in files}
+    return {"backend": how.name, "version": version(), "files": texts}
+
+
+def version() -> str:
+    """SHA-256 of this program; "" where it was handed to the interpreter without a file."""
+    file = globals().get("__file__")
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def main(words: list[str]) -> int:
+    """Do as `words` say."""
+    try:
+        match words:
+            case ["apply", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:
+                print(json.dumps(apply(int(seconds), sys.stdin.read(MOST_BYTES * 2), backend())))
+            case ["confirm", token]:
+                answer(token, b"k")
+            case ["rollback", token]:
+                answer(token, b"r")
+            case ["show"]:
+                print(json.dumps(show(backend())))
+            case _:
+                raise Wrong("expected: apply SECONDS, confirm TOKEN, rollback TOKEN, or show")
+    except (Wrong, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""Loads a rail with TCP, or asks it how long a small message takes. Runs on nodes, with nothing but Python.
+
+    listen ADDRESS SECONDS                        prints its port, serves for at most SECONDS
+    bulk OWN PEER PORT NETDEV SECONDS STREAMS     prints {"bytes", "seconds"}
+    latency OWN PEER PORT NETDEV ROUNDS           prints {"latency_us"}: half of the median round trip
+
+A token on stdin keeps others out: it is the first thing that both ends exchange.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import statistics
+import sys
+import threading
+import time
+from contextlib import suppress
+
+CHUNK = bytes(1 << 20)
+MESSAGE = bytes(64)
+ACK = 8
+PATIENCE_S = 10.0
+
+
+def listen(token: bytes, address: str, seconds: float) -> None:
+    """Serve connections on a free port of `address` until the time is over."""
+    end = time.monotonic() + seconds
+    with socket.create_server((address, 0), backlog=64) as server:
+        print(server.getsockname()[1], flush=True)
+        while (left := end - time.monotonic()) > 0:
+            server.settimeout(left)
+            with suppress(TimeoutError):
+                connection, _ = server.accept()
+                threading.Thread(target=serve, args=(connection, token, left), daemon=True).start()
+
+
+def serve(connection: socket.socket, token: bytes, seconds: float) -> None:
+    """One connection: bytes are counted (B) or sent back (L)."""
+    with connection, suppress(OSError):
+        connection.settimeout(seconds)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        said = exactly(connection, len(token) + 1)
+        if not hmac.compare_digest(said[:-1], token):
+            return
+        if said[-1:] == b"B":
+            connection.sendall(drain(connection).to_bytes(ACK, "big"))
+        else:
+            while message := connection.recv(len(MESSAGE)):
+                connection.sendall(message)
+
+
+def drain(connection: socket.socket) -> int:
+    """Bytes until the other side has no more to send."""
+    buffer, count = bytearray(len(CHUNK)), 0
+    while size := connection.recv_into(buffer):
+        count += size
+    return count
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """That many bytes. Raises ConnectionError where the other side ends before."""
+    found = b""
+    while len(found) < size:
+        more = connection.recv(size - len(found))
+        if not more:
+            raise ConnectionError("the other end closed")
+        found += more
+    return found
+
+
+def reach(token: bytes, own: str, peer: str, port: int, netdev: str, what: bytes) -> socket.socket:
+    """A connection that leaves by the rail: from its address and, where the kernel lets us, bound to its netdev."""
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, netdev.encode())
+    connection.settimeout(PATIENCE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.bind((own, 0))
+    connection.connect((peer, port))
+    connection.sendall(token + what)
+    return connection
+
+
+def bulk(connections: list[socket.socket], seconds: float) -> dict[str, float]:
+    """Send on all connections for `seconds`; what counts is what arrived."""
+    counts: list[int] = []
+    began = time.monotonic()
+    threads = [threading.Thread(target=send, args=(one, began + seconds, counts)) for one in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(counts) != len(connections):
+        raise ConnectionError("a stream broke off")
+    return {"bytes": sum(counts), "seconds": time.monotonic() - began}
+
+
+def send(connection: socket.socket, end: float, counts: list[int]) -> None:
+    """One stream."""
+    with connection, suppress(OSError):
+        while time.monotonic() < end:
+            connection.sendall(CHUNK)
+        connection.shutdown(socket.SHUT_WR)
+        counts.append(int.from_bytes(exactly(connection, ACK), "big"))
+
+
+def latency(connection: socket.socket, rounds: int) -> dict[str, float]:
+    """Half of the median round trip of a small message, microseconds. The first tenth is warm-up."""
+    times = []
+    with connection:
+        for _ in range(rounds + rounds // 10):
+            began = time.perf_counter_ns()
+            connection.sendall(MESSAGE)
+            exactly(connection, len(MESSAGE))
+            times.append(time.perf_counter_ns() - began)
+    return {"latency_us": statistics.median(times[rounds // 10 :]) / 2000}
+
+
+def main(words: list[str]) -> int:
+    """Do as `words` say."""
+    token = sys.stdin.buffer.read(64)
+    try:
+        match words:
+            case ["listen", address, seconds]:
+                listen(token, address, float(seconds))
+            case ["bulk", own, peer, port, netdev, seconds, streams]:
+                made = [reach(token, own, peer, int(port), netdev, b"B") for _ in range(int(streams))]
+                print(json.dumps(bulk(made, float(seconds))))
+            case ["latency", own, peer, port, netdev, rounds]:
+                made = [reach(token, own, peer, int(port), netdev, b"L")]
+                print(json.dumps(latency(made[0], int(rounds))))
+            case _:
+                raise ValueError("expected: listen, bulk or latency")
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

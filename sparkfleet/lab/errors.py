@@ -1,0 +1,9 @@
+"""What goes wrong with a lab."""
+
+from __future__ import annotations
+
+from sparkfleet.errors import SparkfleetError
+
+
+class LabError(SparkfleetError):
+    """The lab cannot be made, is not there, or refused."""

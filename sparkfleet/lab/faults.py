@@ -1,0 +1,322 @@
+"""Faults: what can be done to a lab's cables and to what its nodes say of themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from sparkfleet.lab import network, power
+from sparkfleet.lab.errors import LabError
+from sparkfleet.lab.inside import knobs
+from sparkfleet.lab.inside.knobs import KNOBS, Settings, split
+from sparkfleet.lab.layout import RAIL_MTU, Rail, rail_address
+from sparkfleet.lab.machine import write_groups, write_host_key, write_identity
+from sparkfleet.lab.meminfo import meminfo
+from sparkfleet.lab.run import run
+from sparkfleet.lab.state import UID, USER, State, load, locked, replace_file, save
+
+_CACHE = f"/home/{USER}/.cache/huggingface"
+_HOLDER = "import sys, time; sys.stdin.close(); time.sleep(10**8)"
+
+
+def cut(name: str, link: str, rail: int | None = None) -> None:
+    """Pull a rail, or both rails of a link: the netdevs at both ends lose their carrier. Raises LabError."""
+    with locked(name):
+        state = load(name)
+        keys = {network.rail_key(found) for found in _rails(state, link, rail)}
+        _plug(state, {*state.pulled, *keys})
+
+
+def mend(name: str, link: str, rail: int | None = None) -> None:
+    """Make a rail, or both, as good as new: plugged, at full speed, MTU 9000, with its own addresses."""
+    with locked(name):
+        state = load(name)
+        rails = _rails(state, link, rail)
+        _plug(state, {*state.pulled} - {network.rail_key(found) for found in rails})
+        for found in rails:
+            network.pace(state.layout, found, None, None)
+            network.set_mtu(state.layout, found.ends, RAIL_MTU)
+            for end in found.ends:
+                network.set_address(state.layout, end, end.address)
+            state = _tell_slow(state, found, 0.0, 0.0)
+
+
+def _plug(state: State, pulled: set[str]) -> None:
+    network.set_carriers(state.layout, state.powered, pulled)
+    save(replace(state, pulled=tuple(sorted(pulled))))
+
+
+def slow(
+    name: str, link: str, rail: int | None = None, *, gbit: float | None = None, delay_ms: float | None = None
+) -> None:
+    """Let a rail, or both, carry at most `gbit` Gb/s and add `delay_ms` each way.
+
+    Raises:
+        LabError: neither was given, or the kernel has no netem, which a delay needs.
+    """
+    if (gbit is None and delay_ms is None) or (gbit or 1) <= 0 or (delay_ms or 0) < 0:
+        raise LabError(
+            "A rail is made slow by a rate or a delay.", do="Give --gbit above 0 or --delay from 0 (ms)."
+        )
+    with locked(name):
+        state = load(name)
+        for found in _rails(state, link, rail):
+            _pace(state, found, gbit, delay_ms)
+            state = _tell_slow(state, found, gbit or 0.0, delay_ms or 0.0)
+
+
+def _pace(state: State, rail: Rail, gbit: float | None, delay_ms: float | None) -> None:
+    try:
+        network.pace(state.layout, rail, gbit, delay_ms)
+    except LabError as error:
+        if delay_ms is None or "netem" not in error.what:
+            raise
+        raise LabError(
+            "This kernel cannot delay packets: it has no netem.",
+            do="Use --gbit alone, or `set NODE rdma_us=…` for what ib_write_lat tells; or load sch_netem.",
+        ) from error
+
+
+def _tell_slow(state: State, rail: Rail, gbit: float, delay_ms: float) -> State:
+    for end in rail.ends:
+        told = {f"slow_gbit.{end.netdev}": f"{gbit:g}", f"slow_ms.{end.netdev}": f"{delay_ms:g}"}
+        state = _write(state, end.node, {**state.settings.get(end.node, {}), **told})
+    return save(state)
+
+
+def mtu(name: str, link: str, rail: int | None, size: int, node: str | None = None) -> None:
+    """Set the MTU of a rail's netdevs, at both ends or at one node's."""
+    if not 576 <= size <= RAIL_MTU:
+        raise LabError(f"An MTU of {size} cannot be set.", do="Give 576 to 9000.")
+    with locked(name):
+        layout = load(name).layout
+        for found in _rails(load(name), link, rail):
+            network.set_mtu(layout, [end for end in found.ends if node in (None, end.node)], size)
+
+
+def subnet(name: str, link: str, rail: int, wanted: str) -> None:
+    """Move a rail into another subnet, such as that of the other rail: its addresses end in .111, .112, … there."""
+    with locked(name):
+        layout = load(name).layout
+        for found in _rails(load(name), link, rail):
+            for end in found.ends:
+                try:
+                    address = rail_address(wanted, layout.node(end.node).number, half=1)
+                except (ValueError, IndexError):
+                    raise LabError(
+                        f"{wanted!r} is no subnet that can be used.", do="Give one like 192.168.100.0/24."
+                    ) from None
+                network.set_address(layout, end, address)
+
+
+def _rails(state: State, link: str, rail: int | None) -> tuple[Rail, ...]:
+    return network.cable_rails(state.layout.cable(link), rail)
+
+
+def settings_of(state: State, node: str) -> Settings:
+    """What was set on a node."""
+    return Settings(state.settings.get(state.layout.node(node).name, {}))
+
+
+def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
+    """Set knobs of a node, which takes effect at once. Raises LabError for an unknown one or a wrong value."""
+    for key, value in changes.items():
+        wrong = knobs.problem(key, value)
+        if wrong:
+            raise LabError(f"{key}={value}: {wrong}.", do="`scripts/lab knobs` lists them.")
+    with locked(name):
+        state = load(name)
+        state.layout.node(node)
+        given = state.settings.get(node, {}) | dict(changes)
+        _check_others(state, changes)
+        state = save(_write(state, node, given))
+        for key in dict.fromkeys(split(key)[0] for key in changes):
+            _EFFECTS.get(key, _nothing)(state, node)
+
+
+def heal(name: str, node: str) -> None:
+    """Take back every knob of a node. Raises LabError."""
+    given = load(name).settings.get(load(name).layout.node(node).name, {})
+    told = {key: KNOBS[split(key)[0]].healthy for key in given if not key.startswith("slow_")}
+    set_knobs(name, node, told)
+    with locked(name):
+        state = load(name)
+        save(_write(state, node, {key: value for key, value in given.items() if key.startswith("slow_")}))
+
+
+def _check_others(state: State, changes: Mapping[str, str]) -> None:
+    """Knobs that name another node must name one that is there."""
+    for key in ("machine_id", "host_key"):
+        value = changes.get(key, "own")
+        if value not in ("own", "new") and not (key == "machine_id" and len(value) == 32):
+            state.layout.node(value)
+
+
+def _write(state: State, node: str, given: Mapping[str, str]) -> State:
+    replace_file(state.node_path(node, "state/knobs.json"), json.dumps(dict(given)))
+    return replace(state, settings={**state.settings, node: dict(given)})
+
+
+def reapply(state: State, node: str) -> None:
+    """After a boot: do again what lives in the running node only."""
+    given = state.settings.get(node, {})
+    for key in ("memlock", "disk", "container", "meminfo"):
+        if key in given:
+            _EFFECTS[key](state, node)
+    if given.get("holder_mib", "0") != "0":
+        # A leftover process does not survive a reboot.
+        save(_write(state, node, {**given, "holder_mib": "0"}))
+
+
+def _nothing(state: State, node: str) -> None:
+    """Most knobs are only told: the device commands read them."""
+
+
+def _identity(state: State, node: str) -> None:
+    write_identity(state, node, settings_of(state, node))
+
+
+def _host_key(state: State, node: str) -> None:
+    write_host_key(state, node, settings_of(state, node).text("host_key"))
+    # sshd reads its keys again on SIGHUP; the copy is made by root inside, where /run is the node's.
+    _inside(state, node, PIDFILE_HUP)
+
+
+PIDFILE_HUP = ("/usr/bin/python3", "-IS", "-c", "import os; os.kill(int(open('/run/sshd.pid').read()), 1)")
+
+
+def _groups(state: State, node: str) -> None:
+    write_groups(state.node_path(node, "etc"), settings_of(state, node).text("groups"))
+
+
+def _sudo(state: State, node: str) -> None:
+    rule = state.node_path(node, "etc/sudoers.d/lab")
+    rule.unlink(missing_ok=True)
+    if settings_of(state, node).text("sudo") == "no":
+        return
+    if not Path("/usr/bin/sudo").exists():
+        raise LabError("There is no sudo on this machine.", do="Install it: nodes use the host's programs.")
+    rule.write_text(f"{USER} ALL=(ALL:ALL) NOPASSWD: ALL\n")
+    rule.chmod(0o440)
+
+
+def _memlock(state: State, node: str) -> None:
+    """Sessions inherit the limit from sshd. A soft limit can be lowered by anyone, and raised up to the hard one."""
+    wanted = settings_of(state, node).text("memlock")
+    listener = _inside(state, node, ("cat", "/run/sshd.pid")).strip()
+    for pid in _host_pids(state, node, listener):
+        _, most = resource.prlimit(pid, resource.RLIMIT_MEMLOCK)
+        limit = most if wanted == "unlimited" else int(wanted) * 1024
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.prlimit(pid, resource.RLIMIT_MEMLOCK, (limit, most))
+
+
+def _host_pids(state: State, node: str, inside: str) -> list[int]:
+    """The process that a node knows by the number `inside`, as the host numbers it."""
+    init = state.inits[node].pid
+    children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+    return [int(pid) for pid in children if _inner_number(pid) == inside]
+
+
+def _inner_number(pid: str) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if line.startswith("NSpid:"))
+
+
+def _container(state: State, node: str) -> None:
+    """Whether the node has podman: without, /usr/bin is seen through an overlay in which it was deleted."""
+    _unmount(state, node, "/usr/bin")
+    if settings_of(state, node).text("container") == "podman":
+        return
+    layers = "lowerdir=/usr/bin,upperdir=/run/lab/bin-upper/up,workdir=/run/lab/bin-upper/work"
+    _inside(state, node, ("mkdir", "-p", "/run/lab/bin-upper/up", "/run/lab/bin-upper/work"))
+    _inside(state, node, ("mount", "-t", "overlay", "-o", layers, "overlay", "/usr/bin"))
+    _inside(state, node, ("rm", "-f", "/usr/bin/podman", "/usr/bin/docker"))
+
+
+def _disk(state: State, node: str) -> None:
+    """A file system of its own, of the size wanted, where the model cache is: it is full when it is full."""
+    _unmount(state, node, _CACHE)
+    size = settings_of(state, node).text("disk")
+    if size == "real":
+        return
+    _inside(state, node, ("mkdir", "-p", _CACHE))
+    _inside(state, node, ("chown", f"{UID}:{UID}", f"/home/{USER}/.cache", _CACHE))
+    options = f"size={_bytes(size)},uid={UID},gid={UID},mode=0755"
+    _inside(state, node, ("mount", "-t", "tmpfs", "-o", options, "tmpfs", _CACHE))
+
+
+def _bytes(size: str) -> int:
+    return int(float(size[:-1]) * 1024 ** " KMGT".index(size[-1]))
+
+
+def _meminfo(state: State, node: str) -> None:
+    _unmount(state, node, "/proc/meminfo")
+    settings = settings_of(state, node)
+    if settings.text("meminfo") == "real":
+        return
+    file = "/run/lab/meminfo"
+    text = meminfo(settings.text("meminfo"), int(settings.text("holder_mib")))
+    run((*power.command(state, node, ("tee", file), root=True),), stdin=text)
+    _inside(state, node, ("mount", "--bind", file, "/proc/meminfo"))
+
+
+def _unmount(state: State, node: str, place: str) -> None:
+    mounted = _inside(state, node, ("cat", "/proc/self/mountinfo")).splitlines()
+    if any(line.split()[4] == place for line in mounted):
+        _inside(state, node, ("umount", "--lazy", place))
+
+
+def _holder(state: State, node: str) -> None:
+    """A process of the user that nvidia-smi lists. It holds nothing of the host's memory: what it holds is only told."""
+    pidfile = state.node_path(node, "state/holder.pid")
+    if pidfile.exists():
+        for pid in _host_pids_anywhere(state, node, pidfile.read_text().strip()):
+            os.kill(pid, signal.SIGKILL)
+        pidfile.unlink()
+    if settings_of(state, node).text("holder_mib") != "0":
+        argv = ("setsid", "--fork", "/usr/bin/python3", "-IS", "-c", _HOLDER, "VLLM::EngineCore")
+        subprocess.run(power.command(state, node, argv), stdin=subprocess.DEVNULL, check=True)
+        found = _inside(state, node, ("pgrep", "--newest", "--full", "VLLM::EngineCore"))
+        replace_file(pidfile, found)
+    if settings_of(state, node).text("meminfo") != "real":
+        _meminfo(state, node)
+
+
+def _host_pids_anywhere(state: State, node: str, inside: str) -> list[int]:
+    init = state.inits[node].pid
+    namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            same = entry.name.isdigit() and os.stat(entry / "ns/pid").st_ino == namespace
+            if same and _inner_number(entry.name) == inside:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _inside(state: State, node: str, argv: tuple[str, ...]) -> str:
+    return run(power.command(state, node, argv, root=True))
+
+
+_EFFECTS: dict[str, Callable[[State, str], None]] = {
+    "machine": _identity,
+    "dgx_os": _identity,
+    "machine_id": _identity,
+    "host_key": _host_key,
+    "groups": _groups,
+    "sudo": _sudo,
+    "memlock": _memlock,
+    "container": _container,
+    "disk": _disk,
+    "meminfo": _meminfo,
+    "holder_mib": _holder,
+}

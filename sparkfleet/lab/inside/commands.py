@@ -1,0 +1,65 @@
+"""One launcher for all device commands: which one is meant is in argv[0].
+
+What they print replays captures of real machines; what they say of rails follows the node's real netdevs and its knobs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from sparkfleet.lab.inside import knobs
+from sparkfleet.lab.inside.knobs import Settings
+
+Command = Callable[[list[str], Settings], int]
+
+_MODULES = {
+    "nvidia-smi": "smi:nvidia_smi",
+    "ibdev2netdev": "rdma:ibdev2netdev",
+    "rdma": "rdma:rdma",
+    "ibv_devinfo": "rdma:ibv_devinfo",
+    "ibv_devices": "rdma:ibv_devices",
+    "ibstat": "rdma:ibstat",
+    "show_gids": "rdma:show_gids",
+    "ethtool": "ethernet:ethtool",
+    "ip": "ethernet:ip",
+    "lspci": "pci:lspci",
+    "dmesg": "pci:dmesg",
+    "dmidecode": "pci:dmidecode",
+    "ib_write_bw": "perftest:bandwidth",
+    "ib_send_bw": "perftest:bandwidth",
+    "ib_write_lat": "perftest:latency",
+    "ib_send_lat": "perftest:latency",
+    "date": "system:date",
+    "timedatectl": "system:timedatectl",
+    "prlimit": "system:prlimit",
+    "lsb_release": "system:lsb_release",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run the command that this was called as. Its exit code is the answer."""
+    name = os.path.basename(argv[0])
+    module, _, function = _MODULES[name].partition(":")
+    command: Command = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
+    try:
+        code = command([name, *argv[1:]], knobs.load())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `nvidia-smi | head -1` is no error of nvidia-smi's; what Python would still flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    return code
+
+
+def pass_on(name: str, arguments: list[str]) -> int:
+    """Become the system's own command of that name, where there is one outside of the lab's directory."""
+    for directory in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"):
+        path = f"{directory}/{name}"
+        if os.access(path, os.X_OK):
+            sys.stdout.flush()
+            os.execv(path, [name, *arguments])  # noqa: S606
+    print(f"{name}: command not found", file=sys.stderr)
+    return 127

@@ -1,0 +1,175 @@
+"""The first process of a simulated node: furnishes it, starts sshd and cron, reaps, and keeps /sys/class/infiniband true.
+
+Started as `init.py LAB NODE SPEC READY`, in namespaces of its own; SPEC is a JSON file (see `Spec`), READY the number of a
+file descriptor that is told "ready" or what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkfleet.lab.inside import knobs
+from sparkfleet.lab.inside.mounts import furnish
+from sparkfleet.lab.inside.sysfs import count, refresh
+
+INFINIBAND = Path("/sys/class/infiniband")
+_LINK_EVENTS = 1 | 0x10 | 0x100
+"""RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR."""
+_TICK_S = 1.0
+"""Byte counters have no event; they are as old as this at most."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the lab tells a node about itself."""
+
+    hostname: str
+    path: str
+    private: dict[str, str]
+    shares: list[str]
+    veiled: list[str]
+
+
+@dataclass
+class Service:
+    """A daemon that is started again when it ends, as systemd would."""
+
+    argv: tuple[str, ...]
+    log: str
+    pid: int = 0
+    started: float = field(default=0.0)
+
+    def start(self, path: str) -> None:
+        """Start it in the foreground, with its output in a log of the node."""
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={"PATH": path, "LANG": "C.UTF-8"}, cwd="/", start_new_session=True,
+            )  # fmt: skip
+        self.pid, self.started = process.pid, time.monotonic()
+        process.returncode = 0  # reaped below, with everything else that init inherits
+
+
+def main(argv: list[str]) -> None:
+    """Boot, say so, and stay."""
+    ready = int(argv[4])
+    try:
+        spec = Spec(**json.loads(Path(argv[3]).read_text()))
+        _boot(spec)
+    except Exception:
+        os.write(ready, traceback.format_exc().encode())
+        raise
+    services = _services()
+    for service in services:
+        service.start(spec.path)
+    events = _link_events()
+    refresh(INFINIBAND, knobs.load())
+    os.write(ready, b"ready")
+    os.close(ready)
+    _stay(services, spec.path, events)
+
+
+def _boot(spec: Spec) -> None:
+    socket.sethostname(spec.hostname)
+    furnish(spec.private, spec.shares, spec.veiled)
+    for directory in ("/run/sshd", "/run/lock", "/run/user", "/run/user/1000"):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+    os.chown("/run/user/1000", 1000, 1000)
+    os.chmod("/run/user/1000", 0o700)
+    os.chmod("/run/lock", 0o1777)  # noqa: S103 - as on every Linux
+    _unlock_memory(knobs.load().text("memlock"))
+
+
+def _unlock_memory(knob: str) -> None:
+    """Set what sessions inherit. A host that denies CAP_SYS_RESOURCE lets nobody raise it: then it stays as it is."""
+    _, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        if knob == "unlimited":
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        else:
+            resource.setrlimit(
+                resource.RLIMIT_MEMLOCK, (min(int(knob) * 1024, most if most > 0 else 1 << 62), most)
+            )
+    except (ValueError, PermissionError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
+
+
+def _services() -> list[Service]:
+    return [
+        Service(("/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/sshd_config"), "/var/log/auth.log"),
+        Service(("/usr/sbin/cron", "-f"), "/var/log/cron.log"),
+    ]
+
+
+def _link_events() -> socket.socket:
+    events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    events.bind((0, _LINK_EVENTS))
+    events.setblocking(False)
+    return events
+
+
+def _stay(services: list[Service], path: str, events: socket.socket) -> None:
+    """Reap children, restart daemons, follow the links. Ends only with the node."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        _reap()
+        _restart(services, path)
+        changed = events.fileno() in select.select([events.fileno(), woken], [], [], _TICK_S)[0]
+        _drain(events, woken)
+        try:
+            _follow(changed)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            print(f"infiniband: {error}", file=sys.stderr, flush=True)
+
+
+def _follow(changed: bool) -> None:
+    if changed or _settings_changed():
+        refresh(INFINIBAND, knobs.load())
+    count(INFINIBAND)
+
+
+_seen_settings = [0.0]
+
+
+def _settings_changed() -> bool:
+    now = knobs.STATE.stat().st_mtime
+    before, _seen_settings[0] = _seen_settings[0], now
+    return now != before
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _restart(services: list[Service], path: str) -> None:
+    for service in services:
+        if not Path(f"/proc/{service.pid}").exists() and time.monotonic() - service.started > _TICK_S:
+            service.start(path)
+
+
+def _drain(events: socket.socket, woken: int) -> None:
+    for descriptor in (events.fileno(), woken):
+        # Ends when there is nothing more to read, or more was sent than fits (ENOBUFS), which the refresh makes good.
+        with suppress(OSError):
+            while os.read(descriptor, 65536):
+                pass

@@ -1,0 +1,122 @@
+"""The node's real netdevs, and the RoCE devices that are told to belong to them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+from sparkfleet.lab.inside.knobs import HCAS, NETDEVS, Settings
+
+IP = "/sbin/ip"
+KERNELS = "/sys/class/net"
+
+
+@dataclass(frozen=True)
+class Netdev:
+    """One netdev as the kernel has it now."""
+
+    name: str
+    carrier: bool
+    mtu: int
+    mac: str
+    ipv4: tuple[str, ...]
+    ipv6: tuple[str, ...]
+    counters: dict[str, int]
+    """rx_bytes, tx_bytes, rx_packets, tx_packets."""
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One row of a RoCE device's GID table."""
+
+    index: int
+    value: str
+    version: int
+    ipv4: str
+
+
+@dataclass(frozen=True)
+class Hca:
+    """A RoCE device. Its port is as its netdev is."""
+
+    name: str
+    netdev: Netdev
+    gids: tuple[Gid, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether its port is."""
+        return self.netdev.carrier
+
+    @property
+    def active_mtu(self) -> int:
+        """Largest InfiniBand MTU that the netdev's leaves room for."""
+        fits = [mtu for mtu in (4096, 2048, 1024, 512, 256) if mtu + 64 <= self.netdev.mtu]
+        return fits[0] if fits and self.active else 1024
+
+    @property
+    def guid(self) -> str:
+        """Node GUID, hex without separators."""
+        return self.netdev.mac.replace(":", "")[:6] + "0300" + self.netdev.mac.replace(":", "")[6:]
+
+
+def read_netdevs() -> dict[str, Netdev]:
+    """Every netdev of the node, by name."""
+    done = subprocess.run((IP, "-j", "-s", "address", "show"), capture_output=True, check=True)
+    return {row["ifname"]: _netdev(row) for row in json.loads(done.stdout)}
+
+
+def _netdev(row: dict[str, Any]) -> Netdev:
+    addresses = row.get("addr_info", [])
+    stats = row.get("stats64", {})
+    return Netdev(
+        name=row["ifname"],
+        carrier="LOWER_UP" in row["flags"],
+        mtu=row["mtu"],
+        mac=row.get("address", "00:00:00:00:00:00"),
+        ipv4=tuple(a["local"] for a in addresses if a["family"] == "inet"),
+        ipv6=tuple(a["local"] for a in addresses if a["family"] == "inet6"),
+        counters={f"{way}_{what}": stats.get(way, {}).get(what, 0)
+                  for way in ("rx", "tx") for what in ("bytes", "packets")},
+    )  # fmt: skip
+
+
+def read_hcas(settings: Settings) -> list[Hca]:
+    """The four RoCE devices in the order that ibv_devices has them."""
+    netdevs = read_netdevs()
+    pairs = sorted(zip(HCAS, NETDEVS, strict=True), key=lambda pair: (len(pair[0]), pair[0]))
+    return [
+        Hca(hca, netdevs[netdev], gid_table(netdevs[netdev], settings.text("gid", hca)))
+        for hca, netdev in pairs
+        if netdev in netdevs
+    ]
+
+
+def gid_table(netdev: Netdev, knob: str) -> tuple[Gid, ...]:
+    """The GIDs of a netdev: its default one at 0 and 1, then two per further address, as the kernel adds them."""
+    default = IPv6Address(_link_local(netdev.mac))
+    addresses: list[IPv6Address] = [default]
+    if knob == "shifted":
+        # As seen where NetworkManager had given the rail another address first.
+        addresses.append(IPv6Address(f"fd00::{netdev.mac.replace(':', '')[-4:]}"))
+    addresses += [IPv6Address(a) for a in netdev.ipv6 if IPv6Address(a) != default]
+    addresses += [IPv6Address(f"::ffff:{a}") for a in netdev.ipv4 if knob != "missing"]
+    return tuple(
+        Gid(2 * index + version - 1, address.exploded, version, _mapped(address))
+        for index, address in enumerate(addresses)
+        for version in (1, 2)
+    )
+
+
+def _mapped(address: IPv6Address) -> str:
+    found: IPv4Address | None = address.ipv4_mapped
+    return str(found) if found else ""
+
+
+def _link_local(mac: str) -> str:
+    parts = [int(part, 16) for part in mac.split(":")]
+    a, b, c, d, e, f = parts[0] ^ 2, *parts[1:]
+    return f"fe80::{a:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}"

@@ -1,0 +1,190 @@
+"""`Lab`: a lab as tests use it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from sparkfleet.lab import faults, life, power, state
+from sparkfleet.lab.inventory import inventory
+from sparkfleet.lab.layout import Cable, Layout, Topology
+from sparkfleet.lab.machine import fingerprint
+
+
+@dataclass(frozen=True)
+class LabNode:
+    """One node of a lab, as somebody who connects to it knows it."""
+
+    name: str
+    address: str
+    """On the management LAN; the host reaches it there by SSH, port 22."""
+    user: str
+    host_key: str
+    """Fingerprint of its SSH host key now, "SHA256:…"."""
+
+
+class Lab:
+    """A lab that is up. As a context manager it is taken down at the end.
+
+        with Lab.up(nodes=2) as lab:
+            lab.exec("spark1", ["hostname"]).stdout
+            lab.cut("spark1-spark2", 0)
+
+    Commands and files of nodes are reached from the host: the management LAN is one of its networks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def up(
+        cls,
+        nodes: int = 2,
+        topology: str | None = None,
+        *,
+        name: str | None = None,
+        directory: Path | None = None,
+        shares: Iterable[str | Path] = (),
+        owner: int | None = None,
+    ) -> Lab:
+        """Make a lab that ends at the latest with this process (or `owner`).
+
+        Args:
+            nodes: how many Sparks.
+            topology: direct, ring or switch; by default direct for two, a switch for more.
+            name: by default one of its own per process and lab.
+            directory: where its files go; it must not exist.
+            shares: paths of the host that nodes see, read-only.
+            owner: the process that it ends with.
+
+        Raises:
+            LabError: not root, or the host refused something.
+        """
+        chosen = name or _free_name()
+        life.up(
+            chosen,
+            nodes,
+            Topology(topology) if topology else None,
+            directory=str(directory) if directory else None,
+            shares=[str(share) for share in shares],
+            owner=owner or os.getpid(),
+        )
+        return cls(chosen)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def down(self) -> None:
+        """Take it down and delete its files. Twice is fine."""
+        life.down(self.name)
+
+    @property
+    def layout(self) -> Layout:
+        """Names, addresses, cables and rails."""
+        return state.load(self.name).layout
+
+    @property
+    def nodes(self) -> tuple[LabNode, ...]:
+        """The nodes, with the host keys that they have now."""
+        known = state.load(self.name)
+        return tuple(
+            LabNode(n.name, n.address, state.USER, fingerprint(known, n.name)) for n in known.layout.nodes
+        )
+
+    @property
+    def links(self) -> tuple[Cable, ...]:
+        """The cables."""
+        return self.layout.cables
+
+    @property
+    def key_file(self) -> Path:
+        """The private key that every node lets in."""
+        return state.load(self.name).path("key")
+
+    @property
+    def ssh_config(self) -> Path:
+        """A configuration for `ssh -F`."""
+        return state.load(self.name).path("ssh_config")
+
+    @property
+    def powered(self) -> tuple[str, ...]:
+        """Nodes that are on."""
+        return state.load(self.name).powered
+
+    def inventory(self) -> str:
+        """The text of the inventory.yaml that is right for it."""
+        return inventory(state.load(self.name))
+
+    def argv(self, node: str, argv: Sequence[str], *, root: bool = False) -> list[str]:
+        """What the host runs to have `argv` run in a node, as its user or as root."""
+        return power.command(state.load(self.name), node, argv, root=root)
+
+    def exec(
+        self, node: str, argv: Sequence[str], *, root: bool = False, stdin: str = "", timeout_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `argv` in a node, without SSH. A non-zero exit is a value. Raises LabError where the node is off."""
+        return subprocess.run(
+            self.argv(node, argv, root=root),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def cut(self, link: str, rail: int | None = None) -> None:
+        """Pull a rail, or both of a link."""
+        faults.cut(self.name, link, rail)
+
+    def mend(self, link: str, rail: int | None = None) -> None:
+        """Undo cut, slow, mtu and subnet on a rail, or on both."""
+        faults.mend(self.name, link, rail)
+
+    def slow(
+        self, link: str, rail: int | None = None, *, gbit: float | None = None, delay_ms: float | None = None
+    ) -> None:
+        """Let a rail, or both, carry at most `gbit` Gb/s, or take `delay_ms` longer each way."""
+        faults.slow(self.name, link, rail, gbit=gbit, delay_ms=delay_ms)
+
+    def mtu(self, link: str, rail: int | None, size: int, *, node: str | None = None) -> None:
+        """Set the MTU of a rail, at both ends or one."""
+        faults.mtu(self.name, link, rail, size, node)
+
+    def subnet(self, link: str, rail: int, network: str) -> None:
+        """Move a rail into another subnet."""
+        faults.subnet(self.name, link, rail, network)
+
+    def kill(self, node: str) -> None:
+        """Cut a node's power."""
+        life.kill(self.name, node)
+
+    def boot(self, node: str) -> None:
+        """Switch a node on."""
+        life.boot(self.name, node)
+
+    def reboot(self, node: str) -> None:
+        """Cut a node's power and switch it on again."""
+        life.reboot(self.name, node)
+
+    def set(self, node: str, changes: Mapping[str, str] | None = None, **more: str) -> None:
+        """Set knobs: `lab.set("spark2", driver="580.95.05")`, `lab.set("spark1", {"gid.rocep1s0f1": "missing"})`."""
+        faults.set_knobs(self.name, node, {**(changes or {}), **more})
+
+    def heal(self, node: str) -> None:
+        """Take back every knob of a node."""
+        faults.heal(self.name, node)
+
+
+def _free_name() -> str:
+    taken = set(state.names())
+    base = f"t{os.getpid()}"
+    return next(name for name in (base, *(f"{base}{letter}" for letter in "abcdefgh")) if name not in taken)

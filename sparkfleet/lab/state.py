@@ -1,0 +1,158 @@
+"""Where a lab keeps what it is: a registry in /run (gone after a reboot, as the lab is), and its directory.
+
+Changes to a lab are made under its lock; the choice of its subnet under the lock of all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from sparkfleet.lab.errors import LabError
+from sparkfleet.lab.layout import Layout, Topology, check_name, make_layout
+
+REGISTRY = Path("/run/sparkfleet-lab")
+HOME = Path("/var/lib/sparkfleet-lab")
+USER = "nvidia"
+UID = 1000
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by its id and start time, so that another one with the same id is not taken for it."""
+
+    pid: int
+    started: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still there and not a zombie."""
+        return start_time(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class State:
+    """One lab: what it was asked for, where it lies, and what runs."""
+
+    name: str
+    directory: str
+    subnet: int
+    count: int
+    topology: str
+    shares: tuple[str, ...] = ()
+    complete: bool = False
+    inits: dict[str, Process] = field(default_factory=dict)
+    """First process of each node that is powered on, as the host numbers it."""
+    pulled: tuple[str, ...] = ()
+    """Rails that `cut` has pulled, by `network.rail_key`."""
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Knobs that were set, by node."""
+    keeper: Process | None = None
+
+    @property
+    def powered(self) -> tuple[str, ...]:
+        """Nodes that are on."""
+        return tuple(node for node, process in self.inits.items() if process.alive)
+
+    @property
+    def layout(self) -> Layout:
+        """Its names, addresses and cables."""
+        return make_layout(self.name, self.count, Topology(self.topology), self.subnet)
+
+    def path(self, *parts: str) -> Path:
+        """A file of the lab."""
+        return Path(self.directory, *parts)
+
+    def node_path(self, node: str, *parts: str) -> Path:
+        """A file of one node of the lab."""
+        return Path(self.directory, "nodes", node, *parts)
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started, in clock ticks since boot; None for one that is gone or a zombie."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return after_name[19] if after_name[0] != "Z" else None
+
+
+def of_process(pid: int) -> Process:
+    """The process that has this id now. Raises LabError."""
+    started = start_time(pid)
+    if started is None:
+        raise LabError(f"There is no process {pid}.")
+    return Process(pid, started)
+
+
+def load(name: str) -> State:
+    """The lab of that name. Raises LabError where there is none."""
+    found = find(name)
+    if found is None:
+        raise LabError(f"There is no lab {name!r}.", do=f"`scripts/lab up --name {name}` makes it.")
+    return found
+
+
+def find(name: str) -> State | None:
+    """The lab of that name, or None."""
+    try:
+        given = json.loads((REGISTRY / f"{check_name(name)}.json").read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LabError(
+            f"{REGISTRY / name}.json cannot be read: {error}.", do="`scripts/lab down` clears it."
+        ) from None
+    inits = {node: Process(**process) for node, process in given.pop("inits").items()}
+    keeper = given.pop("keeper")
+    shares, pulled = (tuple(given.pop(name)) for name in ("shares", "pulled"))
+    return State(
+        **given, shares=shares, pulled=pulled, inits=inits, keeper=Process(**keeper) if keeper else None
+    )
+
+
+def save(state: State) -> State:
+    """Write a lab down, atomically."""
+    REGISTRY.mkdir(mode=0o755, parents=True, exist_ok=True)
+    replace_file(REGISTRY / f"{state.name}.json", json.dumps(asdict(state)))
+    return state
+
+
+def forget(state: State) -> None:
+    """Remove a lab's directory, and then its entry."""
+    shutil.rmtree(state.directory, ignore_errors=True)
+    (REGISTRY / f"{state.name}.json").unlink(missing_ok=True)
+
+
+def names() -> list[str]:
+    """The labs that are written down."""
+    return sorted(path.stem for path in REGISTRY.glob("*.json"))
+
+
+def with_init(state: State, node: str, process: Process | None) -> State:
+    """The state with a node powered on (its first process) or off (None)."""
+    inits = {name: known for name, known in state.inits.items() if name != node}
+    return replace(state, inits=inits | ({node: process} if process else {}))
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Alone with a lab (or, by the name "", with the choice of subnets)."""
+    REGISTRY.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with open(REGISTRY / f"{name or '_'}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Replace a file atomically."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(text)
+    new.chmod(mode)
+    new.rename(path)

@@ -1,0 +1,104 @@
+"""Makes sparkfleet's environment on a node. Sent to the node's own python3 as text; standard library only.
+
+Verbs: `look` prints the Pythons there are; `make` reads an order on standard input (JSON: digest, python, wheel_name,
+wheel and pip in base64, pins, wheels) and makes the environment, unless it is there. Prints JSON lines: `{"step": …}`
+while it works, and last `{"python": …, "fresh": …}` or `{"error": …, "log": …}`.
+
+It runs on Pythons down to 3.9, whatever the node's python3 is.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+HOME = os.path.expanduser("~/.local/share/sparkfleet/env")
+KEEP = 3
+NAMES = ("python3.12", "python3.11", "python3.13", "python3")
+
+
+def say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+def look() -> None:
+    """Pythons that sparkfleet can use, best first, as `[[version, path], …]`."""
+    found: dict[str, str] = {}
+    for name in NAMES:
+        path = shutil.which(name)
+        if path:
+            asked = subprocess.run([path, "--version"], capture_output=True, text=True)
+            version = re.match(r"Python (3\.(?:11|12|13))\.", asked.stdout)
+            if version:
+                found.setdefault(version.group(1), path)
+    say(pythons=sorted(found.items(), key=lambda item: NAMES.index("python" + item[0])))
+
+
+def make(order: dict[str, Any]) -> None:
+    """The environment of this digest. An interrupted attempt left no `complete` file, and is thrown away."""
+    os.makedirs(HOME, mode=0o700, exist_ok=True)
+    place = os.path.join(HOME, order["digest"])
+    python = os.path.join(place, "bin", "python")
+    with open(place + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fresh = not os.path.exists(os.path.join(place, "complete"))
+        if fresh:
+            shutil.rmtree(place, ignore_errors=True)
+            build(order, place, python)
+            with open(os.path.join(place, "complete"), "w") as mark:
+                mark.write("\n".join(order["pins"]) + "\n")
+    os.utime(place)
+    prune(place)
+    say(python=python, fresh=fresh)
+
+
+def build(order: dict[str, Any], place: str, python: str) -> None:
+    say(step="making the environment")
+    call([order["python"], "-m", "venv", "--without-pip", place])
+    parts = os.path.join(place, "sparkfleet-install")
+    os.mkdir(parts)
+    wheel = write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))
+    pip = write(parts, "pip-any-py3-none-any.whl", base64.b64decode(order["pip"]))
+    pins = write(parts, "constraints.txt", "\n".join(order["pins"]).encode())
+    install = [python, os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check", "--constraint", pins]
+    if order["wheels"]:
+        install += ["--no-index", "--find-links", order["wheels"]]
+    say(step="installing sparkfleet and Ray")
+    call([*install, wheel])
+    shutil.rmtree(parts)
+
+
+def write(directory: str, name: str, data: bytes) -> str:
+    path = os.path.join(directory, os.path.basename(name))
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def call(argv: list[str]) -> None:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        log = done.stdout.decode(errors="replace").strip().splitlines()
+        say(error=" ".join(argv[:3]) + " failed with exit code " + str(done.returncode), log=log[-8:])
+        sys.exit(1)
+
+
+def prune(place: str) -> None:
+    """Environments of older versions, but for the newest few: a fleet may still run from one."""
+    old = [entry.path for entry in os.scandir(HOME) if entry.is_dir() and entry.path != place]
+    for path in sorted(old, key=os.path.getmtime, reverse=True)[KEEP - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "look":
+        look()
+    else:
+        make(json.load(sys.stdin))

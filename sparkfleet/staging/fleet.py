@@ -1,0 +1,137 @@
+"""Asks the programs on the nodes, many at a time, and says what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from sparkfleet.errors import NodeError, SparkfleetError
+from sparkfleet.nodes.base import Channel
+from sparkfleet.staging.call import LIMIT_S, Line, call
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.images import ImageHeld, ImageRequest
+from sparkfleet.staging.look import LookRequest, Seen
+from sparkfleet.staging.manifest import Manifest
+from sparkfleet.staging.progress import Meter, OnProgress, Phase, Progress, eta_s
+from sparkfleet.staging.seal import SealRequest
+from sparkfleet.staging.settings import Settings
+from sparkfleet.values import Value
+
+T = TypeVar("T", bound=Value)
+R = TypeVar("R")
+
+LOOK_S = 120.0
+"""Longest that looking takes; a cache of thousands of files is listed in less."""
+
+
+class Fleet:
+    """The nodes, as staging asks them.
+
+    Args:
+        channels: to every node.
+        settings: Pythons and caches of the nodes.
+        progress: is told what happens.
+    """
+
+    def __init__(self, channels: Mapping[str, Channel], settings: Settings, progress: OnProgress) -> None:
+        self.channels = channels
+        self.settings = settings
+        self.progress = progress
+
+    async def ask(
+        self,
+        node: str,
+        module: str,
+        request: Value,
+        answer: type[T],
+        *,
+        hear: Callable[[Line], None] = lambda _: None,
+        timeout_s: float = LIMIT_S,
+    ) -> T:
+        """One program's answer. Raises NodeError."""
+        if node not in self.channels:
+            raise StagingError(f"there is no way to a node {node}.", do="Check the names of the nodes.")
+        program = (self.settings.python_on(node), module)
+        return await call(self.channels[node], program, request, answer, on_line=hear, timeout_s=timeout_s)
+
+    async def look(self, needed: Iterable[str], request: LookRequest) -> dict[str, Seen]:
+        """What every node has. Raises NodeError where one that is needed does not answer; others are left out."""
+
+        async def one(node: str) -> Seen:
+            mine = request.model_copy(update={"cache": self.settings.cache_on(node)})
+            return await self.ask(node, "look", mine, Seen, timeout_s=LOOK_S)
+
+        return await self._all(self.channels, one, frozenset(needed))
+
+    async def seal(self, kind: str, name: str, nodes: Iterable[str]) -> dict[str, Manifest]:
+        """The manifest of a directory on each of `nodes`."""
+
+        async def one(node: str) -> Manifest:
+            request = SealRequest.model_validate(
+                {"kind": kind, "name": name, "cache": self.settings.cache_on(node)}
+            )
+            return await self.ask(node, "seal", request, Manifest, hear=self.hear("checking", name, node))
+
+        wanted = tuple(nodes)
+        return await self._all(wanted, one, frozenset(wanted))
+
+    async def images(
+        self, nodes: Iterable[str], request: ImageRequest, needed: Iterable[str]
+    ) -> dict[str, ImageHeld]:
+        """Do something with an image on each of `nodes`; who is not needed may fail."""
+
+        async def one(node: str) -> ImageHeld:
+            own = {"cache": self.settings.cache_on(node), "tool": self.settings.tool}
+            return await self.ask(node, "images", request.model_copy(update=own), ImageHeld)
+
+        return await self._all(tuple(nodes), one, frozenset(needed))
+
+    def hear(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
+        """Turns what a program says into progress, with rates."""
+        meter, clock = Meter(), asyncio.get_running_loop().time
+
+        def line(said: Line) -> None:
+            if said.event == "note":
+                found: Phase = "waiting" if said.phase == "waiting" else "note"
+                self.progress(Progress(phase=found, name=name, node=node, source=source, text=said.text))
+            if said.event != "progress":
+                return
+            rate = meter.rate(clock(), said.done_bytes)
+            self.progress(
+                Progress(
+                    phase=phase,
+                    name=name,
+                    node=node,
+                    source=source,
+                    done_bytes=said.done_bytes,
+                    total_bytes=said.total_bytes,
+                    bytes_per_s=rate,
+                    eta_s=eta_s(rate, said.total_bytes - said.done_bytes),
+                )
+            )
+
+        return line
+
+    def say(self, phase: Phase, name: str, node: str, text: str, source: str = "") -> None:
+        """Say a sentence."""
+        self.progress(Progress(phase=phase, name=name, node=node, source=source, text=text))
+
+    async def _all(
+        self, nodes: Iterable[str], one: Callable[[str], Awaitable[R]], needed: frozenset[str]
+    ) -> dict[str, R]:
+        names = tuple(dict.fromkeys(nodes))
+        answers = await asyncio.gather(*(one(node) for node in names), return_exceptions=True)
+        found: dict[str, R] = {}
+        for node, answer in zip(names, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found[node] = answer
+            elif node in needed or not isinstance(answer, NodeError):
+                raise answer
+            else:
+                self.say("note", "", node, f"{node} is left out: {_first_line(answer)}")
+        return found
+
+
+def _first_line(error: SparkfleetError) -> str:
+    return error.what.splitlines()[0] if error.what else type(error).__name__

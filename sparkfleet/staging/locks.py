@@ -1,0 +1,56 @@
+"""Locks that the kernel lets go of when their holder dies, however it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+POLL_S = 0.2
+
+
+@asynccontextmanager
+async def alone(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
+    """Hold the lock file `path`; `waiting` is called once where somebody else holds it.
+
+    It is taken as huggingface_hub takes its own (flock), so a download by other means is waited for, too.
+    """
+    handle = try_lock(path)
+    if handle is None:
+        waiting()
+    while handle is None:
+        await asyncio.sleep(POLL_S)
+        handle = try_lock(path)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def try_lock(path: Path) -> int | None:
+    """An open descriptor that holds the lock, or None where somebody else does. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _still_there(path, handle):
+            return handle
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
+def _still_there(path: Path, handle: int) -> bool:
+    """Some removers of lock files remove them while they hold them: then this one is nobody's."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    return (found.st_ino, found.st_dev) == (os.fstat(handle).st_ino, os.fstat(handle).st_dev)

@@ -1,0 +1,145 @@
+"""What a thing to stage consists of: its files with their sizes and digests, pinned to one commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from sparkfleet.facts.hub import resolve
+from sparkfleet.facts.untrusted import shown
+from sparkfleet.values import Value
+
+Kind = Literal["hub", "directory", "builtin", "image"]
+Algorithm = Literal["sha256", "git-sha1"]
+
+_DIGEST_LENGTH = {"sha256": 64, "git-sha1": 40}
+_HEX = re.compile(r"[0-9a-f]+", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
+# rsync's daemon expands wildcards in what it is asked for, and file names come from strangers.
+_PART = re.compile(r"[A-Za-z0-9_.+@=,-]{1,255}", re.ASCII)
+MAX_FILES = 20_000
+BUILTIN = "builtin:"
+"""What the names of models start with that are trained on the machine."""
+
+
+def _relative(path: str) -> str:
+    parts = path.split("/")
+    if len(path) > 1024 or not all(_PART.fullmatch(part) and part.strip(".") for part in parts):
+        raise ValueError(f"{shown(path)} is not a file name that can be staged")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_relative)]
+
+
+class File(Value):
+    """One file: `digest` is the SHA-256 of its bytes, or, for small files of the Hub, git's SHA-1 of them as a blob."""
+
+    path: RelativePath
+    size: Annotated[int, Field(ge=0, le=1 << 50)]
+    digest: str
+    algorithm: Algorithm = "sha256"
+
+    @model_validator(mode="after")
+    def _is_a_digest(self) -> Self:
+        if len(self.digest) != _DIGEST_LENGTH[self.algorithm] or not _HEX.fullmatch(self.digest):
+            raise ValueError(f"{shown(self.digest)} is no {self.algorithm}")
+        return self
+
+
+class Manifest(Value):
+    """All files of one version of one thing.
+
+    Attributes:
+        kind: what it is.
+        name: Hub id, directory, `builtin:…`, or image reference.
+        commit: the Hub's commit; empty for what has none.
+        files: its files, by path.
+    """
+
+    kind: Kind
+    name: str
+    commit: str = ""
+    files: Annotated[tuple[File, ...], Field(max_length=MAX_FILES)]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.commit and not _COMMIT.fullmatch(self.commit):
+            raise ValueError(f"{shown(self.commit)} is not a commit")
+        if len({file.path for file in self.files}) != len(self.files):
+            raise ValueError("a file is listed twice")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files; equal ones are stored once, and count once, on the Hub's terms."""
+        return sum(self.contents.values())
+
+    @property
+    def contents(self) -> Mapping[str, int]:
+        """Bytes by key: what is stored under one name is transferred once."""
+        return {self.key(file): file.size for file in self.files}
+
+    def key(self, file: File) -> str:
+        """What a file is stored under: the Hub's cache stores by digest, everything else by path."""
+        return file.digest if self.kind == "hub" else file.path
+
+    def distinct(self) -> tuple[File, ...]:
+        """One file per key, the largest first: the last transfer should be a short one."""
+        return tuple(sorted({self.key(file): file for file in self.files}.values(), key=_largest_first))
+
+    def missing(self, held: Mapping[str, int]) -> int:
+        """Bytes of what is not held whole; `held` is bytes by key."""
+        return sum(size for key, size in self.contents.items() if held.get(key) != size)
+
+    def complete(self, held: Mapping[str, int]) -> bool:
+        """Whether everything is held whole. (A missing file may be an empty one: bytes do not tell.)"""
+        return all(held.get(key) == size for key, size in self.contents.items())
+
+
+class Wanted(Value):
+    """A thing by its name, before anybody has looked what it consists of.
+
+    Attributes:
+        kind: what it is.
+        name: Hub id, absolute directory, `builtin:…`, or image reference.
+        revision: branch, tag or commit of a Hub id.
+    """
+
+    kind: Kind
+    name: str
+    revision: str = "main"
+
+    @classmethod
+    def model(cls, model: str, revision: str | None = None) -> Wanted:
+        """What a deployment's `model` names: `organisation/name[@revision]`, `/directory` or `builtin:name`.
+
+        Raises:
+            FactError: it is none of these.
+        """
+        if model.startswith(BUILTIN):
+            return cls(kind="builtin", name=model)
+        if model.startswith("/"):
+            return cls(kind="directory", name=str(Path(model)))
+        name, _, inline = model.partition("@")
+        wanted = revision or inline or "main"
+        resolve(name, revision=wanted, fetch=lambda *_: {})  # says what is wrong with them
+        return cls(kind="hub", name=name, revision=wanted)
+
+    @property
+    def title(self) -> str:
+        """Its name, with the revision where that says something."""
+        return f"{self.name}@{self.revision}" if self.revision != "main" else self.name
+
+
+def _largest_first(file: File) -> tuple[int, str]:
+    return (-file.size, file.path)
+
+
+def by_path(files: Iterable[File]) -> tuple[File, ...]:
+    """Files in the order in which they are listed."""
+    return tuple(sorted(files, key=lambda file: file.path))

@@ -1,0 +1,265 @@
+"""Who sends what to whom, over which rails, in which order. Pure: values in, values out.
+
+A node sends only what it has whole, so every copy is of a checked source. In each round every node that has it sends
+to nodes that lack it; those send in the next: with a switch, 8 nodes take 3 rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from sparkfleet.errors import SpecError
+from sparkfleet.spec.inventory import Inventory, Link, RailEnd
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.manifest import Manifest
+from sparkfleet.values import Value
+
+Over = Literal["link", "lan"]
+
+RAIL_BYTES_PER_S = 0.6e9
+"""Predicted rate of one rail: 51 GB in 85 s between two Sparks by scp, one stream (docs/staging.md)."""
+LAN_BYTES_PER_S = 0.11e9
+"""Predicted rate of the LAN: one gigabit Ethernet, 94 % of it payload."""
+MAX_SENDS = 2
+"""Copies that one node sends at a time, over different cables: a third would share the processors that rsync needs."""
+
+
+class Way(Value):
+    """One path of a copy: the address that the source listens on, and the one that the target comes from."""
+
+    source_address: str
+    target_address: str
+
+
+class Route(Value):
+    """How two nodes reach each other: over which cables, and all the ways those have. `cables` is empty on the LAN."""
+
+    over: Over
+    ways: tuple[Way, ...]
+    cables: tuple[int, ...] = ()
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Predicted rate."""
+        return LAN_BYTES_PER_S if self.over == "lan" else RAIL_BYTES_PER_S * len(self.ways)
+
+
+class Copy(Value):
+    """One node sends to another what that lacks. `predicted_s` is a prediction, in seconds."""
+
+    round: int
+    source: str
+    target: str
+    route: Route
+    bytes: int
+    predicted_s: float
+
+
+class Have(Value):
+    """What a node has of a manifest: bytes by key of what is whole and of what has begun, and the room on its disk."""
+
+    held: Mapping[str, int] = {}
+    begun: Mapping[str, int] = {}
+    free_bytes: int
+
+
+class StagePlan(Value):
+    """How a manifest gets to all that lack it.
+
+    Attributes:
+        pull: the node that downloads it, or "".
+        pull_bytes: what it downloads.
+        copies: in the order in which they may begin.
+    """
+
+    pull: str = ""
+    pull_bytes: int = 0
+    copies: tuple[Copy, ...] = ()
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds of all copies: rounds follow one another, and the slowest of each counts."""
+        rounds = {copy.round for copy in self.copies}
+        return sum(max(copy.predicted_s for copy in self.copies if copy.round == number) for number in rounds)
+
+
+def plan(
+    inventory: Inventory,
+    manifest: Manifest,
+    have: Mapping[str, Have],
+    targets: Sequence[str],
+    reserve_bytes: int,
+) -> StagePlan:
+    """The plan for what `targets` lack; nodes in `have` that are no targets may send.
+
+    Raises:
+        StagingError: a disk has no room, or there is no way to a target.
+    """
+    holders = [node for node in have if manifest.complete(have[node].held)]
+    lacking = [node for node in dict.fromkeys(targets) if node not in holders]
+    _demand_room(manifest, {node: have[node] for node in lacking}, reserve_bytes)
+    if not lacking:
+        return StagePlan()
+    if holders or manifest.kind != "hub":
+        return StagePlan(copies=copies(inventory, manifest, have, holders, lacking))
+    first = puller(manifest, have, lacking)[0]
+    rest = [node for node in lacking if node != first]
+    return StagePlan(
+        pull=first,
+        pull_bytes=to_move(manifest, have[first]),
+        copies=copies(inventory, manifest, have, [first], rest),
+    )
+
+
+def puller(manifest: Manifest, have: Mapping[str, Have], among: Sequence[str]) -> list[str]:
+    """Who should download, best first: who lacks least; of several, who has most room."""
+    return sorted(among, key=lambda node: (to_move(manifest, have[node]), -have[node].free_bytes))
+
+
+def to_move(manifest: Manifest, have: Have) -> int:
+    """Bytes that a node lacks, what has begun to arrive not counted."""
+    contents = manifest.contents
+    begun = sum(min(size, contents.get(key, 0)) for key, size in have.begun.items() if key not in have.held)
+    return max(manifest.missing(have.held) - begun, 0)
+
+
+def copies(
+    inventory: Inventory,
+    manifest: Manifest,
+    have: Mapping[str, Have],
+    holders: Iterable[str],
+    lacking: Iterable[str],
+) -> tuple[Copy, ...]:
+    """Rounds of copies until nobody lacks it.
+
+    Raises:
+        StagingError: nobody has it, or no address leads to a target.
+    """
+    have_it, pending = list(holders), list(lacking)
+    if pending and not have_it:
+        raise StagingError(f"no node has {manifest.name}.", do="Put it on one of the nodes first.")
+    planned: list[Copy] = []
+    number = 0
+    while pending:
+        number += 1
+        for source, target, found in tuple(_round(inventory, have_it, pending)):
+            size = to_move(manifest, have[target])
+            seconds = size / found.bytes_per_s
+            planned.append(
+                Copy(round=number, source=source, target=target, route=found, bytes=size, predicted_s=seconds)
+            )
+            have_it.append(target)
+            pending.remove(target)
+    return tuple(planned)
+
+
+def route(inventory: Inventory, source: str, target: str) -> Route:
+    """The rails that join two nodes, by a cable of their own or over one switch; the LAN where there is none.
+
+    Raises:
+        StagingError: there is no link, and one of them has no address that others could use.
+    """
+    found = list(_linked(inventory, source, target))
+    if found:
+        return Route(
+            over="link",
+            ways=tuple(dict.fromkeys(way for _, ways in found for way in ways)),
+            cables=tuple(sorted({cable for cables, _ in found for cable in cables})),
+        )
+    return Route(over="lan", ways=(_over_lan(inventory, source, target),))
+
+
+def linked(inventory: Inventory, one: str, other: str) -> bool:
+    """Whether a cable, or a switch, joins two nodes."""
+    return next(_linked(inventory, one, other), None) is not None
+
+
+def _round(
+    inventory: Inventory, have_it: Sequence[str], pending: Sequence[str]
+) -> Iterator[tuple[str, str, Route]]:
+    """Copies that may run at the same time: over links as many as there are; else one over the LAN."""
+    busy: set[tuple[str, int]] = set()
+    sends = dict.fromkeys(have_it, 0)
+    began = False
+    offers = {target: _offers(inventory, have_it, target) for target in pending}
+    for target in sorted(pending, key=lambda node: len(offers[node])):
+        for source in sorted(offers[target], key=lambda node: sends[node]):
+            found = offers[target][source]
+            used = {(source, cable) for cable in found.cables}
+            if sends[source] < MAX_SENDS and not used & busy:
+                busy |= used
+                sends[source] += 1
+                began = True
+                yield source, target, found
+                break
+    if not began:
+        yield have_it[0], pending[0], route(inventory, have_it[0], pending[0])
+
+
+def _offers(inventory: Inventory, have_it: Sequence[str], target: str) -> dict[str, Route]:
+    """Who could send to a target over a link."""
+    return {
+        source: route(inventory, source, target) for source in have_it if linked(inventory, source, target)
+    }
+
+
+def _linked(
+    inventory: Inventory, source: str, target: str
+) -> Iterator[tuple[tuple[int, ...], tuple[Way, ...]]]:
+    """Cables that lead from one to the other, and the ways over them."""
+    for number, link in enumerate(inventory.links):
+        if set(link.nodes) == {source, target}:
+            yield (number,), _ways(_ends(link, source), _ends(link, target))
+        elif link.nodes == (source,):
+            for other_number, other in enumerate(inventory.links):
+                if other.nodes == (target,) and other.switch == link.switch:
+                    ways = _ways(_ends(link, source), _ends(other, target))
+                    if ways:
+                        yield (number, other_number), ways
+
+
+def _ends(link: Link, node: str) -> tuple[RailEnd, ...]:
+    index = link.nodes.index(node)
+    return tuple(rail[index] for rail in link.rails)
+
+
+def _ways(ours: Iterable[RailEnd], theirs: Sequence[RailEnd]) -> tuple[Way, ...]:
+    """Ends in one subnet see each other."""
+    return tuple(
+        Way(source_address=str(end.interface.ip), target_address=str(other.interface.ip))
+        for end in ours
+        for other in theirs
+        if end.interface.network == other.interface.network
+    )
+
+
+def _over_lan(inventory: Inventory, source: str, target: str) -> Way:
+    for node in (source, target):
+        if node not in inventory.nodes:
+            raise SpecError(f"{node} is not a node of fleet {inventory.fleet}.")
+    peer = inventory.nodes[target]
+    if peer.is_local or peer.jump is not None or inventory.nodes[source].jump is not None:
+        raise StagingError(
+            f"{source} and {target} are not linked, and it is not known how {source} sees {target} on the LAN.",
+            do="Write the cable between them into the inventory (`sparkfleet init` finds it).",
+        )
+    return Way(source_address="", target_address=peer.address)
+
+
+def _demand_room(manifest: Manifest, lacking: Mapping[str, Have], reserve_bytes: int) -> None:
+    full = {
+        node: to_move(manifest, have)
+        for node, have in lacking.items()
+        if have.free_bytes < to_move(manifest, have) + reserve_bytes
+    }
+    if full:
+        each = ", ".join(
+            f"{node} needs {size / 1e9:.1f} GB and has {lacking[node].free_bytes / 1e9:.1f} GB free"
+            for node, size in full.items()
+        )
+        raise StagingError(
+            f"{manifest.name} does not fit: {each} ({reserve_bytes / 1e9:.1f} GB are kept in reserve).",
+            means="Nothing was begun.",
+            do="Make room: `sparkfleet models prune` removes what no deployment uses.",
+        )

@@ -1,0 +1,75 @@
+"""What staging says while it works: real byte counts, and what follows from them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from sparkfleet.values import Value
+
+Phase = Literal["looking", "checking", "hub", "link", "lan", "image", "waiting", "note", "done"]
+
+WINDOW_S = 10.0
+"""A rate is the mean of this long: short enough to show a cable that slows down, long enough not to flicker."""
+
+
+class Progress(Value):
+    """Where one thing on one node stands.
+
+    Attributes:
+        phase: what is done: `hub` downloads, `link` copies over rails, `lan` copies over the LAN.
+        name: model or image.
+        node: the node that receives.
+        source: the node that sends, or "".
+        done_bytes: bytes that are on the node, those of former runs included.
+        total_bytes: bytes there will be.
+        bytes_per_s: the rate over the last seconds; 0 where nothing has moved.
+        eta_s: seconds until the bytes are there at that rate; None while that cannot be told.
+        text: a sentence for people, or "".
+    """
+
+    phase: Phase
+    name: str
+    node: str
+    source: str = ""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    bytes_per_s: float = 0.0
+    eta_s: float | None = None
+    text: str = ""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def silent(_: Progress) -> None:
+    """For those who do not want to hear."""
+
+
+class Meter:
+    """Turns byte counts into a rate. Times are seconds of any clock that only goes forward."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def rate(self, now_s: float, done_bytes: int) -> float:
+        """Bytes/s since the start of the window, given that `done_bytes` are there `now_s`.
+
+        A count that falls (a damaged file begins anew) starts the window again.
+        """
+        if self._seen and done_bytes < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now_s, done_bytes))
+        while len(self._seen) > 2 and now_s - self._seen[1][0] >= self._window_s:
+            self._seen.popleft()
+        (first_s, first_bytes) = self._seen[0]
+        return (done_bytes - first_bytes) / (now_s - first_s) if now_s > first_s else 0.0
+
+
+def eta_s(rate: float, left_bytes: int) -> float | None:
+    """Seconds until `left_bytes` have moved at `rate`; None where nothing moves."""
+    if left_bytes <= 0:
+        return 0.0
+    return left_bytes / rate if rate > 0 else None

@@ -1,0 +1,84 @@
+"""What staging is told besides what is needed where."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+from pydantic import Field
+
+from sparkfleet.staging.arrive import RESERVE_BYTES, STREAMS
+from sparkfleet.staging.manifest import Wanted
+from sparkfleet.values import Value
+
+
+class Need(Value):
+    """A model or an image that nodes need.
+
+    Attributes:
+        wanted: what.
+        nodes: where.
+        hub: when the Hub is asked: where no node has it, always (for what the revision stands for now), or never.
+    """
+
+    wanted: Wanted
+    nodes: tuple[str, ...]
+    hub: Literal["if-missing", "always", "never"] = "if-missing"
+
+    @classmethod
+    def model(cls, model: str, nodes: tuple[str, ...], revision: str | None = None) -> Need:
+        """A model as a deployment names it. Raises FactError where that is none."""
+        return cls(wanted=Wanted.model(model, revision), nodes=nodes)
+
+    @classmethod
+    def image(cls, image: str, nodes: tuple[str, ...]) -> Need:
+        """A container image, by its reference with digest."""
+        return cls(wanted=Wanted(kind="image", name=image), nodes=nodes)
+
+
+class Settings(Value):
+    """How to stage.
+
+    Attributes:
+        python: by node, the Python of its sparkfleet environment; others have the one that runs this.
+        cache: by node, its Hub cache; others have the one of the user that sparkfleet logs in as.
+        endpoint: address of the Hub; "": what HF_ENDPOINT says on the node.
+        token: proves to the Hub who asks; "": the node's own. It is sent on stdin, and is never printed.
+        streams: files at a time.
+        reserve_bytes: what must stay free on every disk.
+        backoff_s: first wait after something transient at the Hub.
+        tool: docker or podman; "": whichever a node has.
+    """
+
+    python: dict[str, str] = Field(default_factory=dict)
+    cache: dict[str, str] = Field(default_factory=dict)
+    endpoint: str = ""
+    token: str = Field(default="", repr=False)
+    streams: int = STREAMS
+    reserve_bytes: int = RESERVE_BYTES
+    backoff_s: float = 1.0
+    tool: str = ""
+
+    def python_on(self, node: str) -> str:
+        """The Python of a node's sparkfleet environment."""
+        return self.python.get(node, sys.executable)
+
+    def cache_on(self, node: str) -> str:
+        """The Hub's cache of a node, or "" for its user's."""
+        return self.cache.get(node, "")
+
+
+class Staged(Value):
+    """What became of a need.
+
+    Attributes:
+        wanted: what was needed.
+        commit: of a model of the Hub, what its revision stands for.
+        paths: by node, the directory to load it from; for an image, the name to run it by.
+        moved_bytes: what came over the network.
+    """
+
+    wanted: Wanted
+    commit: str = ""
+    paths: dict[str, str]
+    moved_bytes: int = 0

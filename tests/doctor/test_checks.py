@@ -1,0 +1,464 @@
+"""Two Sparks that are well are told to be; each thing that can be wrong is told by its own id and in its own words."""
+
+import inspect
+import json
+
+import pytest
+from sparks import RAILS, capture, host_key, netdev
+
+from sparkfleet.doctor import registry
+from sparkfleet.doctor.check import Check
+from sparkfleet.doctor.findings import Severity
+from sparkfleet.doctor.gathered import Needed, TransportProof
+from sparkfleet.facts.clock import ReadClock
+from sparkfleet.facts.disk import ReadDisks
+from sparkfleet.facts.gpu import ReadGpuProcesses, ReadGpuState
+from sparkfleet.facts.identity import ReadHostKeys, ReadIdentity
+from sparkfleet.facts.journal import ReadKernelLog
+from sparkfleet.facts.memory import ReadKernel
+from sparkfleet.facts.privileges import ReadServices
+from sparkfleet.facts.processes import ReadHoldingProcesses
+from sparkfleet.facts.python_env import ReadPythonEnvironment
+from sparkfleet.knowledge.rules import doctor_rules
+from sparkfleet.nodes.base import Completed
+
+DOCKER = ("docker", "info")
+LIMITS = ("cat", "/proc/self/limits")
+MEMINFO = ("cat", "/proc/meminfo")
+FIRST, SECOND = (name for name, _, _ in RAILS)
+
+
+async def test_two_healthy_sparks(findings):
+    assert await findings() == []
+
+
+async def test_of_two_healthy_sparks_every_check_can_tell(look):
+    told = registry.examine(await look())
+    ids = {check.id for check in registry.CHECKS}
+    unknown = {one.id for one in told if one.severity is Severity.UNKNOWN}
+    assert not unknown & ids
+    assert ids <= {one.id for one in told}
+
+
+def one_rail_down(a, b):
+    b.netdevs[SECOND] = netdev(SECOND, "192.168.101.12/24", carrier=False)
+
+
+def switched_off(a, b):
+    a.netdevs[FIRST] = netdev(FIRST, "192.168.100.11/24", up=False, carrier=False)
+
+
+def mtu_1500(a, b):
+    for spark in (a, b):
+        spark.netdevs[FIRST]["mtu"] = 1500
+
+
+def mtu_at_one_end(a, b):
+    b.netdevs[FIRST]["mtu"] = 1500
+
+
+def one_subnet(a, b):
+    for spark in (a, b):
+        spark.netdevs[SECOND] = netdev(SECOND, f"192.168.100.{20 + spark.number}/24")
+
+
+def no_address(a, b):
+    a.netdevs[FIRST] = netdev(FIRST, "")
+
+
+def bonded(a, b):
+    a.netdevs[FIRST]["master"] = "bond0"
+
+
+def hundred_gigabit(a, b):
+    a.answers["ethtool", FIRST] = "\tSpeed: 100000Mb/s\n\tLink detected: yes\n"
+
+
+def no_fec(a, b):
+    a.answers["ethtool", "--show-fec", FIRST] = "Active FEC encoding: None\n"
+
+
+def two_lanes(a, b):
+    base = f"/sys/class/net/{SECOND}/device/current_link"
+    a.answers["grep", "-sH", ".", f"{base}_speed", f"{base}_width"] = (
+        f"{base}_speed:32.0 GT/s PCIe\n{base}_width:2\n"
+    )
+
+
+def rdma_down(a, b):
+    a.change(("rdma", "link"), "link roceP2p1s0f1/1 state ACTIVE", "link roceP2p1s0f1/1 state DOWN")
+
+
+def gid_missing(a, b):
+    lines = a.answers["show_gids",].splitlines(keepends=True)
+    a.answers["show_gids",] = "".join(line for line in lines if not ("roceP2p1s0f1" in line and "v2" in line))
+
+
+def rdma_mtu(a, b):
+    a.change(("ibv_devinfo",), "active_mtu:\t\t4096 (5)", "active_mtu:\t\t1024 (3)")
+
+
+def other_driver(a, b):
+    b.change(ReadGpuState.argv, "580.142", "580.95.05")
+    b.change(ReadIdentity.argv, "580.142", "580.95.05")
+
+
+def torn_driver(a, b):
+    b.change(ReadIdentity.argv, "580.142", "580.95.05")
+
+
+def torn_driver_that_does_not_start(a, b):
+    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.142\n"
+    b.answers[ReadGpuState.argv] = Completed(argv=(), exit_code=18, stdout=said, stderr="")
+
+
+def no_gpu(a, b):
+    b.answers[ReadGpuState.argv] = "No devices were found\n"
+
+
+def wedged(a, b):
+    b.answers[ReadGpuState.argv] = (
+        "NVIDIA GB10, 580.142, 0000000F:01:00.0, 12.1, P0, 41, 14.2, 96, 611, 3003, 0x0000000000000000\n"
+    )
+
+
+def throttled(a, b):
+    b.answers[ReadGpuState.argv] = (
+        "NVIDIA GB10, 580.142, 0000000F:01:00.0, 12.1, P0, 91, 61.2, 96, 1500, 3003, 0x0000000000000040\n"
+    )
+
+
+def leftover(a, b):
+    b.answers[ReadGpuProcesses.argv] = "114687, VLLM::EngineCore, 59135\n"
+
+
+def retained(a, b):
+    b.answers[MEMINFO] = capture("meminfo-retained.txt")
+
+
+def hog(a, b):
+    b.answers[ReadHoldingProcesses.argv] = '[[[901, 40000000, 1000, "/usr/bin/blender", false]], 1000]'
+
+
+def swap(a, b):
+    b.change(MEMINFO, "SwapTotal:             0 kB", "SwapTotal:      16777212 kB")
+    b.change(ReadKernel.argv, "swappiness:10", "swappiness:60")
+
+
+def pressure(a, b):
+    b.change(ReadKernel.argv, "full avg10=0.00", "full avg10=43.10")
+
+
+def cached(a, b):
+    b.change(MEMINFO, "Cached:         17913568 kB", "Cached:         57913568 kB")
+    b.change(MEMINFO, "MemFree:        99159460 kB", "MemFree:        59159460 kB")
+
+
+def out_of_gpu_memory(a, b):
+    b.answers[ReadKernelLog.argv] = "NVRM: Out of memory [NV_ERR_NO_MEMORY] (0x51)\n"
+
+
+def xid(a, b):
+    b.answers[ReadKernelLog.argv] = "NVRM: Xid (PCI:000f:01:00): 119, pid=1, Timeout\n"
+
+
+def skewed(a, b):
+    def later(call):
+        done = a.answers[ReadClock.argv](call)
+        return done.model_copy(update={"stdout": f"{float(done.stdout) + 90:.9f}\n"})
+
+    b.answers[ReadClock.argv] = later
+
+
+def unsynchronised(a, b):
+    b.answers["timedatectl",] = "NTP=no\nNTPSynchronized=no\n"
+
+
+def other_ray(a, b):
+    b.change(ReadPythonEnvironment.argv, "2.60.0", "2.58.1")
+
+
+def other_sparkfleet(a, b):
+    b.change(ReadPythonEnvironment.argv, "0.1.0", "0.0.9")
+
+
+def other_python(a, b):
+    b.change(ReadPythonEnvironment.argv, "3.12.3", "3.11.9")
+
+
+def nothing_installed(a, b):
+    b.answers[ReadPythonEnvironment.argv] = (
+        '{"python": "3.12.3", "executable": "/e", "sparkfleet": "", "ray": ""}'
+    )
+
+
+def no_container_tool(a, b):
+    del b.answers[DOCKER]
+
+
+def docker_refuses(a, b):
+    b.answers[DOCKER] = Completed(argv=(), exit_code=1, stdout=capture("docker-refused.json"), stderr="")
+
+
+def no_gpu_in_containers(a, b):
+    b.change(DOCKER, '"nvidia":{"path":"nvidia-container-runtime"},', "")
+    b.answers["ls",] = Completed(argv=(), exit_code=2, stdout="", stderr="ls: cannot access")
+
+
+def small_memlock(a, b):
+    b.change(
+        LIMITS, "Max locked memory         unlimited            unlimited", "Max locked memory   65536  65536"
+    )
+
+
+def few_files(a, b):
+    b.change(LIMITS, "1048576", "4096")
+
+
+def no_linger(a, b):
+    b.change(ReadServices.argv, '"linger": true', '"linger": false')
+
+
+def no_init(a, b):
+    b.change(ReadServices.argv, '"systemd": true', '"systemd": false')
+    b.change(ReadServices.argv, '"cron": true', '"cron": false')
+
+
+def hot(a, b):
+    b.change(ReadServices.argv, "51500", "97000")
+
+
+def engine_on_every_address(a, b):
+    b.answers["ss",] = 'LISTEN 0 4096 *:8001 *:* users:(("vllm",pid=77,fd=3))\n'
+
+
+def ray_of_somebody(a, b):
+    b.answers["ss",] = "LISTEN 0 4096 192.168.1.12:8265 0.0.0.0:*\n"
+
+
+def firewall(a, b):
+    b.change(ReadKernel.argv, "ENABLED=no", "ENABLED=yes")
+
+
+def same_host_keys(a, b):
+    b.answers[ReadHostKeys.argv] = host_key(1)
+
+
+def same_machine_ids(a, b):
+    b.answers[ReadIdentity.argv] = a.answers[ReadIdentity.argv]
+
+
+def other_release(a, b):
+    b.change(ReadIdentity.argv, "7.6.0", "7.5.0")
+
+
+def other_kernel(a, b):
+    b.change(ReadIdentity.argv, "6.17.0-1026-nvidia", "6.14.0-1015-nvidia")
+
+
+def jetson(a, b):
+    b.answers[ReadIdentity.argv] = capture("identity-thor.txt")
+
+
+def n1x(a, b):
+    b.change(("lspci", "-Dnn"), "10de:2e12", "10de:2e03")
+
+
+def gh200(a, b):
+    b.answers[ReadIdentity.argv] = capture("identity-gh200.txt")
+    b.change(("lspci", "-Dnn"), "10de:2e12", "10de:2342")
+    b.change(ReadGpuState.argv, "NVIDIA GB10", "NVIDIA GH200 480GB")
+
+
+def disk_nearly_full(a, b):
+    b.answers[ReadDisks.argv] = b.answers[ReadDisks.argv].replace("3200000000000", "5000000000")
+
+
+def no_refs(a, b):
+    b.change(ReadDisks.argv, '"models": []', '"models": [["Qwen/Qwen3-8B", 16000, false]]')
+
+
+def shm_full(a, b):
+    b.change(ReadDisks.argv, "[60000000000, 60000000000, 2]", "[60000000000, 30000000000, 2]")
+
+
+def no_card(a, b):
+    b.answers["lspci", "-Dnn"] = capture("lspci.txt").splitlines()[-1]
+
+
+FAULTS = [
+    (one_rail_down, "rail-down", "error", "rail 2 of spark1–spark2 is down: enP2p1s0f1np1 on spark2 has no carrier"),
+    (switched_off, "rail-down", "error", "enp1s0f1np1 on spark1 is switched off"),
+    (mtu_1500, "rail-mtu", "error", "enp1s0f1np1 on spark1 has 1500, enp1s0f1np1 on spark2 has 1500"),
+    (mtu_at_one_end, "rail-mtu", "error", "MTU is not 9000: enp1s0f1np1 on spark2 has 1500"),
+    (one_subnet, "rails-share-subnet", "error", "in one subnet, 192.168.100.0/24"),
+    (no_address, "rail-address", "error", "has no address, not 192.168.100.11/24"),
+    (bonded, "rails-bonded", "error", "belongs to bond0"),
+    (hundred_gigabit, "rail-speed", "warning", "runs at 100 Gb/s, not 200"),
+    (no_fec, "rail-fec", "warning", "no error correction"),
+    (two_lanes, "rail-pcie", "error", "PCIe 32 GT/s x2, not 32 GT/s x4"),
+    (rdma_down, "rail-rdma", "error", "RoCE device roceP2p1s0f1 on spark1 is DOWN"),
+    (gid_missing, "rail-gid", "error", "no RoCE v2 GID for 192.168.101.11"),
+    (rdma_mtu, "rail-rdma-mtu", "warning", "packets of 1024 bytes"),
+    (other_driver, "driver-same", "error", "580.142 on spark1, 580.95.05 on spark2"),
+    (torn_driver, "driver-torn", "error", "module 580.95.05, libraries 580.142"),
+    (torn_driver_that_does_not_start, "driver-torn", "error", "module 580.142, libraries another"),
+    (no_gpu, "gpu-there", "error", "finds no GPU on spark2"),
+    (wedged, "power-wedge", "error", "96 % busy at 14.2 W and 611 MHz"),
+    (throttled, "gpu-throttled", "warning", "hardware thermal, 91 °C"),
+    (leftover, "memory-leftover", "error", "process 114687 (VLLM::EngineCore) holds 57.7 GiB"),
+    (retained, "memory-retained", "error", "80.0 GiB of unified memory belong to nobody"),
+    (hog, "memory-hogs", "warning", "process 901 holds 38.1 GiB"),
+    (swap, "swap", "warning", "16 GiB of swap with vm.swappiness 60"),
+    (pressure, "memory-pressure", "error", "waited for memory 43 %"),
+    (cached, "page-cache", "info", "55 GiB of files are cached"),
+    (out_of_gpu_memory, "gpu-log", "warning", "ran out of memory 1 times"),
+    (xid, "gpu-log", "warning", "Xid 119"),
+    (skewed, "clock-skew", "error", "its clock is 90.0 s ahead of"),
+    (unsynchronised, "clock-synchronised", "warning", "is not synchronised"),
+    (other_ray, "ray-same", "error", "2.58.1 on spark2, 2.60.0 on spark1"),
+    (other_sparkfleet, "sparkfleet-same", "error", "0.0.9 on spark2, 0.1.0 on spark1 and this machine"),
+    (other_python, "python-same", "error", "3.11 on spark2, 3.12 on spark1"),
+    (nothing_installed, "sparkfleet-installed", "info", "sparkfleet and Ray not installed yet"),
+    (no_container_tool, "container-tool", "error", "neither docker nor podman is installed"),
+    (docker_refuses, "container-tool", "error", "this user may not use docker"),
+    (no_gpu_in_containers, "container-gpu", "error", "docker cannot give a container the GPU"),
+    (small_memlock, "memlock", "error", "at most 0 MiB may be pinned"),
+    (few_files, "open-files", "warning", "at most 4096 files"),
+    (no_linger, "linger", "warning", "stops everything of nvidia"),
+    (no_init, "starts-at-boot", "warning", "neither systemd nor cron"),
+    (hot, "zones-cool", "warning", "97 °C"),
+    (engine_on_every_address, "exposed-ports", "error", "vllm listens on every address, port 8001"),
+    (ray_of_somebody, "exposed-ports", "warning", "port 8265 (Ray's dashboard) is open on 192.168.1.12"),
+    (firewall, "firewall", "info", "ufw is on"),
+    (same_host_keys, "host-keys-differ", "error", "spark1 and spark2 have one SSH host key"),
+    (same_machine_ids, "machine-ids-differ", "warning", "spark1 and spark2 have one machine-id"),
+    (other_release, "release-same", "warning", "7.5.0 on spark2, 7.6.0 on spark1"),
+    (other_kernel, "kernel-same", "warning", "kernels differ"),
+    (jetson, "machine-is-a-spark", "error", "spark2 is no DGX Spark but an NVIDIA Jetson: it has /etc/nv_tegra_release"),
+    (n1x, "machine-is-a-spark", "error", "RTX Spark N1X: its GPU is 10de:2e03"),
+    (gh200, "machine-is-a-spark", "error", "NVIDIA GH200 480GB"),
+    (disk_nearly_full, "disk-low", "warning", "5.0 of 3700 GB are free"),
+    (no_refs, "hub-refs", "info", "no refs/main in the cache of Qwen/Qwen3-8B"),
+    (shm_full, "shm-size", "warning", "30 GB lie in /dev/shm"),
+    (no_card, "cx7-present", "info", "no ConnectX-7"),
+]  # fmt: skip
+
+FOLLOWING = {
+    "one_subnet": {"rail-address", "rail-gid"},
+    "nothing_installed": set(),
+    "no_address": set(),
+    "jetson": {"kernel-same", "driver-torn"},
+    "gh200": {"kernel-same"},
+    "retained": {"memory-free", "page-cache"},
+    "torn_driver": set(),
+}
+"""What else is rightly said."""
+
+
+@pytest.mark.parametrize(
+    ("harm", "id", "severity", "words"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS]
+)
+async def test_a_fault_is_told_by_its_name(sparks, findings, harm, id, severity, words):
+    harm(*sparks)
+    found = await findings()
+    told = [one for one in found if one.id == id]
+    assert any(words in one.what for one in told), found
+    assert {one.severity for one in told} == {severity}
+    assert all(one.means or id == "sparkfleet-installed" for one in told)
+    assert all(one.do or id == "firewall" for one in told)
+    assert {one.id for one in found} - {id} <= FOLLOWING.get(harm.__name__, set())
+
+
+async def test_a_degraded_rail(findings):
+    told = await findings(measured={1: {"gbit_per_s": 13.2}})
+    assert [(one.id, one.severity) for one in told] == [
+        ("rail-bandwidth", "error"),
+        ("rails-balanced", "warning"),
+    ]
+    assert "gives 13.2 Gb/s, measured with ib_write_bw: the ConnectX-7 came up degraded" in told[0].what
+    assert any("reboot" in step for step in told[0].do)
+
+
+async def test_a_rail_that_is_somewhat_slow(findings):
+    (told,) = await findings(measured={n: {"gbit_per_s": 70.0} for n in (1, 2)})[:1]
+    assert (told.id, told.severity) == ("rail-bandwidth", "warning")
+
+
+async def test_tcp_cannot_prove_that_a_rail_is_slow_unless_it_is_degraded(findings):
+    tcp = {"gbit_per_s": 40.0, "measured_with": "TCP, because ib_write_bw is missing"}
+    assert await findings(measured={1: tcp, 2: tcp}) == []
+    slow = tcp | {"gbit_per_s": 12.0}
+    told = await findings(measured={1: slow, 2: slow})
+    assert {one.id for one in told} == {"rail-bandwidth"}
+
+
+async def test_packets_that_do_not_get_through(findings):
+    (told,) = await findings(measured={2: {"jumbo": False}})
+    assert told.id == "rail-mtu"
+    assert "do not get through" in told.what
+
+
+async def test_slow_small_messages(findings):
+    (told,) = await findings(measured={2: {"latency_us": 5200.0}})
+    assert (told.id, told.severity) == ("rail-latency", "warning")
+
+
+async def test_bytes_that_take_the_lan(findings):
+    lan = TransportProof(sent_bytes=10**9, rails_bytes=(0, 4), lan_bytes=10**9)
+    told = await findings(proof=lan)
+    assert {one.id for one in told} == {"transport-proof"}
+    assert len(told) == 3
+    assert "1000.0 of 1000.0 MB went over the management network" in told[2].what
+
+
+async def test_weights_that_do_not_fit(findings):
+    needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=("spark2",))
+    (told,) = await findings(needed=[needed])
+    assert (told.id, told.severity) == ("disk-for-weights", "error")
+    assert "spark2: 3200 GB are free" in told.what
+    assert "4400 GB" in told.what
+
+
+async def test_weights_that_are_there_need_no_room(sparks, findings):
+    models = [["Qwen/Big", 4 * 10**12, True]]
+    for spark in sparks:
+        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
+    assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)]) == []
+
+
+async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):
+    leftover(*sparks)
+    sparks[1].answers[ReadHoldingProcesses.argv] = '[[[114687, 900000, 1000, "vllm", true]], 1000]'
+    assert await findings() == []
+
+
+async def test_a_kernel_that_caps_roce_is_known_by_its_rule(sparks, findings):
+    for spark in sparks:
+        spark.change(ReadIdentity.argv, "6.17.0-1026-nvidia", "6.17.0-1008-nvidia")
+    told = await findings()
+    assert {one.id for one in told} == {"kernel-617-roce-cap"}
+    assert {one.subject for one in told} == {"spark1", "spark2"}
+    assert "rules.yaml" in told[0].source
+
+
+async def test_every_rule_for_the_doctor_is_asked_or_stood_for(look):
+    told = {one.id for one in registry.examine(await look())}
+    for rule in doctor_rules():
+        assert rule.id in told or rule.id in registry.COVERED
+
+
+def test_checks_stand_for_rules_that_exist():
+    assert {rule.id for rule in doctor_rules()} >= registry.COVERED
+
+
+def test_every_check_of_a_theme_is_registered_and_named_once():
+    found = [
+        value
+        for module in vars(registry).values()
+        if inspect.ismodule(module)
+        for value in vars(module).values()
+        if isinstance(value, Check)
+    ]
+    assert {check.id for check in found} == {check.id for check in registry.CHECKS}
+    assert len({check.id for check in registry.CHECKS}) == len(registry.CHECKS)

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.engines.base import Rail, RankSite
+from sparkfleet.planning.plan import Candidate, Shape, Speculation
+
+FLAGS = Path(__file__).parent / "flags"
+RAILS = (
+    ("enp1s0f1np1", "rocep1s0f1", "192.168.100.1"),
+    ("enP2p1s0f1np1", "roceP2p1s0f1", "192.168.101.1"),
+)
+
+
+def _candidate(engine="vllm", *, nodes=1, tp=None, pp=1, ep=1, method="none", **fields):
+    """A candidate; `speculation` by its parts (`method`, `tokens`, `draft`, `topk`, `beam_tokens`)."""
+    parts = {name: fields.pop(name) for name in ("tokens", "draft", "topk", "beam_tokens") if name in fields}
+    names = tuple(f"spark{n + 1}" for n in range(nodes))
+    fields = {"context": 4096, "concurrency": 4, "engine_version": "0.32.0", "model": "org/m", **fields}
+    return Candidate(
+        shape=Shape(nodes=names, tp=tp or nodes // pp, pp=pp, ep=ep),
+        engine=engine,
+        speculation=Speculation(method=method, **parts),
+        **fields,
+    )
+
+
+def _site(rank=0, ranks=1, **fields):
+    """Where a rank runs: alone on loopback, or on the two rails of a pair."""
+    fields = {
+        "python": "/venv/bin/python", "model_path": "/models/m", "served_name": "m", "files_dir": "/state/r", **fields
+    }  # fmt: skip
+    if ranks == 1:
+        return RankSite(**{"rank": 0, "host": "127.0.0.1", "port": 4321, **fields})
+    ends = [
+        tuple(Rail(netdev=netdev, rdma=rdma, address=f"{net}{n}") for netdev, rdma, net in RAILS)
+        for n in range(ranks)
+    ]
+    peers = tuple(mine[0].address for mine in ends)
+    known = {
+        "rank": rank, "host": peers[rank], "port": 4321, "leader": peers[0], "leader_port": 29500,
+        "rails": ends[rank], "leader_rails": ends[0], "peers": peers,
+    }  # fmt: skip
+    return RankSite(**{**known, **fields})
+
+
+def _flags(argv):
+    """Flag → value, "" where it has none; what comes before the first flag is left out."""
+    found, name = {}, None
+    for word in argv:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            assert name not in found, f"{name} twice"
+            found[name] = value
+        elif name is not None:
+            found[name] = f"{found[name]} {word}".strip()
+    return found
+
+
+class Parser:
+    """The options of one release of an engine, as its own parser had them."""
+
+    def __init__(self, path):
+        told = json.loads(path.read_text())
+        self.engine, self.version = told["engine"], told["version"]
+        self.options, self.plain = set(told["options"]), set(told["without_value"])
+        self.choices = told["choices"]
+
+    def complaints(self, argv):
+        """What is wrong with a command line: unknown flags, values that are missing, too many or not among the choices."""
+        for name, value in _flags(argv).items():
+            if name not in self.options:
+                yield f"{name} is unknown"
+            elif (name in self.plain) != (value == ""):
+                yield f"{name} {value}: value missing or too many"
+            elif value and value not in self.choices.get(name, (value,)):
+                yield f"{name} {value}: not among the choices"
+
+
+PARSERS = {path.stem: Parser(path) for path in sorted(FLAGS.glob("*.json"))}
+
+
+@pytest.fixture(params=PARSERS.values(), ids=PARSERS)
+def parser(request):
+    return request.param
+
+
+@pytest.fixture
+def candidate():
+    return _candidate
+
+
+@pytest.fixture
+def site():
+    return _site
+
+
+@pytest.fixture
+def flags():
+    return _flags
+
+
+@pytest.fixture
+def parsers():
+    """The releases of one engine."""
+    return lambda engine: [parser for parser in PARSERS.values() if parser.engine == engine]

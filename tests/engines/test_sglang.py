@@ -1,0 +1,135 @@
+import subprocess
+import sys
+
+import pytest
+
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.errors import EngineError
+
+SGLANG = engine_by_name("sglang")
+MODEL = "Qwen/Qwen3.6-27B-FP8"
+
+
+@pytest.fixture
+def launch(candidate, site):
+    def launch(rank=0, *, where=None, **fields):
+        told = {"engine": "sglang", "runtime": "container", "image": "i@sha256:0", "engine_version": "0.5.12"}
+        one = candidate(**{**told, **fields})
+        return SGLANG.launch(one, site(rank, one.shape.ranks, **(where or {})))
+
+    return launch
+
+
+def test_the_command_of_field_report_000(launch):
+    """Flag for flag, with --tp by its full name; what the planner adds is below."""
+    beam = {"method": "nextn", "tokens": 5, "topk": 4}
+    argv = launch(model=MODEL, memory_fraction=0.82, engine_args=("--trust-remote-code",), **beam).argv
+    assert argv[0] == "python3"
+    assert argv[3:] == (
+        "--model-path", "/models/m",
+        "--served-model-name", "m",
+        "--host", "127.0.0.1", "--port", "4321",
+        "--context-length", "4096",
+        "--max-running-requests", "4",
+        "--dtype", "auto",
+        "--enable-metrics",
+        "--mem-fraction-static", "0.82",
+        "--speculative-algorithm", "NEXTN",
+        "--speculative-num-steps", "5",
+        "--speculative-eagle-topk", "4",
+        "--reasoning-parser", "qwen3",
+        "--tool-call-parser", "qwen3_coder",
+        "--tp-size", "1",
+        "--trust-remote-code",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 20},
+         {"algorithm": "EAGLE", "num-steps": "5", "eagle-topk": "4", "num-draft-tokens": "20"}),
+        ({"method": "nextn", "tokens": 3}, {"algorithm": "NEXTN", "num-steps": "3", "eagle-topk": "1", "num-draft-tokens": "4"}),
+        ({"method": "mtp", "tokens": 3}, {"algorithm": "NEXTN", "num-steps": "3", "eagle-topk": "1", "num-draft-tokens": "4"}),
+        ({"method": "ngram", "tokens": 4}, {"algorithm": "NGRAM", "num-draft-tokens": "4"}),
+        ({"method": "eagle3", "tokens": 3, "draft": "o/d", "where": {"draft_path": "/models/d"}},
+         {"algorithm": "EAGLE3", "draft-model-path": "/models/d", "num-steps": "3", "eagle-topk": "1", "num-draft-tokens": "4"}),
+        ({"method": "dflash", "tokens": 7, "draft": "o/d"}, {"algorithm": "DFLASH", "draft-model-path": "o/d", "num-draft-tokens": "8"}),
+        ({"method": "draft", "tokens": 4, "draft": "o/d"},
+         {"algorithm": "STANDALONE", "draft-model-path": "o/d", "num-steps": "4", "eagle-topk": "1", "num-draft-tokens": "5"}),
+    ],
+)  # fmt: skip
+def test_every_method_of_speculation(launch, flags, fields, told):
+    found = flags(launch(**fields).argv[3:])
+    mine = {name: value for name, value in found.items() if name.startswith("--speculative")}
+    assert mine == {f"--speculative-{name}": value for name, value in told.items()}
+
+
+def test_memory_is_the_plans_in_sglangs_words(launch, flags):
+    found = flags(launch(kv_dtype="fp8", batch_tokens=2048).argv[3:])
+    assert (found["--kv-cache-dtype"], found["--chunked-prefill-size"]) == ("fp8_e4m3", "2048")
+
+
+def test_nvidias_nvfp4_is_named(launch, flags):
+    named = launch(model="nvidia/Qwen3.5-397B-A17B-NVFP4", quant="nvfp4").argv[3:]
+    assert flags(named)["--quantization"] == "modelopt_fp4"
+    assert "--quantization" not in launch(model="bjk110/SPARK-NVFP4", quant="nvfp4").argv
+
+
+def test_the_token_comes_from_the_environment_and_reaches_the_servers_arguments(launch, tmp_path):
+    one = launch()
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "launch_server.py").write_text("import sys\nif __name__ == '__main__': print(sys.argv[1:])\n")
+    done = subprocess.run(
+        [sys.executable, *one.argv[1:3], "--port", "1"],
+        env={one.token_env: "secret", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['--port', '1', '--api-key', 'secret']"
+    assert "secret" not in " ".join(one.argv)
+
+
+def test_two_ranks_differ_in_their_rank_and_address_only(launch, flags):
+    spec = {"method": "nextn", "tokens": 3, "nodes": 2, "ep": 2}
+    first, second = (flags(launch(rank, **spec).argv[3:]) for rank in (0, 1))
+    assert {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)} == {
+        "--node-rank", "--host"
+    }  # fmt: skip
+    assert (first["--tp-size"], first["--ep-size"], first["--nnodes"]) == ("2", "2", "2")
+    assert first["--dist-init-addr"] == "192.168.100.11:29500"
+
+
+def test_two_ranks_tell_their_own_addresses_and_one_serves(launch):
+    first, second = (launch(rank, nodes=2) for rank in (0, 1))
+    assert dict(second.env)["SGLANG_HOST_IP"] == "192.168.100.12"
+    assert dict(second.env)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
+    assert (first.serves, second.serves) == (True, False)
+    assert (first.ports, second.ports) == ((4321, 29500), (4321,))
+
+
+def test_an_ipv6_meeting_place_is_in_brackets(launch, flags):
+    found = flags(launch(nodes=2, where={"leader": "fd00::1"}).argv[3:])
+    assert found["--dist-init-addr"] == "[fd00::1]:29500"
+
+
+def test_on_cpus(launch, flags):
+    one = launch(1, nodes=2, device="cpu", runtime="process", context=512)
+    found = flags(one.argv[3:])
+    assert one.argv[0] == "/venv/bin/python"
+    assert (found["--device"], found["--max-total-tokens"], found["--mem-fraction-static"]) == (
+        "cpu",
+        "8192",
+        "0.1",
+    )
+    assert "--disable-overlap-schedule" in found
+    assert dict(one.env)["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
+    assert not any(name.startswith("NCCL") for name, _ in one.env)
+
+
+def test_on_cpus_it_cannot_speculate_and_says_so(launch):
+    with pytest.raises(EngineError, match="cannot speculate"):
+        launch(device="cpu", method="ngram", tokens=4)

@@ -1,0 +1,148 @@
+"""A Hub on loopback that behaves as the real one where it matters here, and misbehaves on demand.
+
+`python fake_hub.py HOST PORT DIRECTORY` serves the files of a directory as the model `tests/tiny`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@dataclass
+class FakeHub:
+    """One model. Everything that is asked is noted in `asked` as (path, range, authorization)."""
+
+    files: dict[str, bytes]
+    name: str = "tests/tiny"
+    commit: str = COMMIT
+    large_from: int = 100
+    page: int = 3
+    token: str = ""
+    refusal: tuple[int, str] | None = None
+    cuts: dict[str, list[int]] = field(default_factory=dict)
+    """By path, after how many bytes each of the next answers breaks off."""
+    busy: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    """Statuses and headers of the next answers to anything."""
+    served: dict[str, bytes] = field(default_factory=dict)
+    """What is sent in place of what is listed."""
+    hold: dict[str, asyncio.Event] = field(default_factory=dict)
+    """By path: half is sent, and the rest when the event is set."""
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    ranges: bool = True
+    redirect: str = ""
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    bytes_sent: int = 0
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/{tail:.*}", self._any)
+        return app
+
+    async def _any(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        self.asked.append((path, request.headers.get("range", ""), request.headers.get("authorization", "")))
+        if self.busy:
+            status, headers = self.busy.pop(0)
+            return web.Response(status=status, headers=headers)
+        if path.startswith("/cdn/"):
+            return await self._send(request, path.removeprefix("/cdn/"))
+        refused = self._refused(request)
+        if refused is not None:
+            return refused
+        api, files = f"/api/models/{self.name}", f"/{self.name}/resolve/{self.commit}/"
+        if path in (f"{api}/revision/main", f"{api}/revision/{self.commit}"):
+            return web.json_response({"id": self.name, "sha": self.commit})
+        if path.startswith(f"{api}/revision/"):
+            return web.Response(status=404, headers={"x-error-code": "RevisionNotFound"})
+        if path == f"{api}/tree/{self.commit}":
+            return self._tree(request)
+        if path.startswith(files):
+            file = path.removeprefix(files)
+            if self.redirect:
+                return web.Response(status=302, headers={"location": f"{self.redirect}/cdn/{file}"})
+            return await self._send(request, file)
+        return web.Response(status=404, headers={"x-error-code": "RepoNotFound"})
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+            return web.Response(status=401, headers={"x-error-code": "GatedRepo"})
+        if self.refusal is not None:
+            return web.Response(status=self.refusal[0], headers={"x-error-code": self.refusal[1]})
+        return None
+
+    def _tree(self, request: web.Request) -> web.Response:
+        start = int(request.query.get("cursor", "0"))
+        paths = sorted(self.files)
+        headers = {}
+        if start + self.page < len(paths):
+            url = request.url.update_query({"cursor": str(start + self.page)})
+            headers["link"] = f'<{url}>; rel="next"'
+        entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": "somewhere"}]
+        entries += [self._entry(path) for path in paths[start : start + self.page]]
+        return web.json_response(entries, headers=headers)
+
+    def _entry(self, path: str) -> dict[str, object]:
+        content = self.files[path]
+        entry: dict[str, object] = {
+            "type": "file", "oid": git_sha1(content), "size": len(content), "path": path,
+        }  # fmt: skip
+        if len(content) >= self.large_from:
+            entry["lfs"] = {
+                "oid": hashlib.sha256(content).hexdigest(),
+                "size": len(content),
+                "pointerSize": 134,
+            }
+        return entry
+
+    async def _send(self, request: web.Request, path: str) -> web.StreamResponse:
+        content = self.served.get(path, self.files.get(path))
+        if content is None:
+            return web.Response(status=404, headers={"x-error-code": "EntryNotFound"})
+        start = int(request.headers.get("range", "bytes=0-")[6:].partition("-")[0]) if self.ranges else 0
+        if start and start >= len(content):
+            return web.Response(status=416)
+        headers = {"etag": '"x"', "content-length": str(len(content) - start)}
+        if start:
+            headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        answer = web.StreamResponse(status=206 if start else 200, headers=headers)
+        await answer.prepare(request)
+        await self._body(request, answer, path, content[start:])
+        return answer
+
+    async def _body(self, request: web.Request, answer: web.StreamResponse, path: str, rest: bytes) -> None:
+        if self.cuts.get(path):
+            rest = rest[: self.cuts[path].pop(0)]
+            await answer.write(rest)
+            self.bytes_sent += len(rest)
+            assert request.transport is not None
+            request.transport.close()
+            return
+        if path in self.hold:
+            await answer.write(rest[: len(rest) // 2])
+            self.started.set()
+            await self.hold[path].wait()
+            rest = rest[len(rest) // 2 :]
+        await answer.write(rest)
+        self.bytes_sent += len(rest)
+
+
+def main() -> None:
+    host, port, directory = sys.argv[1:]
+    files = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+    web.run_app(FakeHub(files).app(), host=host, port=int(port), print=None)
+
+
+if __name__ == "__main__":
+    main()
