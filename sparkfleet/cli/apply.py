@@ -11,13 +11,12 @@ import typer
 from sparkfleet.cli.dry_run import DryRunOption, dry_run
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console, errors, measured
-from sparkfleet.cli.plan import AssumeOption, FilesArgument, Planned, current, decide, show
+from sparkfleet.cli.plan import AssumeOption, FilesArgument, Planned, current, decide, fleet_of, show
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
 from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.control.status import DeploymentStatus
-from sparkfleet.control.survey import survey
 from sparkfleet.errors import SparkfleetError, SpecError
 from sparkfleet.spec.load import load_deployments
 
@@ -44,10 +43,9 @@ async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> i
     specs = load_deployments(files)
     session = Session(inventory)
     client = await session.find_controller()
-    facts = await survey(session.inventory, session.channels)
-    status = await current(client)
-    planned = [decide(spec, facts, status) for spec in specs]
-    show(planned, facts, session.inventory.fleet)
+    fleet = await fleet_of(session)
+    planned = decide(specs, fleet, await current(client))
+    show(planned, fleet)
     pending = [p for p in planned if p.change.verb != "keep"]
     if client is not None and not pending:
         console.print(f"\nNo change. Endpoint: {client.address.endpoint}")

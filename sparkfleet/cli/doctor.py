@@ -13,13 +13,15 @@ from sparkfleet.cli.checkpoints import find_checkpoint
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console, errors, print_error, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+from sparkfleet.control.paths import FleetPaths
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.gather import gather, with_context
-from sparkfleet.doctor.gathered import FleetView, Needed
-from sparkfleet.doctor.measure import measure_links
+from sparkfleet.doctor.gathered import FleetView, Needed, PathView
+from sparkfleet.doctor.measure import measure_paths
 from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import Report, lines
 from sparkfleet.errors import SparkfleetError, SpecError
+from sparkfleet.fabric.measure import save_measurements
 from sparkfleet.spec.fields import unknown
 from sparkfleet.spec.load import load_deployments
 
@@ -66,10 +68,18 @@ async def _doctor(session: Session, nodes: list[str], deployments: list[Path], *
             raise SpecError(unknown("node", name, session.inventory.nodes))
     needed = _needed(deployments)
     fleet = await gather(session.inventory, session.channels, nodes=nodes)
-    links = await measure_links(fleet, session.channels) if measure else None
+    paths = await _measure(session, fleet) if measure else None
     return report_of(
-        with_context(fleet, sparkfleet=sparkfleet.__version__, ray=_ray(), needed=needed, links=links)
+        with_context(fleet, sparkfleet=sparkfleet.__version__, ray=_ray(), needed=needed, paths=paths)
     )
+
+
+async def _measure(session: Session, fleet: FleetView) -> tuple[PathView, ...]:
+    """What was measured is also kept for the planner, where `sparkfleet fabric measure` keeps it."""
+    measured = await measure_paths(session.inventory, fleet, session.channels)
+    if measured.kept:
+        save_measurements(FleetPaths.default(session.inventory.fleet).root / "links.json", measured.kept)
+    return measured.paths
 
 
 def report_of(fleet: FleetView) -> Report:

@@ -20,9 +20,11 @@ from sparkfleet.cli.checkpoints import checkpoints_of
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console
 from sparkfleet.cli.session import Session
+from sparkfleet.control.cluster import seats
 from sparkfleet.control.survey import survey
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
+from sparkfleet.engines.harmony import needs_encodings
 from sparkfleet.engines.rails import Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.planning.choose import plan_fleet
@@ -69,7 +71,12 @@ async def dry_run(files: list[Path], inventory: Path, assumed: str | None) -> in
         facts = await survey(session.inventory, session.channels)
     else:
         facts = assume(assumed, session.inventory)
-    fleet = Fleet(name=session.inventory.fleet, nodes=facts, links=links_of(session.inventory))
+    fleet = Fleet(
+        name=session.inventory.fleet,
+        nodes=facts,
+        links=links_of(session.inventory),
+        assumed=() if assumed is None else tuple(node.name for node in facts),
+    )
     plan = plan_fleet(specs, fleet, checkpoints_of(specs, facts), {})
     for line in shown(specs, plan, session.inventory):
         console.print(line, markup=False)
@@ -175,21 +182,15 @@ def _site(
         draft_path=draft,
         roots=tuple(_root(path) for path in (model, draft) if path),
         served_name=name,
-        host=_host(inventory, node, met, rank),
+        host=seats(inventory)[candidate.shape.nodes[rank]].address,
         port=PORT,
         leader_port=RENDEZVOUS if met else 0,
         files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
         cache_dir=f"{state}/kernels" if candidate.device == "cuda" else "",
+        encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
         keys_dir=f"{state}/keys/{name}" if met else "",
         **found,
     )
-
-
-def _host(inventory: Inventory, node: Node, met: tuple[Meeting, ...], rank: int) -> str:
-    """Loopback in a fleet of one node; else where the gateways of other nodes reach it."""
-    if met:
-        return met[rank].peers[rank]
-    return "127.0.0.1" if node.is_local or len(inventory.nodes) == 1 else node.address
 
 
 def _home(node: Node) -> str:

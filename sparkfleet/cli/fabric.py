@@ -6,7 +6,6 @@ import asyncio
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
@@ -18,7 +17,7 @@ from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper
-from sparkfleet.fabric.enrol import describe, merge, usable_links
+from sparkfleet.fabric.enrol import describe
 from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, render
 from sparkfleet.fabric.probe import look
@@ -27,8 +26,7 @@ from sparkfleet.fabric.topology import Found, NodeView, find_links
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.open import open_channel, open_channels
 from sparkfleet.spec.inventory import Inventory
-from sparkfleet.spec.load import load_inventory, parse_inventory
-from sparkfleet.spec.write import write_inventory
+from sparkfleet.spec.load import load_inventory
 
 app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
 
@@ -64,7 +62,7 @@ def apply(
     rollback: RollbackOption = ROLLBACK_S,
 ) -> int:
     """Give the rails these addresses; taken back by itself where a node is not reached any more."""
-    return run(_apply(inventory, yes, rollback))
+    return run(_apply(load_inventory(inventory), yes, rollback))
 
 
 @app.command("measure")
@@ -86,28 +84,26 @@ async def _plan(inventory: Inventory) -> int:
     return Exit.PENDING if _pending(picture) else Exit.DONE
 
 
-async def _apply(file: Path, yes: bool, rollback_s: int) -> int:
-    inventory = load_inventory(file)
+async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
     channels = open_channels(inventory)
     try:
         picture = await _picture(channels)
         if not _pending(picture):
             console.print("Every rail is as it should be.")
-            return _remember(file, inventory, picture.found)
+            return Exit.DONE
         helpers = await _helpers(channels)
         _show(picture, helpers)
         if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
             raise _together(missing)
         _confirm(yes, rollback_s)
-        return await _carry_out(file, inventory, picture, _granted(helpers), channels, rollback_s)
+        return await _carry_out(inventory, picture.plan, _granted(helpers), channels, rollback_s)
     finally:
         await _close(channels)
 
 
 async def _carry_out(
-    file: Path,
     inventory: Inventory,
-    picture: Picture,
+    plan: FabricPlan,
     helpers: Mapping[str, Helper],
     channels: Mapping[str, Channel],
     rollback_s: int,
@@ -115,7 +111,7 @@ async def _carry_out(
     async def reopen(node: str) -> Channel:
         return open_channel(node, inventory.nodes[node])
 
-    applied = await apply_plan(picture.plan, helpers, channels, reopen, rollback_s=rollback_s)
+    applied = await apply_plan(plan, helpers, channels, reopen, rollback_s=rollback_s)
     if not applied.kept:
         raise SparkfleetError(
             "The change was taken back.\n" + "\n".join(applied.problems),
@@ -125,7 +121,8 @@ async def _carry_out(
     if any(helper.backend == "ip" for helper in helpers.values()):
         console.print("There is no netplan on some node: its addresses last until it restarts.")
     console.print("Kept: every node was reached anew, and every rail carries full-size packets.")
-    return _remember(file, inventory, find_links(await look(channels)))
+    console.print("Next: `sparkfleet init` writes the links into the inventory.")
+    return Exit.DONE
 
 
 async def _picture(channels: Mapping[str, Channel]) -> Picture:
@@ -179,7 +176,8 @@ def _show_node(plan: FabricPlan, view: NodeView, helper: Helper | NotPermitted) 
     for line in pending:
         console.print(Text(f"  {line}"))
     if not isinstance(helper, Helper) or helper.backend != "netplan":
-        console.print(Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}") if pending else Text())
+        if pending:
+            console.print(Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}"))
         return
     before = helper.files.get(str(NETPLAN_FILE), "")
     for line in difflib.unified_diff(
@@ -203,23 +201,6 @@ def _confirm(yes: bool, rollback_s: int) -> None:
             "Not applied: nobody is there to agree.", do="Add --yes to apply without being asked."
         )
     typer.confirm(question, abort=True)
-
-
-def _remember(file: Path, inventory: Inventory, found: Found) -> int:
-    """Put the links into the inventory, where they are not yet."""
-    links, doubts = usable_links(found)
-    merged = merge(inventory, inventory.nodes, links, inventory.fleet)
-    if merged != inventory:
-        text = write_inventory(merged, doubts=doubts)
-        parse_inventory(text, str(file))
-        if set(inventory.links) - set(merged.links):
-            console.print(
-                f"The links in {file} differ from those found. `sparkfleet init` shows the difference."
-            )
-        else:
-            file.write_text(text)
-            console.print(f"Wrote the links into {file}.")
-    return Exit.DONE
 
 
 async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:

@@ -42,7 +42,8 @@ HostsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[HOST…]",
-        help="[user@]address[:port] of each Spark; `local` is this machine. Without any, the LAN is asked by mDNS.",
+        help="Address, user@address or address:port of each Spark; `local` is this machine."
+        " Without any: the machines of the inventory; without those, the LAN is asked by mDNS.",
         show_default=False,
     ),
 ]
@@ -106,7 +107,7 @@ def parse_host(text: str) -> Host:
 
 async def _init(hosts: list[Host], options: Options) -> int:
     old = load_inventory(options.inventory) if options.inventory.exists() else None
-    hosts = hosts or await _discovered()
+    hosts = hosts or _known_before(old) or await _discovered()
     nodes = await _pinned(hosts, old, options)
     channels = {str(number): open_channel(node.address, node) for number, node in enumerate(nodes)}
     try:
@@ -121,6 +122,13 @@ async def _init(hosts: list[Host], options: Options) -> int:
     text = write_inventory(merged, about=_about(found), doubts=doubts)
     parse_inventory(text, str(options.inventory))
     return _write(text, options)
+
+
+def _known_before(old: Inventory | None) -> list[Host]:
+    """The machines of an inventory; none where it is only this machine, as in the one that comes with sparkfleet."""
+    if old is None or all(node.is_local for node in old.nodes.values()):
+        return []
+    return [Host(node.user, node.address, node.port) for node in old.nodes.values()]
 
 
 # --- who they are -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from sparkfleet.cli import (
     doctor,
     down,
     explain,
+    fabric,
+    init,
     inspect,
     keys,
     logs,
@@ -33,6 +35,7 @@ EPILOG = (
     "130 interrupted (the work goes on)"
 )
 VERBS = (
+    init.init,
     plan.plan,
     inspect.inspect,
     doctor.doctor,
@@ -60,6 +63,7 @@ app = typer.Typer(
 for verb in VERBS:
     app.command()(verb)
 app.add_typer(keys.app, name="keys")
+app.add_typer(fabric.app, name="fabric")
 app.add_typer(models.app, name="models")
 
 

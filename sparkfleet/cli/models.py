@@ -18,6 +18,7 @@ from sparkfleet.cli.watch import Progress as Line
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.nodes.install.environment import install
+from sparkfleet.staging.arrive import RESERVE_BYTES
 from sparkfleet.staging.fleet import Fleet
 from sparkfleet.staging.look import Held, Seen
 from sparkfleet.staging.manifest import Wanted
@@ -169,6 +170,7 @@ async def _settings(session: Session) -> Settings:
         python=pythons,
         endpoint=os.environ.get("HF_ENDPOINT", ""),
         token=os.environ.get("HF_TOKEN", "").strip(),
+        reserve_bytes=RESERVE_BYTES,
     )
 
 

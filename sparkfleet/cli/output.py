@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport
+from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport, NodeReport
 from sparkfleet.control.store import Event
 from sparkfleet.errors import SparkfleetError
 
 OUTPUT_VERSION = 1
+GIB = 1 << 30
 
 # Width follows the terminal; where there is none, nothing is wrapped, so that a line stays a line for grep.
 console = Console(highlight=False, soft_wrap=True)
@@ -65,6 +67,23 @@ def fleet_table(status: FleetStatus) -> Table:
         for row in _rows(deployment):
             table.add_row(*row)
     return table
+
+
+def nodes_table(nodes: Sequence[NodeReport]) -> Table:
+    """One row per node of the inventory."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("NODE", "STATE", "MEMORY"):
+        table.add_column(heading)
+    for node in nodes:
+        state = Text("joined", "green") if node.joined else Text("gone", "red")
+        table.add_row(node.name, state, _memory(node))
+    return table
+
+
+def _memory(node: NodeReport) -> str:
+    if node.memory_total is None or node.memory_available is None:
+        return "–"
+    return f"{node.memory_available / GIB:.1f} of {node.memory_total / GIB:.1f} GiB available"
 
 
 def _rows(deployment: DeploymentStatus) -> list[list[Text | str]]:

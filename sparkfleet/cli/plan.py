@@ -16,10 +16,8 @@ from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
-from sparkfleet.engines.registry import ENGINES
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.facts.node import NodeFacts
-from sparkfleet.planning.choose import plan_deployment, plan_fleet
+from sparkfleet.planning.choose import infeasible, plan_fleet
 from sparkfleet.planning.diff import Change, compare
 from sparkfleet.planning.explain import (
     explain_change,
@@ -89,19 +87,10 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
 async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: Shown) -> int:
     specs = load_deployments(files)
     session = Session(inventory)
-    client = await session.find_controller()
-    if assumed is None:
-        facts = await survey(session.inventory, session.channels)
-    else:
-        facts = assume(assumed, session.inventory)
-    fleet = Fleet(
-        name=session.inventory.fleet,
-        nodes=facts,
-        links=links_of(session.inventory),
-        assumed=() if assumed is None else tuple(node.name for node in facts),
-    )
-    status = await current(client)
-    found = plan_fleet(specs, fleet, checkpoints_of(specs, facts), _running(status))
+    fleet = await fleet_of(session, assumed)
+    # On assumed nodes nothing is asked, so nothing runs.
+    status = await current(await session.find_controller()) if assumed is None else None
+    found = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), _running(status))
     planned = [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
     if shown.json:
         _print(planned, found, fleet)
@@ -112,6 +101,20 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     return Exit.PENDING if any(one.change.verb != "keep" for one in planned) else Exit.DONE
 
 
+async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
+    """The fleet as its nodes say it is, or as it is assumed to be."""
+    if assumed is None:
+        facts = await survey(session.inventory, session.channels)
+    else:
+        facts = assume(assumed, session.inventory)
+    return Fleet(
+        name=session.inventory.fleet,
+        nodes=facts,
+        links=links_of(session.inventory),
+        assumed=() if assumed is None else tuple(node.name for node in facts),
+    )
+
+
 async def current(client: FleetClient | None) -> FleetStatus | None:
     """What runs now; None where the fleet is down."""
     if client is None:
@@ -120,45 +123,39 @@ async def current(client: FleetClient | None) -> FleetStatus | None:
         return await client.fleet()
 
 
-def decide(spec: Deployment, facts: tuple[NodeFacts, ...], status: FleetStatus | None) -> Planned:
-    """Plan one deployment so that it can be carried out, and compare it with what is wanted now.
+def decide(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None) -> list[Planned]:
+    """Plan deployments together so that they can be carried out, and compare them with what is wanted now.
 
     Raises:
-        Infeasible: nothing fits.
+        Infeasible: nothing fits for one of them.
         SparkfleetError: what fits cannot be launched by this version.
     """
-    before = _before(spec.name, status)
-    held = _held(before[1]) if before else {}
-    chosen = plan_deployment(spec, facts, held, checkpoints=checkpoints_of([spec], facts))
-    _check_launchable(chosen)
-    return _planned(spec, chosen, status)
+    found = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), _running(status))
+    if found.refused:
+        raise infeasible(found.refused[0])
+    for one in found.deployments:
+        _check_launchable(one)
+    return [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
 
 
-def show(planned: list[Planned], facts: tuple[NodeFacts, ...], fleet: str) -> None:
+def show(planned: list[Planned], fleet: Fleet) -> None:
     """The plans for a person."""
     for one in planned:
-        console.print(explain_fleet(one.spec, one.plan, facts, fleet))
+        console.print(explain_fleet(one.spec, one.plan, fleet.nodes, fleet.name, links=fleet.links))
         for line in (*explain_plan(one.plan), *explain_change(one.change, one.plan)):
             console.print(line)
 
 
 def _check_launchable(plan: DeploymentPlan) -> None:
-    """This version starts engines as processes of one rank; more is planned, and said to be no more than that."""
-    candidates = [group.choice.candidate for group in plan.groups]
-    for candidate in candidates:
-        alike = candidate == candidates[0]
-        if (
-            candidate.runtime == "process"
-            and candidate.shape.ranks == 1
-            and candidate.engine in ENGINES
-            and alike
-        ):
-            continue
-        raise SparkfleetError(
-            f"{plan.name}: {candidate} is planned, and this version cannot launch it.",
-            means="It launches one-rank groups of engines that are installed on the node, all alike.",
-            do="`sparkfleet plan` shows everything there is to know about it until a later version can.",
-        )
+    """This version starts engines as processes; containers are planned, and said to be no more than that."""
+    for group in plan.groups:
+        candidate = group.choice.candidate
+        if candidate.runtime != "process":
+            raise SparkfleetError(
+                f"{plan.name}: {candidate} is planned, and this version cannot launch it.",
+                means="It launches engines that are installed on the nodes, as processes.",
+                do="`sparkfleet plan` shows everything there is to know about it until a later version can.",
+            )
 
 
 def _planned(spec: Deployment, plan: DeploymentPlan, status: FleetStatus | None) -> Planned:
@@ -221,12 +218,3 @@ def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, Deployme
         if deployment.name == name and deployment.plan is not None:
             return Deployment.model_validate_json(deployment.spec), deployment.plan
     return None
-
-
-def _held(plan_now: DeploymentPlan) -> dict[str, int]:
-    """Bytes per node that the groups that run now give back when they are replaced."""
-    held: dict[str, int] = {}
-    for group in plan_now.groups:
-        for node in group.choice.candidate.shape.nodes:
-            held[node] = held.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.mid)
-    return held

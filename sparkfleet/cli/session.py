@@ -131,6 +131,11 @@ class Session:
         await self._all_joined(client, saying)
         return client
 
+    async def is_complete(self, client: FleetClient) -> bool:
+        """Whether every node is part of the fleet. `client` is not entered."""
+        async with client.again() as asking:
+            return await _joined(asking) == set(self.inventory.nodes)
+
     async def take_down(self) -> None:
         """Stop everything on every node, the head first: it lets the groups end in order.
 
@@ -208,7 +213,7 @@ class Session:
         """Wait until Ray on every node is part of the fleet."""
         began = asyncio.get_running_loop().time()
         async with client.again() as asking:
-            while missing := [node.name for node in (await asking.fleet()).nodes if not node.joined]:
+            while missing := sorted(set(self.inventory.nodes) - await _joined(asking)):
                 saying(f"waiting for {', '.join(missing)}")
                 if asyncio.get_running_loop().time() - began > JOIN_S:
                     raise ControlError(
@@ -235,6 +240,10 @@ class Session:
         """Let go of every connection."""
         opened, self._opened = self._opened or {}, None
         await asyncio.gather(*(channel.close() for channel in opened.values()))
+
+
+async def _joined(client: FleetClient) -> set[str]:
+    return {node.name for node in (await client.fleet()).nodes if node.joined}
 
 
 _sessions: list[Session] = []

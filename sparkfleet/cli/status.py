@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import OUTPUT_VERSION, console, fleet_table, print_json
+from sparkfleet.cli.output import OUTPUT_VERSION, console, fleet_table, nodes_table, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 
 
@@ -28,5 +28,8 @@ async def _status(session: Session, json: bool) -> int:
         print_json({"up": True, **fleet.model_dump(mode="json")})
         return Exit.DONE
     console.print(f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}\n")
+    if len(fleet.nodes) > 1:
+        console.print(nodes_table(fleet.nodes))
+        console.print()
     console.print(fleet_table(fleet) if fleet.deployments else "Nothing is deployed.")
     return Exit.DONE

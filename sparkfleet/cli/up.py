@@ -11,7 +11,6 @@ from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
 from sparkfleet.cli.watch import Progress
-from sparkfleet.control.client import FleetClient
 
 WheelsOption = Annotated[
     Path | None,
@@ -32,7 +31,7 @@ def up(inventory: InventoryOption = DEFAULT_INVENTORY, wheels: WheelsOption = No
 
 async def _up(session: Session, wheels: Path | None) -> int:
     client = await session.find_controller()
-    if client is not None and await _complete(client):
+    if client is not None and await session.is_complete(client):
         console.print(f"Running already. Endpoint: {client.address.endpoint}")
         return Exit.DONE
     progress = Progress()
@@ -42,9 +41,3 @@ async def _up(session: Session, wheels: Path | None) -> int:
         progress.done()
     console.print(f"Up. Endpoint: {client.address.endpoint}")
     return Exit.DONE
-
-
-async def _complete(client: FleetClient) -> bool:
-    """Whether every node is part of the fleet; one that is not is started again."""
-    async with client.again() as asking:
-        return all(node.joined for node in (await asking.fleet()).nodes)

@@ -38,13 +38,12 @@ async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple
         NodeError: a node cannot be reached or refuses a command that every node has.
         FactError: a node answered something that is not understood.
     """
-    return tuple(
-        await asyncio.gather(*(_node(name, node, channels[name]) for name, node in inventory.nodes.items()))
-    )
+    return tuple(await asyncio.gather(*(_node(name, inventory, channels[name]) for name in inventory.nodes)))
 
 
-async def _node(name: str, node: Node, channel: Channel) -> NodeFacts:
-    engines = dict(_engine_questions(node))
+async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
+    node, own = inventory.nodes[name], _own_python(inventory, name)
+    engines = dict(_engine_questions(node, own))
     argvs = [ReadMemory.argv, ReadProcessors.argv, ReadGpu.argv, *engines.values()]
     memory, processors, gpu, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
     return NodeFacts(
@@ -52,20 +51,24 @@ async def _node(name: str, node: Node, channel: Channel) -> NodeFacts:
         memory=_value(ReadMemory, memory, name),
         processors=_value(ReadProcessors, processors, name),
         gpu=_gpu(gpu),
-        engines=_homes(node, dict(zip(engines, homes, strict=True)), name),
+        engines=_homes(node, own, dict(zip(engines, homes, strict=True)), name),
     )
 
 
-def _engine_questions(node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _own_python(inventory: Inventory, name: str) -> str | None:
+    """Where sparkfleet itself runs on a node; None: in the environment that `up` has made there, if it has."""
+    return inventory.environment or (sys.executable if inventory.nodes[name].is_local else None)
+
+
+def _engine_questions(node: Node, own: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What the inventory names, each in its own environment; without that, what sparkfleet's own environment has."""
     for engine, home in node.engines.items():
         yield engine, (home.python, *ReadEngines.argv[1:])
     if not node.engines:
-        own = (sys.executable, *ReadEngines.argv[1:])
-        yield "", own if node.is_local else ReadInstalledEngines.argv
+        yield "", (own, *ReadEngines.argv[1:]) if own else ReadInstalledEngines.argv
 
 
-def _homes(node: Node, answers: Mapping[str, Answer], name: str) -> dict[str, EngineHome]:
+def _homes(node: Node, own: str | None, answers: Mapping[str, Answer], name: str) -> dict[str, EngineHome]:
     if node.engines:
         found = {
             engine: (home.python, _value(ReadEngines, answers[engine], name).get(engine))
@@ -76,8 +79,8 @@ def _homes(node: Node, answers: Mapping[str, Answer], name: str) -> dict[str, En
             for engine, (python, version) in found.items()
             if version is not None
         }
-    if node.is_local:
-        python, versions = sys.executable, _value(ReadEngines, answers[""], name)
+    if own:
+        python, versions = own, _value(ReadEngines, answers[""], name)
     else:
         python, versions = _value(ReadInstalledEngines, answers[""], name)
     return {engine: EngineHome(python=python, version=version) for engine, version in versions.items()}

@@ -3,7 +3,8 @@
     @node_check("clock-skew", "its clock agrees with the others'", source="…")
     def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]: …
 
-`node`, `link` and `fleet` are what is looked at; every other parameter is a field of `NodeView` that must not be None.
+`node`, `link`, `path` and `fleet` are what is looked at; every other parameter is a field of `NodeView` that must not be
+None.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkfleet.doctor.findings import Fault, Finding, Scope, Severity, not_known
-from sparkfleet.doctor.gathered import FleetView, LinkView, NodeView
+from sparkfleet.doctor.gathered import FleetView, LinkView, NodeView, PathView
 
 Look = Callable[..., Iterator[Fault]]
 
-_VIEWS = frozenset({"node", "link", "fleet"})
+_VIEWS = frozenset({"node", "link", "path", "fleet"})
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Check:
         id: its name in findings; part of the public interface.
         title: what is so where nothing is wrong.
         scope: per node, per link, or once.
+        of_paths: per pair of nodes that was measured, and not per cable; its findings are about links all the same.
         needs: fields of `NodeView` without which it cannot tell.
         look: the check itself.
         rules: ids of rules in `knowledge/rules.yaml` that it stands for.
@@ -42,6 +44,7 @@ class Check:
     look: Look
     rules: tuple[str, ...] = ()
     source: str = ""
+    of_paths: bool = False
 
     def findings(self, fleet: FleetView) -> Iterator[Finding]:
         """Everything it says about a fleet; where nothing is wrong, that."""
@@ -49,6 +52,9 @@ class Check:
             case "node":
                 for node in fleet.answered:
                     yield from self._about(node.name, self._of_node(node, fleet))
+            case "link" if self.of_paths:
+                for path in fleet.paths or ():
+                    yield from self._about(path.name, self._of_path(path))
             case "link":
                 for link in fleet.links:
                     yield from self._about(link.name, self._of_link(link, fleet))
@@ -64,6 +70,11 @@ class Check:
         if silent:
             return [not_known(f"{self.title}: not known, because {' and '.join(silent)} did not answer")]
         return self._lacking(ends) or self.look(link=link, fleet=fleet)
+
+    def _of_path(self, path: PathView) -> Iterable[Fault]:
+        if path.why_not:
+            return [not_known(f"{self.title}: not known, because {path.why_not}")]
+        return self.look(path=path)
 
     def _arguments(self, node: NodeView, fleet: FleetView) -> dict[str, Any]:
         given: dict[str, Any] = {name: getattr(node, name) for name in self.needs}
@@ -122,6 +133,17 @@ def link_check(
 ) -> Callable[[Look], Check]:
     """A check of each link whose nodes answered; `needs` of every end."""
     return lambda look: Check(id, title, "link", needs, look, rules, source)
+
+
+def path_check(
+    id: str,  # noqa: A002  # the public noun
+    title: str,
+    *,
+    rules: tuple[str, ...] = (),
+    source: str = "",
+) -> Callable[[Look], Check]:
+    """A check of what was measured between two nodes."""
+    return lambda look: Check(id, title, "link", (), look, rules, source, of_paths=True)
 
 
 def fleet_check(

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkfleet.doctor.gathered import EndView, FleetView, LinkView, Needed, NodeView, RailView, Silence
+from sparkfleet.doctor.gathered import (
+    EndView,
+    FleetView,
+    LinkView,
+    Needed,
+    NodeView,
+    PathView,
+    RailView,
+    Silence,
+)
 from sparkfleet.errors import FactError, NodeError, SparkfleetError
 from sparkfleet.facts.clock import ClockOffset, ReadChrony, ReadClock, ReadTimeSync
 from sparkfleet.facts.container import ContainerTool, ReadCdi, ReadDocker, ReadPodman
@@ -18,8 +27,21 @@ from sparkfleet.facts.gpu import ReadCuda, ReadGpuProcesses, ReadGpuState
 from sparkfleet.facts.identity import ReadHostKeys, ReadIdentity, ReadPciDevices
 from sparkfleet.facts.journal import ReadKernelLog, ReadPackages
 from sparkfleet.facts.memory import ReadKernel, ReadMemoryMap
-from sparkfleet.facts.netdev import ReadFec, ReadLinkSettings, ReadNetdevs, ReadPciLink, ReadRoutes
-from sparkfleet.facts.privileges import ReadLimits, ReadServices, ReadUser
+from sparkfleet.facts.netdev import (
+    ReadFec,
+    ReadLinkSettings,
+    ReadNetdevs,
+    ReadPciLink,
+    ReadPciLinks,
+    ReadRoutes,
+)
+from sparkfleet.facts.privileges import (
+    ReadLockedMemory,
+    ReadLockedMemoryOfKernel,
+    ReadOpenFiles,
+    ReadServices,
+    ReadUser,
+)
 from sparkfleet.facts.processes import ReadHoldingProcesses
 from sparkfleet.facts.python_env import ReadPythonEnvironment
 from sparkfleet.facts.rdma import ReadGids, ReadGidsOfKernel, ReadIbdev2netdev, ReadRdmaDevices, ReadRdmaLinks
@@ -70,7 +92,9 @@ FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
     ("cdi", ReadCdi),
     ("time_sync", ReadTimeSync),
     ("time_sync", ReadChrony),
-    ("limits", ReadLimits),
+    ("locked_memory", ReadLockedMemory),
+    ("locked_memory", ReadLockedMemoryOfKernel),
+    ("open_files", ReadOpenFiles),
     ("user", ReadUser),
     ("services", ReadServices),
     ("sockets", ReadSockets),
@@ -79,6 +103,7 @@ FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
     ("rdma_links", ReadRdmaLinks),
     ("rdma_links", ReadIbdev2netdev),
     ("rdma_devices", ReadRdmaDevices),
+    ("pci_by_address", ReadPciLinks),
     ("gids", ReadGids),
     ("gids", ReadGidsOfKernel),
 )
@@ -252,15 +277,14 @@ def with_context(
     sparkfleet: str = "",
     ray: str = "",
     needed: Sequence[Needed] = (),
-    links: Sequence[LinkView] | None = None,
+    paths: Sequence[PathView] | None = None,
 ) -> FleetView:
-    """The fleet with what the asker knows: its versions, what deployments need, and what was measured on links."""
+    """The fleet with what the asker knows: its versions, what deployments need, and what was measured between nodes."""
     return fleet.model_copy(
         update={
             "sparkfleet": sparkfleet,
             "ray": ray,
             "needed": tuple(needed),
-            "links": fleet.links if links is None else tuple(links),
-            "measured": links is not None,
+            "paths": None if paths is None else tuple(paths),
         }
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from ipaddress import ip_interface
 
 from pydantic import Field
 
+from sparkfleet.fabric.measure import TransportProof
 from sparkfleet.facts.clock import ClockOffset, TimeSync
 from sparkfleet.facts.container import ContainerTool
 from sparkfleet.facts.disk import Disks
@@ -15,12 +17,24 @@ from sparkfleet.facts.identity import Identity, PciDevice
 from sparkfleet.facts.journal import KernelLog
 from sparkfleet.facts.memory import Kernel, MemoryMap
 from sparkfleet.facts.netdev import Fec, LinkSettings, Netdev, PciLink, Route
-from sparkfleet.facts.privileges import Limits, Services, User
+from sparkfleet.facts.privileges import Limit, Services, User
 from sparkfleet.facts.processes import HoldingProcess
 from sparkfleet.facts.python_env import PythonEnvironment
 from sparkfleet.facts.rdma import Gid, RdmaDevice, RdmaLink
 from sparkfleet.facts.sockets import ListeningSocket
 from sparkfleet.values import Value
+
+
+_PCI_NAME = re.compile(r"en(?:P(\d{1,5}))?p(\d{1,3})s(\d{1,2})(?:f(\d))?(?:n\w{1,8})?", re.ASCII)
+
+
+def pci_address(netdev: str) -> str:
+    """The PCI address that systemd made a netdev's name from: enP2p1s0f1np1 is 0002:01:00.1. "" for other names."""
+    found = _PCI_NAME.fullmatch(netdev)
+    if found is None:
+        return ""
+    domain, bus, slot, function = (int(number or 0) for number in found.groups())
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
 
 
 class Silence(Value):
@@ -65,7 +79,8 @@ class NodeView(Value):
     time_sync: TimeSync | None = None
     python: PythonEnvironment | None = None
     """The environment that sparkfleet and Ray run from."""
-    limits: Limits | None = None
+    locked_memory: Limit | None = None
+    open_files: Limit | None = None
     user: User | None = None
     services: Services | None = None
     sockets: tuple[ListeningSocket, ...] | None = None
@@ -79,6 +94,8 @@ class NodeView(Value):
     """By netdev of a rail, as everything below."""
     fec: dict[str, Fec] = Field(default_factory=dict)
     pci_links: dict[str, PciLink] = Field(default_factory=dict)
+    pci_by_address: dict[str, PciLink] | None = None
+    """From `lspci`, where this user may see it; for drivers that tell sysfs nothing."""
 
     def netdev(self, name: str) -> Netdev | None:
         """The netdev of that name; None where there is none, or none are known."""
@@ -87,6 +104,10 @@ class NodeView(Value):
     def rdma_device(self, name: str) -> RdmaDevice | None:
         """The RDMA device of that name."""
         return next((one for one in self.rdma_devices or () if one.name == name), None)
+
+    def pci_link(self, netdev: str) -> PciLink | None:
+        """How the function of a netdev is joined to the processor."""
+        return self.pci_links.get(netdev) or (self.pci_by_address or {}).get(pci_address(netdev))
 
     def gids_of(self, device: str) -> tuple[Gid, ...]:
         """Its RoCE v2 entries that stand for an IPv4 address, which NCCL uses."""
@@ -118,32 +139,14 @@ class EndView(Value):
 
 
 class RailView(Value):
-    """One rail with what was measured on it. None: not measured."""
+    """One rail, as the inventory wants it."""
 
     ends: tuple[EndView, ...]
-    gbit_per_s: float | None = None
-    """The slower direction, Gb/s (1e9 bits)."""
-    latency_us: float | None = None
-    """Of one small message there and back, microseconds."""
-    measured_with: str = ""
-    """`ib_write_bw`, or what stands in for it where that is missing."""
-    jumbo: bool | None = None
-    """Whether a packet of the wanted MTU went through unbroken."""
 
     @property
     def is_rdma(self) -> bool:
         """Whether the inventory wants RDMA on it."""
         return all(end.rdma for end in self.ends)
-
-
-class TransportProof(Value):
-    """What counters said while a known number of bytes was sent over a link."""
-
-    sent_bytes: int
-    rails_bytes: tuple[int, ...]
-    """Per rail, in order: what its own counters moved by."""
-    lan_bytes: int
-    """What the counters of the management network moved by."""
 
 
 class LinkView(Value):
@@ -154,9 +157,43 @@ class LinkView(Value):
     nodes: tuple[str, ...]
     switch: str | None = None
     rails: tuple[RailView, ...]
+
+
+class RailSpeed(Value):
+    """What was measured on one rail between two nodes. None: not measured."""
+
+    here: EndView
+    """The end that sent."""
+    there: EndView
+    gbit_per_s: float | None = None
+    """Gb/s (1e9 bits), one way, with the other rails of the path loaded."""
+    one_way_us: float | None = None
+    """Of a small message on the idle rail, microseconds."""
+    measured_with: str = ""
+    """`ib_write_bw`, or what stood in for it."""
+    jumbo: bool | None = None
+    """Whether a packet of the wanted MTU went through unbroken."""
+    ping_us: float | None = None
+    """There and back, microseconds."""
+
+    @property
+    def is_rdma(self) -> bool:
+        """Whether the inventory wants RDMA on it."""
+        return bool(self.here.rdma and self.there.rdma)
+
+
+class PathView(Value):
+    """Two nodes that a cable or a switch joins, and what was measured between them."""
+
+    name: str
+    """As the link's where it is one cable."""
+    nodes: tuple[str, str]
+    switch: str | None = None
+    rails: tuple[RailSpeed, ...]
     proof: TransportProof | None = None
-    all_gather_gb_per_s: float | None = None
-    """Bus bandwidth of nccl-tests, GB/s, where that was there to measure with."""
+    """Where the bytes went."""
+    why_not: str = ""
+    """Why nothing was measured."""
 
 
 class Needed(Value):
@@ -179,8 +216,8 @@ class FleetView(Value):
     needed: tuple[Needed, ...] = ()
     gateway_port: int = 8000
     gateway_host: str = "127.0.0.1"
-    measured: bool = True
-    """Whether measuring was asked for."""
+    paths: tuple[PathView, ...] | None = None
+    """None where measuring was not asked for."""
     sparkfleet: str = ""
     """Version of who asks."""
     ray: str = ""

@@ -137,8 +137,8 @@ def _host(node: NodeView) -> Facts:
     if node.services:
         facts |= {"linger": node.services.linger, "remove_ipc": node.services.remove_ipc}
         facts["hottest_zone_c"] = node.services.hottest_c
-    if node.limits:
-        facts["memlock_unlimited"] = node.limits.locks_freely
+    if node.locked_memory:
+        facts["memlock_unlimited"] = node.locked_memory.is_unlimited
     if node.packages is not None:
         facts["mlnx_fw_updater"] = "mlnx-fw-updater" in node.packages
     if node.time_sync:
@@ -152,10 +152,11 @@ def _rails(node: NodeView, fleet: FleetView) -> Facts:
     links = [link for link in fleet.links if node.name in link.nodes]
     if not links:
         return {}
-    rails = [rail for link in links for rail in link.rails]
     measured = [
         rail.gbit_per_s
-        for rail in rails
+        for path in fleet.paths or ()
+        if node.name in path.nodes
+        for rail in path.rails
         if rail.gbit_per_s is not None and rail.measured_with == "ib_write_bw"
     ]
     speeds = [one.speed_mb_per_s for one in node.settings.values() if one.speed_mb_per_s is not None]

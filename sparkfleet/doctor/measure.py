@@ -1,53 +1,124 @@
-"""Measures links for the checks: whether full packets pass, how long a small one takes, and what `fabric` measures.
-
-Links of one node are measured one after the other: they share its two PCIe links, and would slow each other down.
-"""
+"""Measures between nodes for the checks: `fabric` says how fast and by which way; pings say whether full packets pass."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sparkfleet.doctor import thresholds
-from sparkfleet.doctor.gathered import FleetView, LinkView, RailView
-from sparkfleet.errors import NodeError
+from sparkfleet.doctor.gathered import EndView, FleetView, PathView, RailSpeed
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.measure import LinkMeasurement, Pair, measure_pair, pairs_of
 from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.nodes.batch import run_batch
+from sparkfleet.spec.inventory import Inventory, RailEnd
 
-PING_S = 15.0
+LOAD_S = 2.0
+"""How long the rails of a pair are loaded."""
+PAIR_S = 60.0
+PING_S = 10.0
 HEADERS = 28
-"""IPv4 and ICMP headers, bytes."""
+"""Of IPv4 and ICMP, bytes."""
 
 _TIMES = re.compile(r"^rtt min/avg/max/mdev = [\d.]{1,12}/([\d.]{1,12})/", re.MULTILINE | re.ASCII)
 _RECEIVED = re.compile(r"\b(\d{1,6}) received", re.ASCII)
 
 
-async def measure_links(fleet: FleetView, channels: Mapping[str, Channel]) -> tuple[LinkView, ...]:
-    """The links of a fleet with what was measured on them. Links of a silent node stay unmeasured."""
+class Measured(NamedTuple):
+    """What checks look at, and what the planner may keep."""
+
+    paths: tuple[PathView, ...]
+    kept: tuple[LinkMeasurement, ...]
+
+
+async def measure_paths(inventory: Inventory, fleet: FleetView, channels: Mapping[str, Channel]) -> Measured:
+    """Every pair of linked nodes that answered. Pairs that share a node wait for each other, others do not.
+
+    What cannot be measured is told with its reason.
+    """
     locks = {node.name: asyncio.Lock() for node in fleet.answered}
-    return tuple(await asyncio.gather(*(_link(link, locks, channels) for link in fleet.links)))
+    asked = [pair for pair in pairs_of(inventory) if {node.name for node in fleet.nodes} >= set(pair.nodes)]
+    found = await asyncio.gather(*(_path(pair, locks, channels) for pair in asked))
+    return Measured(tuple(path for path, _ in found), tuple(one for _, one in found if one is not None))
 
 
-async def _link(
-    link: LinkView, locks: Mapping[str, asyncio.Lock], channels: Mapping[str, Channel]
-) -> LinkView:
-    if link.switch is not None or not all(name in locks for name in link.nodes):
-        return link
-    # In one order everywhere: two links cannot wait for each other.
-    first, second = sorted(link.nodes)
+async def _path(
+    pair: Pair, locks: Mapping[str, asyncio.Lock], channels: Mapping[str, Channel]
+) -> tuple[PathView, LinkMeasurement | None]:
+    path = path_of(pair)
+    silent = [name for name in pair.nodes if name not in locks]
+    if silent:
+        return path.model_copy(update={"why_not": f"{silent[0]} did not answer"}), None
+    # In one order everywhere, so that two pairs cannot wait for each other.
+    first, second = sorted(pair.nodes)
     async with locks[first], locks[second]:
-        rails = [await _pinged(rail, channels) for rail in link.rails]
-        return link.model_copy(update={"rails": tuple(rails)})
+        path = await _pinged(path, channels[pair.nodes[0]])
+        try:
+            async with asyncio.timeout(PAIR_S):
+                measured = await measure_pair(pair, channels, seconds=LOAD_S)
+        except SparkfleetError as error:
+            return _unmeasured(path, error.what), None
+        except TimeoutError:
+            return _unmeasured(path, f"measuring did not end within {PAIR_S:.0f} s"), None
+    return with_measurement(path, measured), measured
 
 
-async def _pinged(rail: RailView, channels: Mapping[str, Channel]) -> RailView:
-    here, there = rail.ends[0], rail.ends[-1]
-    channel = channels[here.node]
-    full, small = await asyncio.gather(
-        _run(channel, ping(here.netdev, there.ip, thresholds.RAIL_MTU - HEADERS)),
-        _run(channel, ping(here.netdev, there.ip, 56)),
+def path_of(pair: Pair) -> PathView:
+    """A pair, with nothing measured."""
+    here, there = pair.nodes
+    return PathView(
+        name=f"{here}–{there}" + (f" over {pair.switch}" if pair.switch else ""),
+        nodes=pair.nodes,
+        switch=pair.switch,
+        rails=tuple(RailSpeed(here=_end(here, one), there=_end(there, other)) for one, other in pair.rails),
     )
-    return rail.model_copy(update={"jumbo": passed(full), "latency_us": average_us(small)})
+
+
+def _end(node: str, end: RailEnd) -> EndView:
+    return EndView(node=node, netdev=end.netdev, rdma=end.rdma, address=end.address)
+
+
+def _unmeasured(path: PathView, why: str) -> PathView:
+    """Pings may have said something all the same, and then that is looked at."""
+    told = any(rail.jumbo is not None for rail in path.rails)
+    return path if told else path.model_copy(update={"why_not": why})
+
+
+def with_measurement(path: PathView, measured: LinkMeasurement) -> PathView:
+    """The path with speeds and the proof."""
+    by_netdev = {rail.netdev: rail for rail in measured.rails}
+    rails = (
+        rail.model_copy(
+            update={
+                "gbit_per_s": by_netdev[rail.here.netdev].gb_per_s * 8,
+                "one_way_us": by_netdev[rail.here.netdev].latency_us,
+                "measured_with": by_netdev[rail.here.netdev].method,
+            }
+        )
+        for rail in path.rails
+    )
+    return path.model_copy(update={"rails": tuple(rails), "proof": measured.proof})
+
+
+async def _pinged(path: PathView, channel: Channel) -> PathView:
+    """Full packets and small ones on every rail, in one round trip."""
+    argvs = [
+        ping(rail.here.netdev, rail.there.ip, size)
+        for rail in path.rails
+        for size in (thresholds.RAIL_MTU - HEADERS, 56)
+    ]
+    try:
+        answers: Sequence[Completed | SparkfleetError] = await run_batch(channel, argvs, timeout_s=PING_S)
+    except SparkfleetError as error:
+        answers = [error] * len(argvs)
+    full, small = answers[::2], answers[1::2]
+    rails = (
+        rail.model_copy(update={"jumbo": passed(one), "ping_us": average_us(other)})
+        for rail, one, other in zip(path.rails, full, small, strict=True)
+    )
+    return path.model_copy(update={"rails": tuple(rails)})
 
 
 def ping(netdev: str, address: str, size: int) -> tuple[str, ...]:
@@ -71,25 +142,21 @@ def ping(netdev: str, address: str, size: int) -> tuple[str, ...]:
     )
 
 
-def passed(done: Completed | NodeError) -> bool | None:
-    """Whether any of the packets came back; None where `ping` could not be run."""
-    if isinstance(done, NodeError):
+def passed(answer: Completed | SparkfleetError) -> bool | None:
+    """Whether any of the packets came back; None where `ping` could not be run, or not on this device."""
+    if not isinstance(answer, Completed):
         return None
-    found = _RECEIVED.search(done.stdout)
-    return None if found is None else int(found[1]) > 0
+    found = _RECEIVED.search(answer.stdout[:20_000])
+    if found is None:
+        # "ping: local error: message too long" is an answer: it does not even leave.
+        return False if "too long" in answer.stderr else None
+    return int(found[1]) > 0
 
 
-def average_us(done: Completed | NodeError) -> float | None:
+def average_us(answer: Completed | SparkfleetError) -> float | None:
     """The average time there and back, microseconds."""
-    found = None if isinstance(done, NodeError) else _TIMES.search(done.stdout)
+    found = _TIMES.search(answer.stdout[:20_000]) if isinstance(answer, Completed) else None
     try:
         return float(found[1]) * 1000 if found else None
-    except ValueError:
+    except ValueError:  # several dots
         return None
-
-
-async def _run(channel: Channel, argv: Sequence[str]) -> Completed | NodeError:
-    try:
-        return await channel.run(argv, timeout_s=PING_S)
-    except NodeError as error:
-        return error

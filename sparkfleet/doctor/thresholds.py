@@ -13,8 +13,10 @@ RAIL_TCP_DEGRADED_GBIT = 14.0
 """TCP over a degraded rail gave 12 to 14 Gb/s; one healthy rail, CPU bound, gave 16 (stored 54268972876, 71619670773)."""
 RAIL_SPEED_MBIT = 200_000
 """What a QSFP port of a Spark negotiates with a 200GBASE-CR4 cable."""
-RAIL_LATENCY_US = 1400.0
+RAIL_PING_US = 1400.0
 """ping over a rail takes 0.4 to 1.4 ms; more is not the cable (sparkbase wiki, multinode)."""
+RDMA_LATENCY_US = 10.0
+"""ib_write_lat takes about 1.5 us on a healthy cable (sparkbase wiki); several times that is no cable's doing."""
 RAIL_MTU = 9000
 """Everybody who measures uses jumbo frames: RoCE then has packets of 4096 bytes instead of 1024."""
 RDMA_MTU = 4096
@@ -23,8 +25,6 @@ PCIE_GT_PER_S = 32.0
 """Each half of the ConnectX-7 hangs on Gen5 x4 (lspci LnkSta of healthy Sparks; dmesg: 126.028 Gb/s)."""
 RAILS_IMBALANCE = 0.2
 """Both rails of a cable give the same within a few per cent; a fifth is a fault."""
-LAN_SHARE = 0.05
-"""Of the bytes of a transport probe that may cross the management network: its own control messages."""
 
 UNACCOUNTED_GB = 5.0
 """knowledge/rules.yaml driver-retained-pool; an idle Spark has less than 2."""

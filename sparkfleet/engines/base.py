@@ -173,7 +173,10 @@ def files_at(candidate: Candidate, site: RankSite) -> str:
 def checkpoint_mounts(site: RankSite) -> tuple[Mount, ...]:
     """The checkpoints read-only, at the same path inside as outside, so that argv is the same for a process."""
     seen = site.roots or tuple(path for path in (site.model_path, site.draft_path) if path)
-    mounts = [Mount(source=path, target=path) for path in dict.fromkeys(seen)]
-    if site.cache_dir:
-        mounts.append(Mount(source=site.cache_dir, target=site.cache_dir, read_only=False))
-    return tuple(mounts)
+    return tuple(Mount(source=path, target=path) for path in dict.fromkeys(seen))
+
+
+def cache_mounts(site: RankSite) -> tuple[Mount, ...]:
+    """The directory of compiled kernels, to be written to."""
+    found = site.cache_dir
+    return (Mount(source=found, target=found, read_only=False),) if found else ()

@@ -6,8 +6,9 @@ begins so. Ranks are joined by `--dist-init-addr`; speculative flags have to be 
 
 from __future__ import annotations
 
-from sparkfleet.engines.base import RankLaunch, RankSite, checkpoint_mounts, with_users
+from sparkfleet.engines.base import RankLaunch, RankSite, cache_mounts, checkpoint_mounts, with_users
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.parsers import parsers_of
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate, Speculation
@@ -61,7 +62,7 @@ class Sglang:
             argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
             env=merged(_environment(candidate, site), candidate.env),
             token_env=TOKEN_ENV,
-            mounts=checkpoint_mounts(site),
+            mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
             ports=_ports(candidate, site),
             health_path=self.health_path if site.rank == 0 else "",
         )
@@ -166,7 +167,8 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _environment(candidate: Candidate, site: RankSite) -> Pairs:
-    common = (("HF_HUB_OFFLINE", "1"),)  # weights are staged before a rank starts; an engine never downloads
+    # Weights are staged before a rank starts; an engine never downloads.
+    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site))
     ranks = candidate.shape.ranks
     # Without it SGLang asks the default route for its own address, and hangs where there is none.
     own = (("SGLANG_HOST_IP", site.address), ("HOST_IP", site.address)) if ranks > 1 else ()

@@ -2,10 +2,11 @@
 
 A group of several ranks follows NVIDIA's playbook for two Sparks, with a supervisor instead of a person: every rank is a
 container in the foreground. Ranks above 0 run nothing but an sshd that lets the group's own key in, on the rail's address.
-Rank 0 runs `mpirun`, which starts `rank.sh` on every node over that sshd, itself included. Each node's `rank.sh` has the
-same name and the node's own variables, so that all ranks get the same arguments; `mpirun -x` would give them all the
-leader's netdevs. When rank 0 ends, MPI ends the others' engines; when another rank's container ends, MPI ends rank 0's.
-Either way the group is over, and its supervisor stops what is left.
+Rank 0 runs `mpirun`, which starts `rank.sh` on every node over that sshd, itself included. A login over SSH has none of the
+container's variables, so each container writes its own down first and `rank.sh` reads them back: all ranks get the same
+arguments and every one its own netdevs, where `mpirun -x` would give all of them the leader's. When rank 0 ends, MPI ends
+the others' engines; when another rank's container ends, MPI ends rank 0's. Either way the group is over, and its supervisor
+stops what is left.
 
 The key pair is the group's own, made when it starts (`RankSite.keys_dir`): it is the only key that is let in and the host
 key of every sshd, so that nothing has to be trusted on first sight and nobody's own keys are shared.
@@ -13,7 +14,6 @@ key of every sshd, so that nothing has to be trusted on first sight and nobody's
 
 from __future__ import annotations
 
-import shlex
 from pathlib import PurePosixPath
 
 import yaml
@@ -24,11 +24,13 @@ from sparkfleet.engines.base import (
     Mount,
     RankLaunch,
     RankSite,
+    cache_mounts,
     checkpoint_mounts,
     files_at,
     with_users,
 )
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate, Speculation
 
@@ -67,14 +69,12 @@ class Trtllm:
                 means="Its ranks are started by MPI over an sshd of their own.",
                 do="Leave out `runtime: process`.",
             )
-        env = merged(_environment(candidate, site), candidate.env)
-        files = _files(candidate, site, env)
         return RankLaunch(
             argv=_argv(candidate, site) if several else _serve(candidate, site),
-            env=env,
+            env=merged(_environment(candidate, site), candidate.env),
             token_env="",
-            files=files,
-            mounts=(*checkpoint_mounts(site), *_mounts(candidate, site)),
+            files=_files(candidate, site),
+            mounts=_mounts(candidate, site),
             ports=_ports(candidate, site),
             health_path="" if site.rank else self.health_path,
         )
@@ -164,20 +164,32 @@ def _argv(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", *_serve(candidate, site))
 
 
+_KEEP = "/run/sparkfleet-ssh"
+"""Inside a container, for its root alone."""
+
 _KEY = f"""\
-install -d -m 700 /run/sparkfleet-ssh
-install -m 600 {KEYS_IN_CONTAINER}/id_ed25519 /run/sparkfleet-ssh/key
+install -d -m 700 {_KEEP}
+install -m 600 {KEYS_IN_CONTAINER}/id_ed25519 {_KEEP}/key
+(umask 077; export -p > {_KEEP}/environment)
+"""
+
+_RANK = f"""\
+#!/bin/bash
+# One rank of the engine, with this container's own variables.
+set -eu
+. {_KEEP}/environment
+exec trtllm-llmapi-launch "$@"
 """
 
 _WORKER = f"""\
 #!/bin/bash
 # Lets the group's leader in, and nobody else.
 set -eu
-{_KEY}install -m 600 {KEYS_IN_CONTAINER}/id_ed25519.pub /run/sparkfleet-ssh/authorized_keys
+{_KEY}install -m 600 {KEYS_IN_CONTAINER}/id_ed25519.pub {_KEEP}/authorized_keys
 install -d -m 755 /run/sshd
 command -v sshd >/dev/null || {{ apt-get update && apt-get install -y --no-install-recommends openssh-server; }}
-exec "$(command -v sshd)" -D -e -f /dev/null -p {SSH_PORT} -h /run/sparkfleet-ssh/key -o ListenAddress=%(address)s \\
-  -o AuthorizedKeysFile=/run/sparkfleet-ssh/authorized_keys -o PermitRootLogin=prohibit-password \\
+exec "$(command -v sshd)" -D -e -f /dev/null -p {SSH_PORT} -h {_KEEP}/key -o ListenAddress=%(address)s \\
+  -o AuthorizedKeysFile={_KEEP}/authorized_keys -o PermitRootLogin=prohibit-password \\
   -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o StrictModes=no -o UsePAM=no
 """
 
@@ -185,16 +197,16 @@ _LEADER = f"""\
 #!/bin/bash
 # Starts rank.sh on every node, with the arguments that this was given.
 set -eu
-{_KEY}sed 's/^/* /' {KEYS_IN_CONTAINER}/id_ed25519.pub > /run/sparkfleet-ssh/known_hosts
+{_KEY}sed 's/^/* /' {KEYS_IN_CONTAINER}/id_ed25519.pub > {_KEEP}/known_hosts
 exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map-by ppr:1:node \\
-  --mca plm_rsh_agent ssh --mca plm_rsh_args "-p {SSH_PORT} -i /run/sparkfleet-ssh/key -o IdentitiesOnly=yes \\
--o StrictHostKeyChecking=yes -o UserKnownHostsFile=/run/sparkfleet-ssh/known_hosts" \\
-  --mca btl_tcp_if_include %(subnet)s --mca oob_tcp_if_include %(subnet)s \\
+  --mca plm_rsh_agent ssh --mca plm_rsh_args "-p {SSH_PORT} -i {_KEEP}/key -o IdentitiesOnly=yes \\
+-o StrictHostKeyChecking=yes -o UserKnownHostsFile={_KEEP}/known_hosts" \\
+  --mca btl_tcp_if_include %(subnets)s --mca oob_tcp_if_include %(subnets)s \\
   bash {FILES_IN_CONTAINER}/rank.sh "$@"
 """
 
 
-def _files(candidate: Candidate, site: RankSite, env: Pairs) -> tuple[LaunchFile, ...]:
+def _files(candidate: Candidate, site: RankSite) -> tuple[LaunchFile, ...]:
     text = yaml.safe_dump(options(candidate, site), sort_keys=False)
     files = [LaunchFile(name=OPTIONS, text=text)]
     if candidate.shape.ranks == 1:
@@ -204,17 +216,9 @@ def _files(candidate: Candidate, site: RankSite, env: Pairs) -> tuple[LaunchFile
             "TensorRT-LLM over several nodes needs the address of every rank and a key pair of the group.",
             do="This is a mistake of sparkfleet, not yours: please report it.",
         )
-    files.append(LaunchFile(name="rank.sh", text=_rank_script(candidate, env), executable=True))
+    files.append(LaunchFile(name="rank.sh", text=_RANK, executable=True))
     files.append(_leader(candidate, site) if site.rank == 0 else _worker(site))
     return tuple(files)
-
-
-def _rank_script(candidate: Candidate, env: Pairs) -> str:
-    """This node's variables (a login over SSH has none of the container's), then the engine. What the deployment gave may be
-    secret and stays out of files: it travels by `mpirun -x`, which names it only."""
-    ours = [(name, value) for name, value in env if name not in dict(candidate.env)]
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in ours]
-    return "\n".join(["#!/bin/bash", *lines, 'exec trtllm-llmapi-launch "$@"', ""])
 
 
 def _worker(site: RankSite) -> LaunchFile:
@@ -224,28 +228,22 @@ def _worker(site: RankSite) -> LaunchFile:
 def _leader(candidate: Candidate, site: RankSite) -> LaunchFile:
     hosts = ",".join(f"{address}:1" for address in site.peers)
     # Interfaces by the addresses that are on them: their names may differ from node to node.
-    subnet = ",".join(f"{address}/32" for address in site.peers)
-    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnet": subnet}
-    named = " ".join(f"-x {name}" for name, _ in candidate.env)
-    text = text.replace("  bash /run", f"  {named} \\\n  bash /run") if named else text
+    subnets = ",".join(f"{address}/32" for address in site.peers)
+    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnets": subnets}
     return LaunchFile(name="leader.sh", text=text, executable=True)
 
 
 def _mounts(candidate: Candidate, site: RankSite) -> tuple[Mount, ...]:
-    found = []
-    if candidate.shape.ranks > 1:
-        found.append(Mount(source=site.keys_dir, target=KEYS_IN_CONTAINER))
-    if site.encodings_dir:
-        found.append(Mount(source=site.encodings_dir, target=site.encodings_dir))
-    return tuple(found)
+    common = (*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site))
+    if candidate.shape.ranks == 1:
+        return common
+    return (*common, Mount(source=site.keys_dir, target=KEYS_IN_CONTAINER))
 
 
 def _environment(candidate: Candidate, site: RankSite) -> Pairs:
-    common = (("HF_HUB_OFFLINE", "1"),)  # weights are staged before a rank starts; an engine never downloads
-    encodings = (("TIKTOKEN_ENCODINGS_BASE", site.encodings_dir),) if site.encodings_dir else ()
-    if candidate.shape.ranks == 1:
-        return (*common, *encodings, *cache_env(site))
-    return (*common, *encodings, *cache_env(site), *fabric_env(site, candidate.device))
+    # Weights are staged before a rank starts; an engine never downloads.
+    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *cache_env(site))
+    return common if candidate.shape.ranks == 1 else (*common, *fabric_env(site, candidate.device))
 
 
 def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:

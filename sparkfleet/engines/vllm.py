@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import json
 
-from sparkfleet.engines.base import LaunchFile, RankLaunch, RankSite, checkpoint_mounts, files_at, with_users
+from sparkfleet.engines.base import (
+    LaunchFile,
+    RankLaunch,
+    RankSite,
+    cache_mounts,
+    checkpoint_mounts,
+    files_at,
+    with_users,
+)
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
 from sparkfleet.errors import EngineError
@@ -56,7 +65,7 @@ class Vllm:
             # --api-key would show in the process list.
             token_env="VLLM_API_KEY",  # noqa: S106 (the name of a variable)
             files=files,
-            mounts=checkpoint_mounts(site),
+            mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
             ports=_ports(candidate, site),
             health_path=self.health_path if leads else "",
         )
@@ -167,6 +176,7 @@ def _environment(candidate: Candidate, site: RankSite) -> Pairs:
         ("HF_HUB_OFFLINE", "1"),  # weights are staged before a rank starts; an engine never downloads
         ("VLLM_NO_USAGE_STATS", "1"),
         ("VLLM_DO_NOT_TRACK", "1"),
+        *encodings_env(site),
     )
     if candidate.device == "cpu":
         return (*common, *_cpu(candidate, site), *_fabric(candidate, site))

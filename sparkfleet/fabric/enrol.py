@@ -89,8 +89,12 @@ def _end(end: FoundEnd, address: IPv4Interface) -> RailEnd:
 
 
 def describe(link: FoundLink) -> str:
-    """`spark1 – spark2`, or `spark1 – the switch crs812`."""
-    return " – ".join((*link.nodes, *([f"the switch {link.switch}"] if link.switch else [])))
+    """`spark1 – spark2`, or `spark1 – switch crs812`."""
+    return " – ".join((*link.nodes, *([_switch(link.switch)] if link.switch else [])))
+
+
+def _switch(name: str) -> str:
+    return name if name.startswith("switch") else f"switch {name}"
 
 
 def merge(old: Inventory | None, nodes: Mapping[str, Node], links: Sequence[Link], fleet: str) -> Inventory:

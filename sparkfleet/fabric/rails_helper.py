@@ -180,11 +180,14 @@ def checked(text: str) -> list[dict[str, Any]]:
 
 def checked_port(port: Any) -> dict[str, Any]:
     """One port. Raises ValueError or TypeError."""
-    netdev, address, mtu = port["netdev"], ipaddress.ip_interface(port["address"]), port["mtu"]
+    netdev, text, mtu = port["netdev"], port["address"], port["mtu"]
     if not isinstance(netdev, str) or not NETDEV.fullmatch(netdev):
         raise ValueError("netdev")
     if not isinstance(mtu, int) or not 1280 <= mtu <= 9216:
         raise ValueError("mtu")
+    if not isinstance(text, str):
+        raise TypeError("address")
+    address = ipaddress.IPv4Interface(text)  # not IPv6: its zone may be any text
     if not address.is_private or address.is_loopback:
         raise ValueError("address")
     return {"netdev": netdev, "address": str(address), "mtu": mtu}

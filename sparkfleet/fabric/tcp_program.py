@@ -70,17 +70,17 @@ def exactly(connection: socket.socket, size: int) -> bytes:
     return found
 
 
-def reach(token: bytes, own: str, peer: str, port: int, netdev: str, what: bytes) -> socket.socket:
+def reach(own: str, netdev: str, peer: tuple[str, int], hello: bytes) -> socket.socket:
     """A connection that leaves by the rail: from its address and, where the kernel lets us, bound to its netdev."""
-    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, netdev.encode())
     connection.settimeout(PATIENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.bind((own, 0))
-    connection.connect((peer, port))
-    connection.sendall(token + what)
+    connection.connect(peer)
+    connection.sendall(hello)
     return connection
 
 
@@ -127,11 +127,11 @@ def main(words: list[str]) -> int:
             case ["listen", address, seconds]:
                 listen(token, address, float(seconds))
             case ["bulk", own, peer, port, netdev, seconds, streams]:
-                made = [reach(token, own, peer, int(port), netdev, b"B") for _ in range(int(streams))]
+                made = [reach(own, netdev, (peer, int(port)), token + b"B") for _ in range(int(streams))]
                 print(json.dumps(bulk(made, float(seconds))))
             case ["latency", own, peer, port, netdev, rounds]:
-                made = [reach(token, own, peer, int(port), netdev, b"L")]
-                print(json.dumps(latency(made[0], int(rounds))))
+                one = reach(own, netdev, (peer, int(port)), token + b"L")
+                print(json.dumps(latency(one, int(rounds))))
             case _:
                 raise ValueError("expected: listen, bulk or latency")
     except (OSError, ValueError) as error:

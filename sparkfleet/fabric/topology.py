@@ -22,6 +22,8 @@ Method = Literal["lldp", "ipv6", "arp"]
 Kind = Literal["none", "direct", "ring", "switch", "mixed"]
 
 _SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
+_NEVER = ("wl", "enP7s7")
+"""Wi-Fi, and a Spark's 10 Gb/s Ethernet: a LAN, also where the node is reached in another way."""
 _HARDWARE = ("", "veth")
 """Kinds of netdev that a cable can be in; veth is the cable of simulated nodes."""
 
@@ -156,7 +158,7 @@ def _may_be_rail(netdev: Netdev, view: NodeView) -> bool:
         and netdev.kind in _HARDWARE
         and bool(netdev.mac)
         and not netdev.master
-        and not netdev.name.startswith("wl")
+        and not netdev.name.startswith(_NEVER)
     )
 
 
@@ -362,18 +364,28 @@ def _bonded(views: Sequence[NodeView]) -> Iterator[Finding]:
 def _unused(
     ports: dict[_Port, Netdev], used: set[_Port], sights: Sights, strangers: dict[_Port, str]
 ) -> Iterator[Finding]:
+    dark: dict[_Jack, list[str]] = defaultdict(list)
     for port, netdev in ports.items():
-        if port in used:
-            continue
-        what, do = _why_not(port, netdev, sights, strangers)
-        yield Finding(node=port.node, netdev=port.netdev, what=what, do=do)
+        if netdev.up and not netdev.carrier and port not in used:
+            dark[_jack(port)].append(port.netdev)
+    cabled = {_jack(port) for port in ports} - {
+        jack for jack, names in dark.items() if len(names) == sum(_jack(port) == jack for port in ports)
+    }
+    for jack, names in dark.items():
+        if jack not in cabled:
+            what = f"{'has' if len(names) == 1 else 'have'} no signal: no cable, or nobody at its other end."
+            yield Finding(node=jack.node, netdev=" and ".join(names), what=what)
+    for port, netdev in ports.items():
+        if port not in used and _jack(port) in cabled:
+            what, do = _why_not(port, netdev, sights, strangers)
+            yield Finding(node=port.node, netdev=port.netdev, what=what, do=do)
 
 
 def _why_not(port: _Port, netdev: Netdev, sights: Sights, strangers: dict[_Port, str]) -> tuple[str, str]:
     if not netdev.up:
         return "is switched off.", f"`sudo ip link set {netdev.name} up` on {port.node}, then look again."
     if not netdev.carrier:
-        return "has no signal: no cable, or nobody at its other end.", ""
+        return "has no signal, while the other half of its port has: half of the cable is lost.", ""
     if other := next(iter(sights.get(port, {})), None):
         if other.node == port.node:
             return f"hears {other.netdev} of the same node: the cable leads back.", ""

@@ -14,31 +14,57 @@ _GROUP = re.compile(r"\d{1,10}\(([^()]{1,64})\)", re.ASCII)
 UNLIMITED = -1
 
 
-class Limits(Value):
-    """Limits of a process that is started on the node; `UNLIMITED` where there is none."""
+class Limit(Value):
+    """How much of something a process that is started on the node may have; `UNLIMITED` where there is no limit."""
 
-    locked_memory: int
-    """Bytes that may be pinned. RDMA pins everything that it sends or receives."""
-    open_files: int
+    most: int
 
     @property
-    def locks_freely(self) -> bool:
-        """Whether memory may be pinned without a limit."""
-        return self.locked_memory == UNLIMITED
+    def is_unlimited(self) -> bool:
+        """Whether there is none."""
+        return self.most == UNLIMITED
 
 
-class ReadLimits(Fact[Limits]):
-    """Limits as the login gets them."""
+class ReadLockedMemory(Fact[Limit]):
+    """Bytes that a login may pin. RDMA pins everything that it sends or receives."""
+
+    argv = ("prlimit", "--memlock", "--noheadings", "--raw", "--output", "RESOURCE,SOFT,HARD")
+
+    @staticmethod
+    def parse(output: str) -> Limit:
+        """The soft limit: RDMA libraries do not raise it."""
+        words = output[:1000].split()
+        if len(words) != 3 or words[0] != "MEMLOCK":
+            raise not_understood("how much memory may be pinned", output)
+        return Limit(most=_limit(words[1], output))
+
+
+class ReadLockedMemoryOfKernel(Fact[Limit]):
+    """The same, where `prlimit` is missing."""
 
     argv = ("cat", "/proc/self/limits")
 
     @staticmethod
-    def parse(output: str) -> Limits:
-        """The soft limit of what may be pinned: RDMA libraries do not raise it. The hard one of files: Ray does."""
-        locked, files = _LOCKED.search(output), _OPEN.search(output)
-        if locked is None or files is None:
-            raise not_understood("the limits of a process", output)
-        return Limits(locked_memory=_limit(locked[1], output), open_files=_limit(files[2], output))
+    def parse(output: str) -> Limit:
+        """The soft limit in the line "Max locked memory"."""
+        found = _LOCKED.search(output)
+        if found is None:
+            raise not_understood("how much memory may be pinned", output)
+        return Limit(most=_limit(found[1], output))
+
+
+class ReadOpenFiles(Fact[Limit]):
+    """Files that a login may have open."""
+
+    argv = ("cat", "/proc/self/limits")
+
+    @staticmethod
+    def parse(output: str) -> Limit:
+        """The hard limit: Ray raises the soft one to it."""
+        found = _OPEN.search(output)
+        if found is None:
+            raise not_understood("how many files may be open", output)
+        return Limit(most=_limit(found[2], output))
 
 
 def _limit(word: str, output: str) -> int:

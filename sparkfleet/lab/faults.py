@@ -14,7 +14,7 @@ from pathlib import Path
 from sparkfleet.lab import network, power
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.inside import knobs
-from sparkfleet.lab.inside.knobs import KNOBS, Settings, split
+from sparkfleet.lab.inside.knobs import KNOBS, REAL, TOOLS, Settings, split
 from sparkfleet.lab.layout import RAIL_MTU, Rail, rail_address
 from sparkfleet.lab.machine import write_groups, write_host_key, write_identity
 from sparkfleet.lab.meminfo import meminfo
@@ -22,6 +22,7 @@ from sparkfleet.lab.run import run
 from sparkfleet.lab.state import UID, USER, State, load, locked, replace_file, save
 
 _CACHE = f"/home/{USER}/.cache/huggingface"
+_HIDDEN = "/run/lab/hidden"
 _HOLDER = "import sys, time; sys.stdin.close(); time.sleep(10**8)"
 
 
@@ -38,7 +39,7 @@ def mend(name: str, link: str, rail: int | None = None) -> None:
     with locked(name):
         state = load(name)
         rails = _rails(state, link, rail)
-        _plug(state, {*state.pulled} - {network.rail_key(found) for found in rails})
+        state = _plug(state, {*state.pulled} - {network.rail_key(found) for found in rails})
         for found in rails:
             network.pace(state.layout, found, None, None)
             network.set_mtu(state.layout, found.ends, RAIL_MTU)
@@ -47,9 +48,9 @@ def mend(name: str, link: str, rail: int | None = None) -> None:
             state = _tell_slow(state, found, 0.0, 0.0)
 
 
-def _plug(state: State, pulled: set[str]) -> None:
+def _plug(state: State, pulled: set[str]) -> State:
     network.set_carriers(state.layout, state.powered, pulled)
-    save(replace(state, pulled=tuple(sorted(pulled))))
+    return save(replace(state, pulled=tuple(sorted(pulled))))
 
 
 def slow(
@@ -85,8 +86,9 @@ def _pace(state: State, rail: Rail, gbit: float | None, delay_ms: float | None) 
 
 def _tell_slow(state: State, rail: Rail, gbit: float, delay_ms: float) -> State:
     for end in rail.ends:
-        told = {f"slow_gbit.{end.netdev}": f"{gbit:g}", f"slow_ms.{end.netdev}": f"{delay_ms:g}"}
-        state = _write(state, end.node, {**state.settings.get(end.node, {}), **told})
+        told = {f"slow_gbit.{end.netdev}": gbit, f"slow_ms.{end.netdev}": delay_ms}
+        others = {key: value for key, value in state.settings.get(end.node, {}).items() if key not in told}
+        state = _write(state, end.node, others | {key: f"{value:g}" for key, value in told.items() if value})
     return save(state)
 
 
@@ -230,14 +232,18 @@ def _inner_number(pid: str) -> str:
 
 
 def _container(state: State, node: str) -> None:
-    """Whether the node has podman: without, /usr/bin is seen through an overlay in which it was deleted."""
+    """Whether the node has podman: without, its /usr/bin has one layer more, in which it is marked as deleted."""
     _unmount(state, node, "/usr/bin")
-    if settings_of(state, node).text("container") == "podman":
-        return
-    layers = "lowerdir=/usr/bin,upperdir=/run/lab/bin-upper/up,workdir=/run/lab/bin-upper/work"
-    _inside(state, node, ("mkdir", "-p", "/run/lab/bin-upper/up", "/run/lab/bin-upper/work"))
-    _inside(state, node, ("mount", "-t", "overlay", "-o", layers, "overlay", "/usr/bin"))
-    _inside(state, node, ("rm", "-f", "/usr/bin/podman", "/usr/bin/docker"))
+    layers = [TOOLS, REAL]
+    if settings_of(state, node).text("container") == "none":
+        _inside(state, node, ("mkdir", "-p", _HIDDEN))
+        for program in ("podman", "docker"):
+            if _inside(state, node, ("find", _HIDDEN, "-name", program)) == "":
+                # A character device 0/0 is what overlayfs takes for a deleted file.
+                _inside(state, node, (f"{REAL}/mknod", f"{_HIDDEN}/{program}", "c", "0", "0"))
+        layers.insert(0, _HIDDEN)
+    options = f"ro,lowerdir={':'.join(layers)}"
+    _inside(state, node, ("mount", "-t", "overlay", "-o", options, "overlay", "/usr/bin"))
 
 
 def _disk(state: State, node: str) -> None:

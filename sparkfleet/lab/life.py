@@ -107,7 +107,8 @@ def _claim(
         )
     with locked(""):
         others = {state.subnet for state in map(find, names()) if state}
-        free = [number for number in range(1, 255) if number not in others | network.taken_subnets()]
+        taken = others | network.taken_subnets()
+        free = [number for number in range(1, 255) if number not in taken]
         if not free:
             raise LabError(
                 "All 254 subnets of 10.77.0.0/16 are taken.", do="Take labs down: `scripts/lab status`."

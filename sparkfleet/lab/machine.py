@@ -6,15 +6,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.inside import knobs
+from sparkfleet.lab.inside.knobs import TOOLS
 from sparkfleet.lab.machines import MACHINES
 from sparkfleet.lab.run import run
 from sparkfleet.lab.state import UID, USER, State, replace_file
 
-TOOLS = "/run/lab/bin"
 PATH = f"{TOOLS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PYTHON = "/usr/bin/python3"
 COMMANDS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibv_devinfo", "ibv_devices", "ibstat", "show_gids", "ethtool",
@@ -54,9 +55,11 @@ ID_LIKE=debian
 HOME_URL="https://www.ubuntu.com/"
 UBUNTU_CODENAME=noble
 """
-_NOT_COPIED = shutil.ignore_patterns("ssh_host_*", "shadow-", "gshadow", "gshadow-", "passwd-", "group-", "sudoers.d",
-                                     "machine-id", "cron.d", "cron.hourly", "cron.daily", "cron.weekly", "cron.monthly",
-                                     "resolv.conf", "os-release", "netplan", "crontab", "*.pid")  # fmt: skip
+_OWN = ("ssh", "profile.d", "security", "sysctl.d", "modprobe.d")
+"""Directories of /etc that a node has a copy of its own of. Those below it begins with empty; others are the host's."""
+_EMPTY = ("sudoers.d", "netplan", "cron.d", "nvidia")
+_LEFT_OUT = ("ssh_host_*", "shadow*", "gshadow*", "passwd*", "group*", "*.pid", "cron.*", "crontab", "subuid*", "subgid*",
+             "machine-id", "resolv.conf", "os-release", "environment", "hostname", "hosts", *_EMPTY)  # fmt: skip
 
 
 def install_inside(state: State) -> None:
@@ -86,14 +89,30 @@ def make_node(state: State, node: str) -> None:
 
 def _etc(state: State, node: str) -> None:
     etc = state.node_path(node, "etc")
-    shutil.copytree("/etc", etc, symlinks=True, ignore=_NOT_COPIED, ignore_dangling_symlinks=True)
-    for directory in ("sudoers.d", "netplan", "ssh", "cron.d", "profile.d", "nvidia"):
-        (etc / directory).mkdir(exist_ok=True)
+    shutil.copytree("/etc", etc, symlinks=True, ignore=_only_own)
+    for name in _EMPTY:
+        (etc / name).mkdir()
+    for name in _hosts_directories():
+        (etc / name).mkdir()
     _accounts(etc)
     _texts(state, node, etc)
     key = etc / "ssh/ssh_host_ed25519_key"
     run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"root@{node}", "-f", str(key)))
     shutil.copytree(etc / "ssh", state.node_path(node, "own-key"), ignore=_all_but_host_keys)
+
+
+def _only_own(directory: str, found: list[str]) -> list[str]:
+    """What copytree leaves out: what a node must not have, and below /etc itself all directories but its own ones."""
+    left_out = {name for name in found if any(fnmatch(name, pattern) for pattern in _LEFT_OUT)}
+    if directory == "/etc":
+        left_out |= {name for name in found if Path("/etc", name).is_dir()} - set(_OWN)
+    return sorted(left_out)
+
+
+def _hosts_directories() -> list[str]:
+    """Directories of the host's /etc that a node sees as they are."""
+    names = (entry.name for entry in Path("/etc").iterdir() if entry.is_dir() and not entry.is_symlink())
+    return [n for n in names if n not in _OWN and not any(fnmatch(n, pattern) for pattern in _LEFT_OUT)]
 
 
 def _all_but_host_keys(_: str, found: list[str]) -> list[str]:
@@ -224,11 +243,12 @@ def boot_spec(state: State, node: str) -> dict[str, object]:
         TOOLS: state.path("bin"),
         "/sys/class/dmi/id": root / "dmi",
     }
-    shares = list(state.shares)
+    shares = [*state.shares]
     return {
         "hostname": node,
         "path": PATH,
         "private": {place: str(path) for place, path in private.items()},
+        "hosts": [f"/etc/{name}" for name in _hosts_directories()],
         "shares": shares,
         "veiled": veiled(shares),
     }

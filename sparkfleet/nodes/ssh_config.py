@@ -17,7 +17,7 @@ from sparkfleet.errors import NodeError
 from sparkfleet.spec.inventory import Jump, Node
 
 _MOST_HOPS = 8
-_MOST_INCLUDES = 16
+_MOST_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SshConfig:
     """What `~/.ssh/config` and `~/.ssh/known_hosts` say.
 
     Args:
-        home: the directory that has `.ssh`; left out, the user's.
+        home: the directory that has `.ssh`; left out, the user's. `~` in it is always the user's.
     """
 
     def __init__(self, home: Path | None = None) -> None:
@@ -122,12 +122,9 @@ class SshConfig:
             port=port,
             user=user,
             pins=frozenset(pins),
-            identities=tuple(self._expand(file) for file in files) or self._default_identities(),
+            identities=tuple(Path(file).expanduser() for file in files) or self._default_identities(),
             only_identities=given or said.get("identitiesonly", "no") == "yes",
         )
-
-    def _expand(self, file: str) -> Path:
-        return self._ssh.parent / file[2:] if file.startswith("~/") else Path(file).expanduser()
 
     def _default_identities(self) -> tuple[Path, ...]:
         return tuple(self._ssh / f"id_{kind}" for kind in ("ed25519", "ecdsa", "rsa"))
@@ -163,17 +160,20 @@ Said = dict[str, Any]
 
 def _parse(file: Path) -> paramiko.SSHConfig:
     try:
-        return paramiko.SSHConfig.from_text(_with_includes(file, depth=0))
+        return paramiko.SSHConfig.from_text(_with_includes(file, []))
     except (OSError, ValueError, paramiko.SSHException) as error:
         raise NodeError(
             f"{file} cannot be used: {error}", do="Correct it: `ssh -G HOST` reads it, too."
         ) from error
 
 
-def _with_includes(file: Path, depth: int) -> str:
-    """Its text, with what it includes in place: paramiko does not know `Include`."""
-    if not file.is_file() or depth > _MOST_INCLUDES:
+def _with_includes(file: Path, read: list[Path]) -> str:
+    """Its text, with what it includes in place: paramiko does not know `Include`. Raises ValueError, OSError."""
+    if not file.is_file():
         return ""
+    read.append(file)
+    if len(read) > _MOST_FILES:
+        raise ValueError(f"it includes more than {_MOST_FILES} files, or itself")
     lines: list[str] = []
     for line in file.read_text(errors="replace").splitlines():
         word, _, rest = line.strip().replace("=", " ", 1).partition(" ")
@@ -181,7 +181,7 @@ def _with_includes(file: Path, depth: int) -> str:
             lines.append(line)
             continue
         for pattern in shlex.split(rest):
-            lines += (_with_includes(path, depth + 1) for path in _matching(pattern, file.parent))
+            lines += (_with_includes(path, read) for path in _matching(pattern, file.parent))
     return "\n".join(lines)
 
 

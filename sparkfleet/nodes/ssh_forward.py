@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -117,12 +119,17 @@ class _Tunnel(asyncio.Protocol):
         """A tunnel has no exit code; told before `closed`."""
 
     def closed(self) -> None:
-        if not self._is_shut:
+        if self._is_remote_shut and not self._is_shut:
             self._local.close()
+        else:
+            self.abort()
 
     def abort(self) -> None:
-        """End both sides at once."""
-        self._local.abort()
+        """End both sides at once, by a reset: what was cut off must not look complete to the client."""
+        if not self._is_shut:
+            sock = self._local.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._local.abort()
 
     def _close_if_done(self) -> None:
         if self._is_remote_shut and self._is_local_shut and not self._is_shut:
@@ -136,6 +143,6 @@ class _Tunnel(asyncio.Protocol):
                 self._stream = await self._connection.tunnel(host, port, self, timeout_s=_OPEN_S)
         except NodeError as error:
             _log.warning("forward to %s port %d: %s", host, port, error.what)
-            self._local.abort()
+            self.abort()
             return
         self._local.resume_reading()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import paramiko
@@ -15,6 +17,7 @@ from sparkfleet.nodes.unreachable import AuthenticationFailed
 
 _MOST_KEYS = 5
 """sshd hangs up after six attempts (MaxAuthTries)."""
+_AGENT_S = 2.0
 
 
 def log_in(transport: paramiko.Transport, hop: Hop, deadline: Deadline) -> None:
@@ -76,10 +79,22 @@ def _candidates(hop: Hop, notes: list[str]) -> Iterator[Iterator[tuple[str, para
 
 def _agent(notes: list[str]) -> paramiko.Agent | None:
     try:
-        return paramiko.Agent()
+        return paramiko.Agent() if _agent_answers() else None
     except (paramiko.SSHException, OSError) as error:
         notes.append(f"the SSH agent: {error}")
         return None
+
+
+def _agent_answers() -> bool:
+    """Asked first: paramiko forgets to close the socket of an agent that is gone."""
+    address = os.environ.get("SSH_AUTH_SOCK")
+    if not address:
+        return False
+    with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
+        sock.settimeout(_AGENT_S)
+        sock.connect(address)
+        return True
+    return False
 
 
 def _in_order(

@@ -40,13 +40,13 @@ class Receiver(Protocol):
         """Everything that was given to `send` is on its way."""
 
     def eof(self) -> None:
-        """The other side sends no more."""
+        """The other side has said that it sends no more."""
 
     def exited(self) -> None:
         """The command has ended; what it started may still hold the output open."""
 
     def closed(self) -> None:
-        """The channel is gone. The last call."""
+        """The channel is gone; where `eof` was not told, in the middle. The last call."""
 
 
 class Stream:
@@ -134,7 +134,7 @@ class Stream:
         # Asked before reading: nothing comes after any of them.
         closed = self.channel.closed
         exited = self.channel.exit_status_ready()
-        ended = bool(self.channel.eof_received) or closed
+        ended = bool(self.channel.eof_received)
         emptied = self._receive()
         if not closed:
             self._transmit()

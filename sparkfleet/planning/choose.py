@@ -19,7 +19,7 @@ from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.facts.link import LinkFacts
 from sparkfleet.facts.node import NodeFacts
 from sparkfleet.knowledge.rules import Rule, planning_rules
-from sparkfleet.planning.embedded import embedded_rungs
+from sparkfleet.planning import embedded
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.ladder import Chooser, Served, nth
 from sparkfleet.planning.outlook import Outlook, outlook_of
@@ -237,9 +237,10 @@ def _serve_variant(
 ) -> Served:
     if variant.engine == "custom":
         return _serve_custom(spec, number, variant, desk, ledger)
+    if embedded.takes(variant, desk.fleet):
+        groups, rejected = embedded.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
+        return groups, rejected, []
     with_gpu = tuple(node for node in desk.fleet.nodes if node.gpu is not None)
-    if variant.model.startswith("builtin:") or not with_gpu:
-        return _serve_embedded(spec, number, variant, desk, ledger)
     outlook = desk.outlook(variant.model)
     if outlook is None:
         reason = "nothing is known about this checkpoint: its directory, a cached download, or a known name is needed"
@@ -256,7 +257,7 @@ def _serve_variant(
     return Chooser(case, ledger, desk.nodes_of(spec.name)).groups(number)
 
 
-# --- custom and embedded ----------------------------------------------------------------------------------------------
+# --- custom -----------------------------------------------------------------------------------------------------------
 
 
 def _serve_custom(spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger) -> Served:
@@ -300,24 +301,6 @@ def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
         prediction=Prediction(memory_bytes_per_rank=needs),
         reason="as the deployment says",
     )
-
-
-def _serve_embedded(spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger) -> Served:
-    """The embedded engine on nodes without a GPU. A rung per node: any of them will do."""
-    nodes = [node for node in desk.fleet.nodes if node.gpu is None]
-    rungs, rejected = embedded_rungs(variant, nodes, ledger)
-    rejected += [
-        Rejection(what=f"{node.name} · TP=1", reason=f"{node.gpu.name}: the embedded models run on CPUs only")
-        for node in desk.fleet.nodes
-        if node.gpu is not None
-    ]
-    if not rungs:
-        return [], rejected, []
-    replicas = variant.replicas or 1
-    ledger.put(
-        spec.name, rungs[0].candidate.shape.nodes, replicas * rungs[0].prediction.memory_bytes_per_rank.mid
-    )
-    return [GroupPlan(ladder=tuple(rungs), variant=number) for _ in range(replicas)], rejected, []
 
 
 # --- constraints ------------------------------------------------------------------------------------------------------

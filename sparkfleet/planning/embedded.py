@@ -1,19 +1,32 @@
-"""Planning for nodes without a GPU: the embedded engine, one rank, as a process. Pure."""
+"""Planning for engines that run on CPUs: the embedded models, and nodes without a GPU. As processes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from sparkfleet.facts.node import NodeFacts
+from sparkfleet.facts.node import EngineHome, NodeFacts
+from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.pack import Ledger
-from sparkfleet.planning.plan import Band, Candidate, Prediction, Provenance, Rejection, Rung, Shape, Why
-from sparkfleet.spec.deployment import Variant
+from sparkfleet.planning.plan import (
+    Band,
+    Candidate,
+    GroupPlan,
+    Prediction,
+    Provenance,
+    Rejection,
+    Rung,
+    Shape,
+    Speculation,
+    Why,
+)
+from sparkfleet.spec.deployment import EngineName, Variant
 
 GIB = 1 << 30
 MIB = 1 << 20
 
 DEFAULT_CONTEXT = 512
 DEFAULT_CONCURRENCY = 8
+DEFAULT_DRAFT_TOKENS = 3
 KV_BYTES = 64 * MIB
 
 MEMORY = Band(
@@ -23,74 +36,145 @@ MEMORY = Band(
     provenance=Provenance.CALIBRATED,
     basis="vLLM 0.32 CPU build, tiny checkpoints: 1.17 GiB of proportional set size, two processes",
 )
-"""Memory of one embedded engine; the checkpoint's few megabytes disappear in the band."""
+"""Memory of one rank of an embedded engine; the checkpoint's few megabytes disappear in the band."""
+
+ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
+"""Engines that have CPU builds, in the order in which `auto` takes them."""
 
 
-def embedded_rungs(
-    variant: Variant, nodes: Sequence[NodeFacts], ledger: Ledger
-) -> tuple[list[Rung], list[Rejection]]:
-    """A rung per node that can run the embedded engine, and why the others cannot."""
-    rungs: list[Rung] = []
+def takes(variant: Variant, fleet: Fleet) -> bool:
+    """Whether a variant is planned here: an embedded model, or a fleet in which no node's GPU could be used for it."""
+    return variant.model.startswith("builtin:") or not any(uses_gpu(node) for node in fleet.nodes)
+
+
+def uses_gpu(node: NodeFacts) -> bool:
+    """Whether engines on a node run on its GPU. Where all that are installed are CPU builds, they do not."""
+    builds = [home.version for home in node.engines.values()]
+    return node.gpu is not None and not (builds and all("cpu" in version for version in builds))
+
+
+def embedded_groups(
+    name: str, number: int, variant: Variant, fleet: Fleet, ledger: Ledger
+) -> tuple[list[GroupPlan], list[Rejection]]:
+    """A group per replica, and why other nodes are not used. Places them on the ledger.
+
+    Args:
+        name: the deployment's.
+        number: which of its variants this is.
+        variant: what is asked for.
+        fleet: the nodes.
+        ledger: what is left of their memory.
+    """
+    able: list[NodeFacts] = []
     rejected: list[Rejection] = []
-    for node in nodes:
+    for node in fleet.nodes:
         refusal = _refusal(variant, node, ledger)
         if refusal is None:
-            rungs.append(_rung(variant, node))
+            able.append(node)
         else:
             rejected.append(refusal)
-    return rungs, rejected
+    groups: list[GroupPlan] = []
+    for _ in range(variant.replicas or 1):
+        rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger)
+        if not rungs:
+            return [], [*rejected, *_no_site(variant, able)]
+        ledger.put(name, rungs[0].candidate.shape.nodes, MEMORY.mid)
+        groups.append(GroupPlan(ladder=tuple(rungs), variant=number))
+    return groups, rejected
 
 
 def _refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | None:
     """Why `variant` cannot run on `node`, or None. Checked in the order in which a person would ask."""
     if variant.nodes and node.name not in variant.nodes:
-        return _no(node, "not among the nodes that the deployment names", "wanted")
+        return _no(variant, node, "not among the nodes that the deployment names", "wanted")
+    if uses_gpu(node):
+        gpu = node.gpu.name if node.gpu else ""
+        return _no(variant, node, f"{gpu}: the embedded models run on CPUs only")
     if not variant.model.startswith(("builtin:", "/")):
         return _no(
-            node, f"{variant.model} is not on this node, and a node without a GPU does not fetch weights"
+            variant,
+            node,
+            f"{variant.model} is not on this node, and a node without a GPU does not fetch weights",
         )
-    if variant.engine not in ("auto", "vllm"):
-        return _no(node, f"engine {variant.engine} has no CPU build that can be launched")
+    if variant.engine not in ("auto", *ENGINES):
+        return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
     if variant.runtime == "container" or variant.image:
-        return _no(node, "on a node without a GPU engines run as processes only")
-    return _parallel_refusal(variant, node) or _engine_refusal(variant, node, ledger)
-
-
-def _parallel_refusal(variant: Variant, node: NodeFacts) -> Rejection | None:
-    wanted = variant.parallel
-    if wanted is not None and any((degree or 1) > 1 for degree in (wanted.tp, wanted.pp, wanted.ep)):
-        return _no(
-            node, "a node without a GPU holds one rank; TP, PP and EP above 1 are not planned", "wanted"
-        )
-    if variant.speculation.method not in ("auto", "none"):
-        return _no(node, f"speculation {variant.speculation.method} is not planned without a GPU", "wanted")
-    return None
+        return _no(variant, node, "on a node without a GPU engines run as processes only")
+    return _engine_refusal(variant, node, ledger)
 
 
 def _engine_refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | None:
-    home = node.engines.get("vllm")
-    if home is None:
-        return _no(node, 'vLLM is not installed; `pip install "sparkfleet[local]"` brings it')
-    if "cpu" not in home.version:
-        return _no(node, f"vLLM {home.version} needs a GPU, and this node has none")
-    need, free = MEMORY.high * (variant.replicas or 1), ledger.room(node.name).at_most
-    if need > free:
-        return _no(node, f"needs {need / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available", "memory")
+    if _home(variant, node) is None:
+        wanted = "vllm" if variant.engine == "auto" else variant.engine
+        version = node.engines[wanted].version if wanted in node.engines else ""
+        if version:
+            return _no(variant, node, f"{wanted} {version} needs a GPU, and this node has none")
+        remedy = '; `pip install "sparkfleet[local]"` brings it' if wanted == "vllm" else ""
+        return _no(variant, node, f"{_LABELS[wanted]} is not installed{remedy}")
+    free = ledger.room(node.name).at_most
+    if MEMORY.high > free:
+        words = f"needs {MEMORY.high / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
+        return _no(variant, node, words, "memory")
     return None
 
 
-def _no(node: NodeFacts, reason: str, why: Why = "engine") -> Rejection:
-    return Rejection(what=f"{node.name} · TP=1", reason=reason, why=why)
+_LABELS = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
-def _rung(variant: Variant, node: NodeFacts) -> Rung:
-    home = node.engines["vllm"]
+def _home(variant: Variant, node: NodeFacts) -> tuple[EngineName, EngineHome] | None:
+    """The CPU build of an engine that may be used on a node, with its name."""
+    wanted = ENGINES if variant.engine == "auto" else (variant.engine,)
+    for engine in wanted:
+        home = node.engines.get(engine)
+        if home is not None and "cpu" in home.version:
+            return engine, home
+    return None
+
+
+def _rungs(variant: Variant, fleet: Fleet, ledger: Ledger) -> list[Rung]:
+    """Where one more group can lie, best first. Alone, any node will do, in the order of the inventory."""
+    shape = _shape(variant, ())
+    if shape.ranks == 1:
+        free = [node.name for node in fleet.nodes if ledger.room(node.name).at_most >= MEMORY.high]
+        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas lie apart where they can
+        sites: Iterable[Sequence[str]] = ((name,) for name in free)
+    else:
+        pools = fleet.pools(shape.ranks, variant.nodes)
+        sites = [nodes for pool in pools if (nodes := ledger.place(pool, MEMORY)) is not None]
+    return [_rung(variant, fleet, tuple(nodes)) for nodes in sites]
+
+
+def _shape(variant: Variant, nodes: tuple[str, ...]) -> Shape:
+    wanted = variant.parallel
+    if wanted is None:
+        return Shape(nodes=nodes)
+    return Shape(nodes=nodes, tp=wanted.tp or wanted.ep or 1, pp=wanted.pp or 1, ep=wanted.ep or 1)
+
+
+def _no_site(variant: Variant, able: Sequence[NodeFacts]) -> list[Rejection]:
+    shape = _shape(variant, ())
+    if shape.ranks == 1 or not able:
+        return []
+    names = ", ".join(node.name for node in able)
+    reason = f"{shape.ranks} nodes that are linked are needed, with room on each; usable here: {names}"
+    return [Rejection(what=f"TP={shape.tp}", reason=reason, why="node")]
+
+
+def _no(variant: Variant, node: NodeFacts, reason: str, why: Why = "engine") -> Rejection:
+    return Rejection(what=f"{node.name} · TP={_shape(variant, ()).tp}", reason=reason, why=why)
+
+
+def _rung(variant: Variant, fleet: Fleet, nodes: tuple[str, ...]) -> Rung:
+    found = _home(variant, fleet.by_name[nodes[0]])
+    assert found is not None, "nodes without one were refused"
+    engine, home = found
     candidate = Candidate(
         model=variant.model,
-        shape=Shape(nodes=(node.name,)),
-        engine="vllm",
+        shape=_shape(variant, nodes),
+        engine=engine,
         engine_version=home.version,
         python=home.python,
+        speculation=_speculation(variant),
         context=variant.context or DEFAULT_CONTEXT,
         concurrency=variant.concurrency or DEFAULT_CONCURRENCY,
         device="cpu",
@@ -99,8 +183,17 @@ def _rung(variant: Variant, node: NodeFacts) -> Rung:
         engine_args=variant.engine_args,
         env=tuple(sorted(variant.env.items())),
     )
+    ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, as the deployment says"
     return Rung(
         candidate=candidate,
         prediction=Prediction(memory_bytes_per_rank=MEMORY),
-        reason="no GPU here: the embedded engine, one rank",
+        reason=f"on the CPU: the embedded engine, {ranks}",
     )
+
+
+def _speculation(variant: Variant) -> Speculation:
+    """What the deployment asks for. Nothing is known of speculation on CPUs, so `auto` is none."""
+    wanted = variant.speculation
+    if wanted.method in ("auto", "none"):
+        return Speculation()
+    return Speculation(method=wanted.method, tokens=wanted.tokens or DEFAULT_DRAFT_TOKENS, draft=wanted.draft)

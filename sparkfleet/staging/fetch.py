@@ -21,9 +21,11 @@ from sparkfleet.staging.tether import tethered
 from sparkfleet.values import Value
 
 CONNECT_S = 10
-SILENT_S = 60
+SILENT_S = 30
 """A sender that says nothing for this long is gone."""
 _SAID_CHARACTERS = 400
+_CUT = frozenset((10, 12, 30, 35))
+"""Exit codes of rsync for a connection that was not made, broke, or fell silent (rsync(1), EXIT VALUES)."""
 
 
 class From(Value):
@@ -60,23 +62,49 @@ async def _work(request: FetchRequest, reporter: Reporter) -> Value:
     if isinstance(place, HubPlace):
         place.note(manifest)
 
-    async def get(file: File, part: Path, stream: int) -> None:
-        if (size_of(part) or 0) > file.size:
-            part.unlink()  # --append would take it for whole
-        await _run(
-            command(rsync, request.sources[stream % len(request.sources)], manifest, file, part),
-            request.secret,
-        )
-
+    ways = _Ways(rsync, request, reporter)
     arrival = Arrival(
         place,
         manifest,
-        get,
+        ways.get,
         reporter,
         streams=max(request.streams, len(request.sources)),
         reserve_bytes=request.reserve_bytes,
     )
     return await arrival.run(request.revision)
+
+
+class _Ways:
+    """Deals files out over the ways to the sender, and does without one that is cut."""
+
+    def __init__(self, rsync: str, request: FetchRequest, reporter: Reporter) -> None:
+        self._rsync = rsync
+        self._request = request
+        self._reporter = reporter
+        self._open = list(request.sources)
+
+    async def get(self, file: File, part: Path, stream: int) -> None:
+        """See `arrive.Get`."""
+        while True:
+            if (size_of(part) or 0) > file.size:
+                part.unlink()  # --append would take it for whole
+            way = self._open[stream % len(self._open)]
+            code, said = await _run(
+                command(self._rsync, way, self._request.manifest, file, part), self._request.secret
+            )
+            if not code:
+                return
+            if code not in _CUT or not self._others(way):
+                raise _failed(code, said)
+            self._give_up(way)
+
+    def _others(self, way: From) -> bool:
+        return any(other != way for other in self._open)
+
+    def _give_up(self, way: From) -> None:
+        if way in self._open:
+            self._open.remove(way)
+            self._reporter.note(f"nothing comes over the rail at {way.address}: it goes on over the others.")
 
 
 def command(rsync: str, source: From, manifest: Manifest, file: File, part: Path) -> tuple[str, ...]:
@@ -96,7 +124,8 @@ def command(rsync: str, source: From, manifest: Manifest, file: File, part: Path
     )
 
 
-async def _run(argv: tuple[str, ...], secret: str) -> None:
+async def _run(argv: tuple[str, ...], secret: str) -> tuple[int, str]:
+    """Exit code, and the start of what it said."""
     child = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -111,8 +140,7 @@ async def _run(argv: tuple[str, ...], secret: str) -> None:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    if child.returncode:
-        raise _failed(child.returncode, said.decode(errors="replace").strip()[:_SAID_CHARACTERS])
+    return child.returncode or 0, said.decode(errors="replace").strip()[:_SAID_CHARACTERS]
 
 
 def _failed(code: int, said: str) -> StagingError:

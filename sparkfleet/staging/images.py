@@ -146,7 +146,7 @@ class _Images:
         return found if found.id else await self._inspect(self._request.image)
 
     async def _inspect(self, reference: str) -> ImageHeld:
-        done = await _execute((self._tool, "image", "inspect", "--format", "{{json .}}", reference))
+        done = await _execute((self._tool, "image", "inspect", reference))
         if done.exit_code:
             return ImageHeld(tool=self._tool)
         return _described(self._tool, done.stdout)
@@ -167,7 +167,7 @@ async def _execute(argv: Sequence[str]) -> Completed:
 
 def _described(tool: str, inspected: str) -> ImageHeld:
     try:
-        found = json.loads(inspected)
+        (found,) = json.loads(inspected)
         size, match = found["Size"], _ID.fullmatch(found["Id"])
     except (ValueError, KeyError, TypeError) as error:
         raise StagingError(

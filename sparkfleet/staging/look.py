@@ -16,6 +16,7 @@ from sparkfleet.facts.untrusted import read_json_object, read_start
 from sparkfleet.staging.lines import Reporter, program
 from sparkfleet.staging.manifest import BUILTIN, File, Kind, Manifest, Wanted, by_path
 from sparkfleet.staging.place import (
+    DirectoryPlace,
     HubPlace,
     Place,
     begun,
@@ -116,7 +117,9 @@ def _of_manifest(manifest: Manifest, cache: str) -> Held:
 
 
 def _held(place: Place, manifest: Manifest) -> Held:
-    here = held(place, manifest)
+    here, growing = held(place, manifest), begun(place, manifest)
+    if isinstance(place, DirectoryPlace) and not place.published:
+        here, growing = {}, growing | here  # whole files, of which nobody can load any yet
     published = not isinstance(place, HubPlace) or _pointed(place, manifest)
     return Held(
         kind=manifest.kind,
@@ -126,7 +129,7 @@ def _held(place: Place, manifest: Manifest) -> Held:
         manifest=manifest,
         complete=published and manifest.complete(here),
         held=here,
-        begun=begun(place, manifest),
+        begun=growing,
         path=str(place.root / "snapshots" / manifest.commit) if manifest.kind == "hub" else str(place.root),
     )
 

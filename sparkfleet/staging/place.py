@@ -106,7 +106,12 @@ class DirectoryPlace:
     @property
     def root(self) -> Path:
         """The directory itself where it is there, else where it grows."""
-        return self._target if self._target.is_dir() else self._beside
+        return self._target if self.published else self._beside
+
+    @property
+    def published(self) -> bool:
+        """Whether the directory has its name: others may load from it."""
+        return self._target.is_dir()
 
     def final(self, file: File) -> Path:
         """See `Place.final`."""
@@ -122,7 +127,7 @@ class DirectoryPlace:
 
     def publish(self, manifest: Manifest, revision: str) -> Path:
         """See `Place.publish`."""
-        if not self._target.is_dir():
+        if not self.published:
             self._beside.rename(self._target)
         return self._target
 

@@ -1,10 +1,13 @@
 import json
+import re
 
 import pytest
 
 from sparkfleet.cli.plan import decide
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
+from sparkfleet.planning.fleet import Fleet
+from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployment
 
 EXITS = {"pending": 2, "infeasible": 3, "error": 1}
@@ -20,11 +23,13 @@ def test_a_plan_on_assumed_nodes(sparkfleet, deployments, two_sparks):
     assert "+ start  qwen3-235b" in out
 
 
-def test_without_assuming_nodes_have_to_be_reached(sparkfleet, deployments, two_sparks):
+def test_without_assuming_nodes_have_to_be_reached(sparkfleet, deployments, two_sparks, tmp_path):
+    nowhere = tmp_path / "nowhere.yaml"
+    nowhere.write_text(re.sub(r"192\.168\.1\.1(\d)", r"127.0.0.1\1, port: 1", two_sparks.read_text()))
     for verb in (("plan",), ("apply", "--yes")):
-        code, out, err = sparkfleet(*verb, deployments / "qwen235b-tp2.yaml", "-i", two_sparks)
+        code, out, err = sparkfleet(*verb, deployments / "qwen235b-tp2.yaml", "-i", nowhere)
         assert (code, out) == (EXITS["error"], "")
-        assert "reaches only `address: local`" in err
+        assert "cannot be reached" in err
 
 
 def test_infeasible_is_told_and_ends_with_3(sparkfleet, deployments, two_sparks):
@@ -161,11 +166,21 @@ class TestApplying:
         return NodeFacts(**{**base, **fields})
 
     def test_the_embedded_engine(self, deployments):
-        planned = decide(load_deployment(deployments / "tiny-local.yaml"), (self.node(),), None)
+        spec = load_deployment(deployments / "tiny-local.yaml")
+        (planned,) = decide([spec], Fleet(nodes=(self.node(),)), None)
         assert planned.change.verb == "start"
+
+    def test_several_are_packed_together(self):
+        specs = [
+            Deployment.model_validate({"name": name, "model": "builtin:tiny", "replicas": 2}) for name in "ab"
+        ]
+        nodes = (self.node(), self.node(name="that"))
+        for planned in decide(specs, Fleet(nodes=nodes), None):
+            used = [group.choice.candidate.shape.nodes for group in planned.plan.groups]
+            assert sorted(used) == [("that",), ("this",)]
 
     def test_containers_are_planned_and_not_launched(self, deployments):
         node = self.node(gpu=Gpu(name="NVIDIA GB10", driver="580.142"), engines={})
         with pytest.raises(SparkfleetError) as error:
-            decide(load_deployment(deployments / "qwen3-30b-a3b.yaml"), (node,), None)
+            decide([load_deployment(deployments / "qwen3-30b-a3b.yaml")], Fleet(nodes=(node,)), None)
         assert "cannot launch" in error.value.what

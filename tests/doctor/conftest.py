@@ -2,8 +2,9 @@ import pytest
 from sparks import Spark, inventory
 
 from sparkfleet.doctor.gather import gather, with_context
-from sparkfleet.doctor.gathered import TransportProof
+from sparkfleet.doctor.measure import path_of
 from sparkfleet.doctor.registry import examine
+from sparkfleet.fabric.measure import TransportProof, pairs_of
 
 
 @pytest.fixture
@@ -19,23 +20,23 @@ def look(sparks):
     async def look(**context):
         fleet = await gather(inventory(), {spark.name: spark.channel() for spark in sparks}, timeout_s=5)
         measured = context.pop("measured", {})
-        (link,) = fleet.links
+        (pair,) = pairs_of(inventory())
+        path = path_of(pair)
+        healthy = {
+            "gbit_per_s": 98.0,
+            "measured_with": "ib_write_bw",
+            "one_way_us": 1.5,
+            "ping_us": 600.0,
+            "jumbo": True,
+        }
         rails = [
-            rail.model_copy(
-                update={
-                    "gbit_per_s": 98.0,
-                    "measured_with": "ib_write_bw",
-                    "latency_us": 600.0,
-                    "jumbo": True,
-                    **measured.get(number, {}),
-                }
-            )
-            for number, rail in enumerate(link.rails, start=1)
+            rail.model_copy(update=healthy | measured.get(number, {}))
+            for number, rail in enumerate(path.rails, start=1)
         ]
-        proof = TransportProof(sent_bytes=10**9, rails_bytes=(5 * 10**8, 5 * 10**8), lan_bytes=20_000)
-        link = link.model_copy(update={"rails": tuple(rails), "proof": context.pop("proof", proof)})
+        proof = context.pop("proof", TransportProof(moved={}, holds=True, said="moved on the rails"))
+        path = path.model_copy(update={"rails": tuple(rails), "proof": proof})
         given = {"sparkfleet": "0.1.0", "ray": "2.60.0", **context}
-        return with_context(fleet, links=[link], **given)
+        return with_context(fleet, paths=[path], **given)
 
     return look
 

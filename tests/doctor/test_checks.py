@@ -9,7 +9,8 @@ from sparks import RAILS, capture, host_key, netdev
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.check import Check
 from sparkfleet.doctor.findings import Severity
-from sparkfleet.doctor.gathered import Needed, TransportProof
+from sparkfleet.doctor.gathered import Needed, pci_address
+from sparkfleet.fabric.measure import TransportProof
 from sparkfleet.facts.clock import ReadClock
 from sparkfleet.facts.disk import ReadDisks
 from sparkfleet.facts.gpu import ReadGpuProcesses, ReadGpuState
@@ -206,9 +207,7 @@ def no_gpu_in_containers(a, b):
 
 
 def small_memlock(a, b):
-    b.change(
-        LIMITS, "Max locked memory         unlimited            unlimited", "Max locked memory   65536  65536"
-    )
+    b.answers["prlimit",] = "MEMLOCK 65536 65536\n"
 
 
 def few_files(a, b):
@@ -323,7 +322,7 @@ FAULTS = [
     (no_container_tool, "container-tool", "error", "neither docker nor podman is installed"),
     (docker_refuses, "container-tool", "error", "this user may not use docker"),
     (no_gpu_in_containers, "container-gpu", "error", "docker cannot give a container the GPU"),
-    (small_memlock, "memlock", "error", "at most 0 MiB may be pinned"),
+    (small_memlock, "memlock", "error", "at most 0.0625 MiB may be pinned"),
     (few_files, "open-files", "warning", "at most 4096 files"),
     (no_linger, "linger", "warning", "stops everything of nvidia"),
     (no_init, "starts-at-boot", "warning", "neither systemd nor cron"),
@@ -357,17 +356,43 @@ FOLLOWING = {
 
 
 @pytest.mark.parametrize(
-    ("harm", "id", "severity", "words"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS]
+    ("harm", "known_as", "severity", "words"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS]
 )
-async def test_a_fault_is_told_by_its_name(sparks, findings, harm, id, severity, words):
+async def test_a_fault_is_told_by_its_name(sparks, findings, harm, known_as, severity, words):
     harm(*sparks)
     found = await findings()
-    told = [one for one in found if one.id == id]
+    told = [one for one in found if one.id == known_as]
     assert any(words in one.what for one in told), found
     assert {one.severity for one in told} == {severity}
-    assert all(one.means or id == "sparkfleet-installed" for one in told)
-    assert all(one.do or id == "firewall" for one in told)
-    assert {one.id for one in found} - {id} <= FOLLOWING.get(harm.__name__, set())
+    assert all(one.means or known_as == "sparkfleet-installed" for one in told)
+    assert all(one.do or known_as == "firewall" for one in told)
+    assert {one.id for one in found} - {known_as} <= FOLLOWING.get(harm.__name__, set())
+
+
+@pytest.mark.parametrize(
+    ("netdev", "address"),
+    [
+        ("enp1s0f0np0", "0000:01:00.0"),
+        ("enP2p1s0f1np1", "0002:01:00.1"),
+        ("enP7s7", ""),
+        ("enP7p1s0", "0007:01:00.0"),
+        ("wlP9s9", ""),
+        ("eth0", ""),
+    ],
+)
+def test_addresses_of_netdevs(netdev, address):
+    assert pci_address(netdev) == address
+
+
+async def test_lanes_by_lspci_where_sysfs_does_not_tell(sparks, findings):
+    base = f"/sys/class/net/{SECOND}/device/current_link"
+    sparks[0].answers["grep", "-sH", ".", f"{base}_speed", f"{base}_width"] = ""
+    sparks[0].answers["lspci", "-D", "-vv"] = (
+        "0002:01:00.1 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]\n"
+        "\t\tLnkSta:\tSpeed 32GT/s, Width x2 (downgraded)\n"
+    )
+    (told,) = await findings()
+    assert told.id == "rail-pcie"
 
 
 async def test_a_degraded_rail(findings):
@@ -381,35 +406,47 @@ async def test_a_degraded_rail(findings):
 
 
 async def test_a_rail_that_is_somewhat_slow(findings):
-    (told,) = await findings(measured={n: {"gbit_per_s": 70.0} for n in (1, 2)})[:1]
+    told, _ = await findings(measured={n: {"gbit_per_s": 70.0} for n in (1, 2)})
     assert (told.id, told.severity) == ("rail-bandwidth", "warning")
 
 
-async def test_tcp_cannot_prove_that_a_rail_is_slow_unless_it_is_degraded(findings):
-    tcp = {"gbit_per_s": 40.0, "measured_with": "TCP, because ib_write_bw is missing"}
+async def test_tcp_cannot_prove_that_a_rail_is_slow_unless_it_is_very_slow(findings):
+    tcp = {"gbit_per_s": 40.0, "measured_with": "TCP (4 streams, Python)"}
     assert await findings(measured={1: tcp, 2: tcp}) == []
-    slow = tcp | {"gbit_per_s": 12.0}
-    told = await findings(measured={1: slow, 2: slow})
-    assert {one.id for one in told} == {"rail-bandwidth"}
+    (told,) = await findings(measured={1: tcp | {"gbit_per_s": 12.0}, 2: tcp})
+    assert (told.id, told.severity) == ("rail-bandwidth", "warning")
+    assert "12.0 Gb/s, measured with TCP" in told.what
+    assert "perftest" in told.do[0]
 
 
 async def test_packets_that_do_not_get_through(findings):
     (told,) = await findings(measured={2: {"jumbo": False}})
-    assert told.id == "rail-mtu"
-    assert "do not get through" in told.what
+    assert (told.id, told.severity) == ("rail-jumbo", "error")
+    assert "packets of 9000 bytes do not get through" in told.what
 
 
-async def test_slow_small_messages(findings):
-    (told,) = await findings(measured={2: {"latency_us": 5200.0}})
+async def test_a_rail_that_nobody_answers_on(findings):
+    (told,) = await findings(measured={2: {"jumbo": False, "ping_us": None}})
+    assert (told.id, told.severity) == ("rail-reached", "error")
+    assert "192.168.101.12 does not answer spark1 on enP2p1s0f1np1" in told.what
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [({"ping_us": 5200.0}, "5.2 ms there and back"), ({"one_way_us": 88.0}, "88.0 us one way")],
+)
+async def test_slow_small_messages(findings, measured, words):
+    (told,) = await findings(measured={2: measured})
     assert (told.id, told.severity) == ("rail-latency", "warning")
+    assert words in told.what
 
 
 async def test_bytes_that_take_the_lan(findings):
-    lan = TransportProof(sent_bytes=10**9, rails_bytes=(0, 4), lan_bytes=10**9)
-    told = await findings(proof=lan)
-    assert {one.id for one in told} == {"transport-proof"}
-    assert len(told) == 3
-    assert "1000.0 of 1000.0 MB went over the management network" in told[2].what
+    said = "bytes went over enP7s7, which is no rail"
+    (told,) = await findings(proof=TransportProof(moved={"enP7s7": 10**9}, holds=False, said=said))
+    assert (told.id, told.severity) == ("transport-proof", "error")
+    assert said in told.what
+    assert told.evidence == {"enP7s7": "1000.0 MB"}
 
 
 async def test_weights_that_do_not_fit(findings):

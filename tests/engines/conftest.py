@@ -35,7 +35,7 @@ def _site(rank=0, ranks=1, **fields):
         return RankSite(**{"rank": 0, "host": "127.0.0.1", "port": 4321, **fields})
     ends = [
         tuple(Rail(netdev=netdev, rdma=rdma, address=f"{net}{n}") for netdev, rdma, net in RAILS)
-        for n in range(ranks)
+        for n in range(1, ranks + 1)
     ]
     peers = tuple(mine[0].address for mine in ends)
     known = {

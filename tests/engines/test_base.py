@@ -1,4 +1,4 @@
-from sparkfleet.engines.base import Mount, checkpoint_mounts, with_users
+from sparkfleet.engines.base import Mount, cache_mounts, checkpoint_mounts, with_users
 
 
 def test_the_users_flag_replaces_ours_and_comes_last():
@@ -30,8 +30,9 @@ def test_checkpoints_are_read_only_and_at_the_same_path(site):
     assert checkpoint_mounts(where) == (
         Mount(source="/models/m", target="/models/m"),
         Mount(source="/models/d", target="/models/d"),
-        Mount(source="/kernels", target="/kernels", read_only=False),
     )
+    assert cache_mounts(where) == (Mount(source="/kernels", target="/kernels", read_only=False),)
+    assert cache_mounts(site()) == ()
 
 
 def test_a_cache_of_links_is_seen_whole(site):

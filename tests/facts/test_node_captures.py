@@ -11,7 +11,14 @@ from sparkfleet.facts.identity import DgxRelease, ReadHostKeys, ReadIdentity, Re
 from sparkfleet.facts.journal import ReadKernelLog, ReadPackages
 from sparkfleet.facts.memory import ReadKernel, ReadMemoryMap
 from sparkfleet.facts.node import ReadGpu
-from sparkfleet.facts.privileges import UNLIMITED, ReadLimits, ReadServices, ReadUser
+from sparkfleet.facts.privileges import (
+    UNLIMITED,
+    ReadLockedMemory,
+    ReadLockedMemoryOfKernel,
+    ReadOpenFiles,
+    ReadServices,
+    ReadUser,
+)
 from sparkfleet.facts.processes import ReadHoldingProcesses
 from sparkfleet.facts.python_env import ReadPythonEnvironment
 from sparkfleet.facts.sockets import ReadSockets
@@ -204,9 +211,10 @@ def test_time_synchronisation():
 
 
 def test_limits():
-    found = ReadLimits.parse(capture("limits.txt"))
-    assert (found.locked_memory, found.open_files) == (UNLIMITED, 1048576)
-    assert found.locks_freely
+    assert ReadOpenFiles.parse(capture("limits.txt")).most == 1048576
+    assert ReadLockedMemoryOfKernel.parse(capture("limits.txt")).is_unlimited
+    assert ReadLockedMemory.parse("MEMLOCK unlimited unlimited\n").most == UNLIMITED
+    assert ReadLockedMemory.parse("MEMLOCK 65536 unlimited\n").most == 65536
 
 
 def test_user():

@@ -174,7 +174,7 @@ class Sshd:
             "host": "127.0.0.1",
             "port": port or self.port,
             "user": self.user,
-            "pins": frozenset([self.fingerprint("host")]),
+            "pins": changes["pins"] if "pins" in changes else frozenset([self.fingerprint("host")]),
             "identities": (self.identity,),
             "only_identities": True,
         }

@@ -47,3 +47,28 @@ async def test_files():
     assert channel.modes == {"/etc/x": 0o644}
     with pytest.raises(NodeError, match="does not exist"):
         await channel.read("/missing")
+
+
+async def test_output_may_come_in_pieces():
+    seen = []
+    channel = FakeChannel("spark1", {("tail",): ("one", "two\n"), ("cat",): "whole"})
+    assert (await channel.run(["tail"], on_output=seen.append)).stdout == "onetwo\n"
+    await channel.run(["cat"], on_output=seen.append)
+    await channel.run(["cat"])
+    assert seen == [b"one", b"two\n", b"whole"]
+
+
+async def test_forwarding_gives_the_address_itself_and_remembers():
+    channel = FakeChannel("spark1")
+    async with channel.forward("127.0.0.1", 8265) as address:
+        assert address == ("127.0.0.1", 8265)
+    assert channel.forwarded == [("127.0.0.1", 8265)]
+
+
+async def test_a_closed_channel_answers_nothing():
+    channel = FakeChannel("spark1", {("true",): ""}, {"/x": b""})
+    await channel.close()
+    assert channel.is_closed
+    for asked in (channel.run(["true"]), channel.read("/x"), channel.write("/x", b"")):
+        with pytest.raises(NodeError, match="the channel was closed"):
+            await asked

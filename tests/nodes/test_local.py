@@ -122,6 +122,44 @@ async def test_a_daemon_that_keeps_the_output_open_does_not_hold_the_command(cha
     os.kill(await herald.hear_pid(), 9)
 
 
+async def test_output_comes_while_the_command_runs(channel, tmp_path):
+    go, seen = tmp_path / "go", bytearray()
+
+    def on_output(piece: bytes) -> None:
+        seen.extend(piece)
+        go.touch()
+
+    script = f"echo first; while [ ! -e {go} ]; do sleep 0.01; done; echo second; echo no >&2"
+    done = await channel.run(["sh", "-c", script], on_output=on_output)
+    assert seen.decode() == done.stdout == "first\nsecond\n"
+
+
+async def test_what_on_output_raises_ends_the_command(channel, herald, ended):
+    def on_output(piece: bytes) -> None:
+        raise ValueError(piece)
+
+    script = herald.script("tell(os.getpid()); print('x', flush=True); signal.pause()")
+    with pytest.raises(ValueError, match="x"):
+        await channel.run(script, on_output=on_output)
+    await ended(await herald.hear_pid())
+
+
+async def test_closing_ends_what_runs_and_says_why(channel, herald, ended):
+    running = asyncio.create_task(channel.run(herald.script(GROUP)))
+    child = await herald.hear_pid()
+    await channel.close()
+    with pytest.raises(NodeError, match="the channel was closed"):
+        await running
+    await ended(child)
+    with pytest.raises(NodeError, match="the channel was closed"):
+        await channel.run(["true"])
+
+
+async def test_a_port_of_this_machine_needs_no_forwarding(channel):
+    async with channel.forward("127.0.0.1", 8000) as address:
+        assert address == ("127.0.0.1", 8000)
+
+
 async def test_commands_run_beside_each_other(channel):
     script = python("import sys; print(sys.argv[1])")
     done = await asyncio.gather(*(channel.run([*script, str(i)]) for i in range(8)))

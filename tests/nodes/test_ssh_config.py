@@ -14,7 +14,8 @@ KNOWN = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDF
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
     return tmp_path
 
@@ -58,7 +59,7 @@ def test_the_inventory_wins(home):
 def test_includes_are_followed(home):
     (home / ".ssh" / "conf.d").mkdir()
     (home / ".ssh" / "conf.d" / "a").write_text("Host spark1\n HostName 10.0.0.7\n")
-    (hop,) = configured(home, "Include conf.d/* missing\nInclude config\n").route("spark1", node())
+    (hop,) = configured(home, "Include conf.d/* missing\n").route("spark1", node())
     assert hop.host == "10.0.0.7"
 
 
@@ -90,6 +91,7 @@ def test_several_jumps_are_taken_in_order(home):
         ("Host spark1\n ProxyJump ::\n", "not known"),
         ("Host 'spark1\n", "cannot be used"),
         ("nonsense\n", "cannot be used"),
+        ("Include config\nInclude config\n", "more than 100 files, or itself"),
     ],
 )
 def test_what_cannot_be_followed_is_said(home, text, said):

@@ -4,6 +4,8 @@ from hypothesis import strategies as st
 
 from sparkfleet.errors import Infeasible
 from sparkfleet.facts.licenses import License
+from sparkfleet.facts.link import LinkFacts
+from sparkfleet.facts.node import Gpu
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.choose import infeasible, plan_deployment, plan_fleet
 from sparkfleet.planning.outlook import outlook_of
@@ -43,9 +45,9 @@ class TestEmbedded:
         [
             ({"available": 1 << 30}, {}, "1.0 GiB are available"),
             ({"engines": {}}, {}, "not installed"),
-            ({}, {"speculation": "ngram"}, "not planned without a GPU"),
-            ({}, {"parallel": {"tp": 2}}, "one rank"),
-            ({}, {"engine": "sglang"}, "no CPU build"),
+            ({}, {"parallel": {"tp": 2}}, "2 nodes that are linked"),
+            ({}, {"engine": "sglang"}, "SGLang is not installed"),
+            ({}, {"engine": "trtllm"}, "no CPU build"),
             ({}, {"runtime": "container"}, "processes only"),
             ({}, {"nodes": ["other"]}, "not among the nodes"),
             ({}, {"model": "org/model"}, "does not fetch"),
@@ -55,6 +57,27 @@ class TestEmbedded:
         with pytest.raises(Infeasible) as error:
             plan_deployment(ask(**{"model": "builtin:tiny", **fields}), [cpu_node(**node)])
         assert reason in error.value.means
+
+    def test_two_linked_nodes_hold_two_ranks(self, cpu_node, ask):
+        spec = ask("builtin:tiny", parallel={"tp": 2, "ep": 2})
+        link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
+        plan = plan_deployment(spec, [cpu_node("a"), cpu_node("b")], links=[link])
+        shape = plan.groups[0].choice.candidate.shape
+        assert (shape.nodes, shape.tp, shape.ep) == (("a", "b"), 2, 2)
+
+    def test_replicas_lie_apart(self, cpu_node, ask):
+        plan = plan_deployment(ask("builtin:tiny", replicas=2), [cpu_node("a"), cpu_node("b")])
+        assert [group.choice.candidate.shape.nodes for group in plan.groups] == [("a",), ("b",)]
+
+    def test_speculation_is_what_the_deployment_says(self, cpu_node, ask):
+        (group,) = plan_deployment(ask("builtin:tiny", speculation="ngram"), [cpu_node()]).groups
+        assert (group.choice.candidate.speculation.method, group.choice.candidate.speculation.tokens) == ("ngram", 3)
+        (group,) = plan_deployment(ask("builtin:tiny"), [cpu_node()]).groups
+        assert group.choice.candidate.speculation.method == "none"
+
+    def test_a_spark_whose_only_engine_is_a_cpu_build_counts_as_one_without_gpu(self, cpu_node, ask):
+        node = cpu_node().model_copy(update={"gpu": Gpu(name="NVIDIA GB10", driver="580.142")})
+        assert plan_deployment(ask("builtin:tiny"), [node]).groups[0].choice.candidate.device == "cpu"
 
     def test_memory_of_its_own_groups_is_given_back(self, cpu_node, ask):
         spec = ask("builtin:tiny")

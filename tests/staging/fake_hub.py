@@ -1,6 +1,6 @@
 """A Hub on loopback that behaves as the real one where it matters here, and misbehaves on demand.
 
-`python fake_hub.py HOST PORT DIRECTORY` serves the files of a directory as the model `tests/tiny`.
+`python fake_hub.py HOST DIRECTORY` serves the files of a directory as the model `tests/tiny` and prints its address.
 """
 
 from __future__ import annotations
@@ -138,10 +138,17 @@ class FakeHub:
         self.bytes_sent += len(rest)
 
 
+async def _serve(host: str, files: dict[str, bytes]) -> None:
+    runner = web.AppRunner(FakeHub(files).app())
+    await runner.setup()
+    await web.TCPSite(runner, host, 0).start()
+    print(f"http://{host}:{runner.addresses[0][1]}", flush=True)
+    await asyncio.Event().wait()
+
+
 def main() -> None:
-    host, port, directory = sys.argv[1:]
-    files = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
-    web.run_app(FakeHub(files).app(), host=host, port=int(port), print=None)
+    host, directory = sys.argv[1:]
+    asyncio.run(_serve(host, {path.name: path.read_bytes() for path in Path(directory).iterdir()}))
 
 
 if __name__ == "__main__":

@@ -69,21 +69,12 @@ def rail_down(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "rail-mtu", "rails carry jumbo frames", needs=("netdevs",), source="spark-ops 2.2: MTU 9000 everywhere"
 )
 def rail_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """Too small at an end, or unlike at both; and where it was tried, whether a full packet went through."""
+    """Too small at an end, or unlike at both."""
     for number, rail in enumerate(link.rails, start=1):
         found = _mtus(rail, fleet)
         small = {end: mtu for end, mtu in found.items() if mtu < thresholds.RAIL_MTU}
         if small:
             yield _small(f"rail {number} of {link.name}", small, unlike=len(set(found.values())) > 1)
-        elif rail.jumbo is False:
-            yield error(
-                f"rail {number} of {link.name}: packets of {thresholds.RAIL_MTU} bytes do not get through",
-                means="Both ends are set to it and something between them is not: large messages vanish, engines hang.",
-                do=(
-                    f"ping -M do -s 8972 -c 4 -I {rail.ends[0].netdev} {rail.ends[-1].ip}   # on {rail.ends[0].node}",
-                    "Set the MTU of every port of the switch to at least 9216.",
-                ),
-            )
 
 
 def _small(rail: str, small: dict[EndView, int], *, unlike: bool) -> Fault:
@@ -300,7 +291,7 @@ def rail_rdma_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
 def rail_pcie(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """Narrower or slower than the board is built."""
     for number, end, node in _ends(link, fleet):
-        pci = node.pci_links.get(end.netdev)
+        pci = node.pci_link(end.netdev)
         if (
             end.rdma
             and pci

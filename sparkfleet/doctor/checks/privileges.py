@@ -8,7 +8,7 @@ from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
 from sparkfleet.doctor.findings import Fault, error, warning
 from sparkfleet.doctor.gathered import FleetView, NodeView
-from sparkfleet.facts.privileges import UNLIMITED, Limits, Services, User
+from sparkfleet.facts.privileges import Limit, Services, User
 
 LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 
@@ -16,12 +16,12 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 @node_check(
     "memlock", "RDMA may pin memory", rules=("memlock-limit",), source="knowledge/rules.yaml memlock-limit"
 )
-def memlock(node: NodeView, limits: Limits, fleet: FleetView) -> Iterator[Fault]:
+def memlock(node: NodeView, locked_memory: Limit, fleet: FleetView) -> Iterator[Fault]:
     """Only where a link of the node wants RDMA."""
     wants_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
-    if wants_rdma and not limits.locks_freely and not (node.user and node.user.is_root):
+    if wants_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
         yield error(
-            f"{node.name}: at most {limits.locked_memory / 2**20:.0f} MiB may be pinned (memlock)",
+            f"{node.name}: at most {locked_memory.most / 2**20:.3g} MiB may be pinned (memlock)",
             means='RDMA cannot register its buffers: NCCL fails with "Cannot allocate memory", and the other node'
             " looks guilty.",
             do=(
@@ -32,11 +32,11 @@ def memlock(node: NodeView, limits: Limits, fleet: FleetView) -> Iterator[Fault]
 
 
 @node_check("open-files", "enough files may be open", source="Ray's documentation: 65,536")
-def open_files(node: NodeView, limits: Limits) -> Iterator[Fault]:
+def enough_open_files(node: NodeView, open_files: Limit) -> Iterator[Fault]:
     """The hard limit."""
-    if limits.open_files != UNLIMITED and limits.open_files < thresholds.OPEN_FILES:
+    if not open_files.is_unlimited and open_files.most < thresholds.OPEN_FILES:
         yield warning(
-            f"{node.name}: at most {limits.open_files} files may be open",
+            f"{node.name}: at most {open_files.most} files may be open",
             means="Ray and a busy gateway run out of file descriptors.",
             do=f"printf '* hard nofile 1048576\\n' | sudo tee -a {LIMITS_FILE}",
         )
@@ -85,4 +85,4 @@ def zones_cool(node: NodeView, services: Services) -> Iterator[Fault]:
         )
 
 
-CHECKS: tuple[Check, ...] = (memlock, open_files, linger, starts_at_boot, zones_cool)
+CHECKS: tuple[Check, ...] = (memlock, enough_open_files, linger, starts_at_boot, zones_cool)

@@ -1,84 +1,108 @@
-"""What was measured on cables: that bytes take the rails, how many, and how soon. A negotiated speed proves nothing."""
+"""What was measured between nodes: that bytes take the rails, how many, and how soon. A negotiated speed proves nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
-from sparkfleet.doctor.check import Check, link_check
+from sparkfleet.doctor.check import Check, path_check
 from sparkfleet.doctor.findings import Fault, error, not_known, warning
-from sparkfleet.doctor.gathered import FleetView, LinkView, RailView
+from sparkfleet.doctor.gathered import PathView, RailSpeed
 
 RDMA_TOOL = "ib_write_bw"
-
 POWER_DRAIN = "Where that does not help: shut both down, unplug power and QSFP cable for five minutes."
 
 
-@link_check(
+@path_check(
     "transport-proof",
     "bytes between the nodes take the rails, and only those",
-    source="spark-ops 6.1: transport proof",
+    source="spark-ops 6.1: byte counters move during a probe, on both rails",
 )
-def transport_proof(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """Counters of both rails, and of the management network, while a known number of bytes was sent."""
-    if not fleet.measured or link.switch is not None:
-        return
-    if link.proof is None:
-        yield not_known(f"whether bytes between {' and '.join(link.nodes)} take the rails was not measured")
-        return
-    proof = link.proof
-    for number, moved in enumerate(proof.rails_bytes, start=1):
-        if moved < proof.sent_bytes / len(proof.rails_bytes) / 2:
-            yield error(
-                f"{link.name}: rail {number} carried {moved / 1e6:.1f} MB of {proof.sent_bytes / 1e6:.1f} MB that were sent",
-                means="What should go over this rail goes elsewhere: half the bandwidth, or the wrong network.",
-                do=(
-                    f"ip route get {link.rails[number - 1].ends[-1].ip}   # on {link.nodes[0]}",
-                    "sparkfleet fabric apply",
-                ),
-            )
-    if proof.lan_bytes > proof.sent_bytes * thresholds.LAN_SHARE:
+def transport_proof(path: PathView) -> Iterator[Fault]:
+    """Counters of every device before and after the rails were loaded."""
+    if path.proof is None:
+        yield not_known(f"whether bytes between {' and '.join(path.nodes)} take the rails was not measured")
+    elif not path.proof.holds:
         yield error(
-            f"{link.name}: {proof.lan_bytes / 1e6:.1f} of {proof.sent_bytes / 1e6:.1f} MB went over the management network",
-            means="The traffic of engines would, too: about 1 GB/s instead of 22, and everybody on the LAN could read it.",
+            f"{path.name}: {path.proof.said}",
+            means="What should go over the rails goes elsewhere: about 1 GB/s instead of 22 over a LAN, half of it over"
+            " one rail; and everybody on the LAN could read it.",
             do=(
+                f"ip route get {path.rails[0].there.ip}   # on {path.nodes[0]}: has to name {path.rails[0].here.netdev}",
                 "sparkfleet fabric apply",
-                f"ip route get {link.rails[0].ends[-1].ip}   # on {link.nodes[0]}",
             ),
+            **{name: f"{count / 1e6:.1f} MB" for name, count in path.proof.moved.items()},
         )
 
 
-@link_check(
+@path_check("rail-jumbo", "full packets get through", source="spark-ops 2.2: ping -M do -s 8972")
+def rail_jumbo(path: PathView) -> Iterator[Fault]:
+    """What is between the ends has an MTU, too. Nothing is said where not even small ones get through."""
+    for number, rail in enumerate(path.rails, start=1):
+        if rail.jumbo is False and rail.ping_us is not None:
+            yield error(
+                f"rail {number} of {path.name}: packets of {thresholds.RAIL_MTU} bytes do not get through",
+                means="Something on the way has a smaller MTU: large messages vanish, and engines hang.",
+                do=(
+                    f"ping -M do -s 8972 -c 4 -I {rail.here.netdev} {rail.there.ip}   # on {rail.here.node}",
+                    "sparkfleet fabric apply; on a switch, set the MTU of every port to 9216 or more",
+                ),
+            )
+
+
+@path_check(
+    "rail-reached",
+    "both ends of a rail reach each other",
+    rules=("cold-arp-retry-exc",),
+    source="spark-ops 2.2",
+)
+def rail_reached(path: PathView) -> Iterator[Fault]:
+    """Also makes the nodes know each other's MAC before the first RDMA connection."""
+    for number, rail in enumerate(path.rails, start=1):
+        if rail.jumbo is False and rail.ping_us is None:
+            yield error(
+                f"rail {number} of {path.name}: {rail.there.ip} does not answer {rail.here.node} on {rail.here.netdev}",
+                means="Nothing goes over this rail: no signal, another subnet, or a firewall.",
+                do=(
+                    f"ip neigh show dev {rail.here.netdev}   # on {rail.here.node}",
+                    f"sudo ufw allow in on {rail.there.netdev}   # on {rail.there.node}, where ufw is on",
+                    "sparkfleet fabric apply",
+                ),
+            )
+
+
+@path_check(
     "rail-bandwidth",
     "rails are as fast as those of others",
     rules=("cx7-degraded-13gbps", "cx7-27w-benign"),
     source="spark-ops 2.3: 92 to 112 Gb/s per rail healthy; 8 to 25 degraded (dgx-spark-playbooks PR 108)",
 )
-def rail_bandwidth(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_bandwidth(path: PathView) -> Iterator[Fault]:
     """By RDMA where there is `ib_write_bw`; TCP can prove that a rail is bad, and not that it is good."""
-    if not fleet.measured:
-        return
-    for number, rail in enumerate(link.rails, start=1):
+    for number, rail in enumerate(path.rails, start=1):
         if rail.gbit_per_s is None:
-            if link.switch is None:
-                yield not_known(f"rail {number} of {link.name}: its bandwidth was not measured")
+            yield not_known(f"rail {number} of {path.name}: its bandwidth was not measured")
         elif rail.is_rdma:
-            yield from _too_slow(number, rail, rail.gbit_per_s, link)
+            yield from _too_slow(f"rail {number} of {path.name}", rail, rail.gbit_per_s)
 
 
-def _too_slow(number: int, rail: RailView, speed: float, link: LinkView) -> Iterator[Fault]:
+def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[Fault]:
     by_rdma = rail.measured_with.startswith(RDMA_TOOL)
     degraded = thresholds.RAIL_DEGRADED_GBIT if by_rdma else thresholds.RAIL_TCP_DEGRADED_GBIT
-    said = f"rail {number} of {link.name} gives {speed:.1f} Gb/s, measured with {rail.measured_with}"
-    if speed <= degraded:
+    said = f"{name} gives {speed:.1f} Gb/s, measured with {rail.measured_with}"
+    if speed <= degraded and by_rdma:
         yield error(
             f"{said}: the ConnectX-7 came up degraded",
             means="Link and counters look clean all the same. Healthy rails give 92 to 112 Gb/s;"
             " engines over this link would be several times too slow.",
-            do=(
-                "sudo apt full-upgrade && sudo reboot   # both nodes",
-                POWER_DRAIN,
-            ),
+            do=("sudo apt full-upgrade && sudo reboot   # both nodes", POWER_DRAIN),
+            threshold_gbit_per_s=degraded,
+        )
+    elif speed <= degraded:
+        yield warning(
+            f"{said}: as slow as over a degraded ConnectX-7, or as busy processors",
+            means="TCP cannot tell the two apart. RDMA over a healthy rail gives 92 to 112 Gb/s.",
+            do=("sudo apt install perftest   # on both nodes: ib_write_bw", "sparkfleet doctor   # again"),
             threshold_gbit_per_s=degraded,
         )
     elif by_rdma and speed < thresholds.RAIL_HEALTHY_GBIT:
@@ -87,56 +111,52 @@ def _too_slow(number: int, rail: RailView, speed: float, link: LinkView) -> Iter
             means="Something shares it, its PCIe link is narrow, or its cable is bad.",
             do=(
                 "sparkfleet doctor   # again, with nothing running",
-                "ethtool -S NETDEV | grep -E 'err|discard|corrected'",
+                f"ethtool -S {rail.here.netdev} | grep -E 'err|discard|corrected'   # on {rail.here.node}",
             ),
             threshold_gbit_per_s=thresholds.RAIL_HEALTHY_GBIT,
         )
 
 
-@link_check("rails-balanced", "both rails are equally fast", source="spark-ops 6.1: within a few per cent")
-def rails_balanced(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """Of one cable."""
-    speeds = [rail.gbit_per_s for rail in link.rails if rail.gbit_per_s]
-    if fleet.measured and len(speeds) > 1 and min(speeds) < max(speeds) * (1 - thresholds.RAILS_IMBALANCE):
+@path_check("rails-balanced", "both rails are equally fast", source="spark-ops 6.1: within a few per cent")
+def rails_balanced(path: PathView) -> Iterator[Fault]:
+    """Of one cable, by RDMA: TCP streams share processors, and not evenly."""
+    speeds = [rail.gbit_per_s for rail in path.rails if rail.gbit_per_s and rail.measured_with == RDMA_TOOL]
+    if len(speeds) > 1 and min(speeds) < max(speeds) * (1 - thresholds.RAILS_IMBALANCE):
         said = " and ".join(f"{speed:.1f}" for speed in speeds)
         yield warning(
-            f"{link.name}: its rails give {said} Gb/s",
+            f"{path.name}: its rails give {said} Gb/s",
             means="Collectives wait for the slower one.",
             do="sparkfleet doctor   # again, with nothing running; then look at the PCIe link and the cable",
         )
 
 
-@link_check(
-    "rail-latency", "small messages are quick", source="spark-ops 2.3: ping over a rail 0.4 to 1.4 ms"
+@path_check(
+    "rail-latency",
+    "small messages are quick",
+    source="spark-ops 2.3: ping 0.4 to 1.4 ms, ib_write_lat 1.5 us",
 )
-def rail_latency(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """There and back."""
-    for number, rail in enumerate(link.rails, start=1):
-        if fleet.measured and rail.latency_us is not None and rail.latency_us > thresholds.RAIL_LATENCY_US:
-            yield warning(
-                f"rail {number} of {link.name}: a small message takes {rail.latency_us / 1000:.1f} ms there and back",
-                means="Every token over two nodes waits for a hundred of them.",
-                do=f"ping -c 100 -i 0.01 -I {rail.ends[0].netdev} {rail.ends[-1].ip}   # on {rail.ends[0].node}",
-            )
-
-
-@link_check(
-    "nccl-bandwidth", "collectives use the rails' speed", rules=("nccl-topo-gen1x1",),
-    source="NVIDIA dgx-spark-playbooks, nccl page: passes from 21.875 GB/s on",
-)  # fmt: skip
-def nccl_bandwidth(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """nccl-tests, where they are installed."""
-    speed = link.all_gather_gb_per_s
-    if speed is not None and speed < 4:
-        yield error(
-            f"{link.name}: all_gather reaches {speed:.1f} GB/s of 22",
-            means="With healthy rails: NCCL takes the GPU for a PCIe Gen1 x1 device, uses a wrong plugin, or the LAN.",
-            do=(
-                "NCCL_DEBUG=INFO: every channel has to say `via NET/IB`.",
-                "NCCL_NET_PLUGIN=none",
-                "NCCL 2.30.4 or later",
-            ),
+def rail_latency(path: PathView) -> Iterator[Fault]:
+    """By `ib_write_lat`, and by ping there and back."""
+    for number, rail in enumerate(path.rails, start=1):
+        one_way, ping = rail.one_way_us, rail.ping_us
+        slow = (
+            rail.measured_with == RDMA_TOOL and one_way is not None and one_way > thresholds.RDMA_LATENCY_US
+        )
+        if not slow and (ping is None or ping <= thresholds.RAIL_PING_US):
+            continue
+        took = f"{one_way:.1f} us one way by RDMA" if slow else f"{(ping or 0) / 1000:.1f} ms there and back"
+        yield warning(
+            f"rail {number} of {path.name}: a small message takes {took}",
+            means="Every token of an engine over two nodes waits for about a hundred of them.",
+            do=f"ping -c 100 -i 0.01 -I {rail.here.netdev} {rail.there.ip}   # on {rail.here.node}",
         )
 
 
-CHECKS: tuple[Check, ...] = (transport_proof, rail_bandwidth, rails_balanced, rail_latency, nccl_bandwidth)
+CHECKS: tuple[Check, ...] = (
+    rail_reached,
+    transport_proof,
+    rail_jumbo,
+    rail_bandwidth,
+    rails_balanced,
+    rail_latency,
+)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from sparkfleet.lab.inside import knobs
-from sparkfleet.lab.inside.knobs import Settings
+from sparkfleet.lab.inside.knobs import REAL, Settings
 
 Command = Callable[[list[str], Settings], int]
 
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 def pass_on(name: str, arguments: list[str]) -> int:
     """Become the system's own command of that name, where there is one outside of the lab's directory."""
-    for directory in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"):
+    for directory in (REAL, "/usr/sbin"):
         path = f"{directory}/{name}"
         if os.access(path, os.X_OK):
             sys.stdout.flush()

@@ -38,6 +38,7 @@ class Spec:
     hostname: str
     path: str
     private: dict[str, str]
+    hosts: list[str]
     shares: list[str]
     veiled: list[str]
 
@@ -83,7 +84,7 @@ def main(argv: list[str]) -> None:
 
 def _boot(spec: Spec) -> None:
     socket.sethostname(spec.hostname)
-    furnish(spec.private, spec.shares, spec.veiled)
+    furnish(spec.private, spec.hosts, spec.shares, spec.veiled)
     for directory in ("/run/sshd", "/run/lock", "/run/user", "/run/user/1000"):
         Path(directory).mkdir(parents=True, exist_ok=True)
     os.chown("/run/user/1000", 1000, 1000)

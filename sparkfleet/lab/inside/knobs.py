@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATE = Path("/run/lab/state/knobs.json")
+TOOLS = "/run/lab/bin"
+"""The device commands."""
+REAL = "/run/lab/real"
+"""The host's /usr/bin, below the device commands that stand before it."""
 _NUMBER = r"-?[0-9]{1,9}(\.[0-9]{1,6})?"
 _WORD = r"[A-Za-z0-9._-]{1,64}"
 NETDEVS = ("enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1")

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from sparkfleet.lab.inside.knobs import REAL, TOOLS
+
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _HARDLY = MS_NOSUID | MS_NODEV
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
@@ -47,11 +49,14 @@ class Held:
             target.touch()
 
 
-def furnish(private: Mapping[str, str], shares: Iterable[str], veiled: Iterable[str]) -> None:
+def furnish(
+    private: Mapping[str, str], hosts: Iterable[str], shares: Iterable[str], veiled: Iterable[str]
+) -> None:
     """Build the node's view: `private` directories of the host by their place in the node, `shares` at their own.
 
-    `veiled` directories of the host are hidden behind empty ones.
+    `veiled` directories of the host are hidden behind empty ones; `hosts` are seen through private ones, as they are.
     """
+    through = {path: Held(path) for path in hosts}
     held = {place: Held(path) for place, path in private.items()}
     shared = {path: Held(path) for path in shares}
     for place in veiled:
@@ -61,11 +66,20 @@ def furnish(private: Mapping[str, str], shares: Iterable[str], veiled: Iterable[
     # Shares below a private place would be hidden by it, so the private places come by depth, /etc before /etc/x.
     for place in sorted(place for place in held if not place.startswith("/sys/")):
         held[place].bind(place)
+    for path, directory in through.items():
+        directory.bind(path, MS_RDONLY)
     _devices()
     _kernel_files()
     for place in (place for place in held if place.startswith("/sys/")):
         held[place].bind(place)
     mount("", "/", "", MS_BIND | MS_REMOUNT | MS_RDONLY)
+    _programs()
+
+
+def _programs() -> None:
+    """Put the device commands into /usr/bin too: cron's PATH has nothing else, and some call them by their full path."""
+    Held("/usr/bin").bind(REAL)
+    mount("overlay", "/usr/bin", "overlay", MS_RDONLY, f"lowerdir={TOOLS}:{REAL}")
 
 
 def _tmpfs(place: str, mode: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from sparkfleet.lab.inside.knobs import HCAS, NETDEVS, Settings
+from sparkfleet.lab.inside.knobs import HCAS, NETDEVS, REAL, Settings
 
-IP = "/sbin/ip"
+IP = next((path for path in (f"{REAL}/ip", "/usr/sbin/ip") if os.path.exists(path)), "/sbin/ip")
+"""The system's own. On Ubuntu /sbin/ip leads to /usr/bin/ip, where the device command stands."""
 KERNELS = "/sys/class/net"
 
 

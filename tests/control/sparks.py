@@ -27,8 +27,8 @@ INVENTORY = """
 fleet: home
 head: spark1
 nodes:
-  spark1: {address: 192.168.1.11, user: nvidia, host_key: "SHA256:%s"}
-  spark2: {address: 192.168.1.12, user: nvidia, host_key: "SHA256:%s"}
+  spark1: {address: 192.168.1.11, user: nvidia, host_key: "SHA256:KEY-ONE"}
+  spark2: {address: 192.168.1.12, user: nvidia, host_key: "SHA256:KEY-TWO"}
 links:
   - nodes: [spark1, spark2]
     rails:
@@ -36,7 +36,7 @@ links:
         - {netdev: enp1s0f1np1, rdma: rocep1s0f1, address: 192.168.100.12/24}
       - - {netdev: enP2p1s0f1np1, rdma: roceP2p1s0f1, address: 192.168.101.11/24}
         - {netdev: enP2p1s0f1np1, rdma: roceP2p1s0f1, address: 192.168.101.12/24}
-""" % ("A" * 43, "B" * 42 + "A")
+""".replace("KEY-ONE", "A" * 43).replace("KEY-TWO", "B" * 42 + "A")
 
 
 def inventory():
@@ -51,7 +51,7 @@ def netdev(name, address, mtu=9000, up=True, carrier=True, **more):
     flags = ["BROADCAST", "MULTICAST"] + ["UP"] * up + ["LOWER_UP"] * carrier
     ip, _, prefix = address.partition("/")
     info = [{"family": "inet", "local": ip, "prefixlen": int(prefix), "scope": "global"}] if ip else []
-    mac = "3c:6d:66:00:%02x:%02x" % (len(name), sum(map(ord, name + address)) % 256)
+    mac = f"3c:6d:66:00:{len(name):02x}:{sum(map(ord, name + address)) % 256:02x}"
     return {
         "ifname": name,
         "flags": flags,
@@ -116,6 +116,7 @@ def _answers(number):
         ("docker", "info"): capture("docker-info.json"),
         ("timedatectl",): "NTP=yes\nNTPSynchronized=yes\n",
         ("cat", "/proc/self/limits"): capture("limits.txt"),
+        ("prlimit",): "MEMLOCK unlimited unlimited\n",
         ("id",): "uid=1000(nvidia) gid=1000(nvidia) groups=1000(nvidia),27(sudo),999(docker)\n",
         ("ss",): "LISTEN 0 4096 0.0.0.0:22 0.0.0.0:*\nLISTEN 0 4096 127.0.0.1:11000 0.0.0.0:*\n",
         ("ip", "-j", "-4", "route", "show"): "[]",

@@ -1,0 +1,199 @@
+"""Loads one rail between two nodes, and asks it for its latency: by RDMA where the nodes have the tools, else by TCP.
+
+Both ends are started through channels. Every process ends by itself after a time, and is killed with its process
+group when the measurement ends earlier, whatever the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from typing import NamedTuple, Protocol, TypeVar
+
+from sparkfleet.errors import NodeError
+from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
+from sparkfleet.facts.fact import failed, json_of
+from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.spec.inventory import RailEnd
+
+T = TypeVar("T")
+
+TCP_STREAMS = 4
+ROUNDS = 2000
+"""Messages of a latency test."""
+STARTING_S = 20.0
+CONNECT_TRIES = 25
+CONNECT_PAUSE_S = 0.2
+TCP_PROGRAM = (files("sparkfleet.fabric") / "tcp_program.py").read_text()
+
+
+class RailPair(NamedTuple):
+    """One rail between two nodes, the sending end first."""
+
+    channels: tuple[Channel, Channel]
+    ends: tuple[RailEnd, RailEnd]
+    gids: tuple[int | None, int | None] = (None, None)
+    """Index of each end's RoCE v2 GID with its IPv4 address; None leaves the choice to the tool."""
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """The addresses of both ends, without prefix length."""
+        return str(self.ends[0].interface.ip), str(self.ends[1].interface.ip)
+
+
+class Loader(Protocol):
+    """A way to load a rail."""
+
+    method: str
+    """How it is called in results."""
+
+    async def bandwidth(self, rail: RailPair, seconds: float) -> float:
+        """GB/s (1e9 bytes) from the first end to the second, over `seconds`. Raises NodeError or FactError."""
+        ...
+
+    async def latency(self, rail: RailPair) -> float:
+        """One way of a small message, microseconds. Raises NodeError or FactError."""
+        ...
+
+
+class Rdma:
+    """`ib_write_bw` and `ib_write_lat` of perftest."""
+
+    method = "ib_write_bw"
+
+    async def bandwidth(self, rail: RailPair, seconds: float) -> float:
+        """See `Loader`."""
+
+        def argv(end: int, port: int, peer: str) -> tuple[str, ...]:
+            return bandwidth_argv(_device(rail, end), port, seconds, rail.gids[end], peer)
+
+        return parse_bandwidth(await _meet(rail, argv, seconds))
+
+    async def latency(self, rail: RailPair) -> float:
+        """See `Loader`."""
+
+        def argv(end: int, port: int, peer: str) -> tuple[str, ...]:
+            return latency_argv(_device(rail, end), port, ROUNDS, rail.gids[end], peer)
+
+        return parse_latency(await _meet(rail, argv, 1.0))
+
+
+class Tcp:
+    """A small Python program. It measures what TCP through the kernel reaches, not what RDMA would."""
+
+    method = f"TCP ({TCP_STREAMS} streams, Python)"
+
+    async def bandwidth(self, rail: RailPair, seconds: float) -> float:
+        """See `Loader`."""
+        found = await self._run(rail, seconds, "bulk", str(seconds), str(TCP_STREAMS))
+        return found["bytes"] / found["seconds"] / 1e9
+
+    async def latency(self, rail: RailPair) -> float:
+        """See `Loader`."""
+        return (await self._run(rail, 1.0, "latency", str(ROUNDS)))["latency_us"]
+
+    async def _run(self, rail: RailPair, seconds: float, mode: str, *more: str) -> dict[str, float]:
+        token = secrets.token_bytes(64)
+        own, peer = rail.addresses
+        async with _listening(rail.channels[1], peer, token, seconds + STARTING_S) as port:
+            argv = _program(mode, own, peer, str(port), rail.ends[0].netdev, *more)
+            done = await rail.channels[0].run(argv, stdin=token, timeout_s=seconds + STARTING_S)
+        if done.exit_code != 0:
+            raise failed((mode, "over", rail.ends[0].netdev), done.exit_code, done.stderr)
+        said = json_of(done.stdout, dict, "a measurement")
+        return {str(name): float(value) for name, value in said.items() if isinstance(value, int | float)}
+
+
+async def has_perftest(channel: Channel) -> bool:
+    """Whether both tools are on a node."""
+    try:
+        done = await channel.run(("which", "ib_write_bw", "ib_write_lat"), timeout_s=STARTING_S)
+    except NodeError:
+        return False
+    return done.exit_code == 0
+
+
+# --- TCP --------------------------------------------------------------------------------------------------------------
+
+
+def _program(*words: str) -> tuple[str, ...]:
+    return ("python3", "-I", "-S", "-c", TCP_PROGRAM, *words)
+
+
+@asynccontextmanager
+async def _listening(channel: Channel, address: str, token: bytes, seconds: float) -> AsyncIterator[int]:
+    """The port of a listener that lives as long as the context, and never longer than `seconds`."""
+    said: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    line = bytearray()
+
+    def on_output(piece: bytes) -> None:
+        line.extend(piece)
+        if b"\n" in line and not said.done():
+            said.set_result(int(line.split(b"\n", 1)[0][:6]))
+
+    argv = _program("listen", address, str(seconds))
+    serving = asyncio.create_task(
+        channel.run(argv, stdin=token, timeout_s=seconds + STARTING_S, on_output=on_output)
+    )
+    try:
+        ends: set[asyncio.Future[int] | asyncio.Future[Completed]] = {serving, said}
+        await asyncio.wait(ends, timeout=STARTING_S, return_when=asyncio.FIRST_COMPLETED)
+        if not said.done():
+            raise _silent(channel, address, serving)
+        yield said.result()
+    finally:
+        await _cancelled(serving)
+
+
+def _silent(channel: Channel, address: str, serving: asyncio.Task[Completed]) -> NodeError:
+    if serving.done() and (error := serving.exception()) is not None:
+        return error if isinstance(error, NodeError) else NodeError(f"{channel.node}: {error}")
+    why = serving.result().stderr.strip()[:200] if serving.done() else "it said nothing"
+    return NodeError(
+        f"{channel.node}: cannot listen on {address}: {why}", do="Has the rail's netdev this address now?"
+    )
+
+
+async def _cancelled(task: asyncio.Task[T]) -> None:
+    """Kills what runs at the other end of a channel."""
+    task.cancel()
+    with suppress(asyncio.CancelledError, NodeError):
+        await task
+
+
+# --- RDMA -------------------------------------------------------------------------------------------------------------
+
+
+def _device(rail: RailPair, end: int) -> str:
+    device = rail.ends[end].rdma
+    assert device is not None
+    return device
+
+
+async def _meet(rail: RailPair, argv: Callable[[int, int, str], tuple[str, ...]], seconds: float) -> str:
+    """What the sending end prints. It calls until the other one listens: perftest does not say when it does."""
+    port = 20_000 + secrets.randbelow(10_000)
+    patience = seconds + STARTING_S
+    server = asyncio.create_task(rail.channels[1].run(argv(1, port, ""), timeout_s=patience))
+    try:
+        return await _called(
+            lambda: rail.channels[0].run(argv(0, port, rail.addresses[1]), timeout_s=patience), server
+        )
+    finally:
+        await _cancelled(server)
+
+
+async def _called(call: Callable[[], Awaitable[Completed]], server: asyncio.Task[Completed]) -> str:
+    done = await call()
+    for _ in range(CONNECT_TRIES):
+        if done.exit_code == 0 or server.done():
+            break
+        await asyncio.sleep(CONNECT_PAUSE_S)
+        done = await call()
+    if done.exit_code != 0:
+        other = server.result().stderr if server.done() and server.exception() is None else ""
+        raise failed(done.argv, done.exit_code, f"{done.stderr.strip()} {other.strip()}")
+    return done.stdout

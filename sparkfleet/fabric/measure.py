@@ -1,0 +1,358 @@
+"""How fast the links really are, and the proof that it was they that carried the bytes.
+
+A link that is up and a test that succeeds say nothing about the way: traffic falls back to another network without a
+word, and a ConnectX-7 that came up badly shows 200 Gb/s and carries 13. So all rails of a link are loaded at the same
+time, and the counters of every device of both nodes are read before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.ask import ask, value_or
+from sparkfleet.fabric.load import Loader, RailPair, Rdma, Tcp, has_perftest
+from sparkfleet.facts.link import LinkFacts, LinkProvenance
+from sparkfleet.facts.netdev import Netdev, ReadNetdevs, ReadTraffic
+from sparkfleet.facts.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
+from sparkfleet.nodes.base import Channel
+from sparkfleet.nodes.batch import run_batch
+from sparkfleet.planning.fleet import links_of
+from sparkfleet.spec.inventory import Inventory, Link, RailEnd
+from sparkfleet.values import Value
+
+MOVED_BYTES = 1_000_000
+"""What each loaded rail must have carried at least."""
+STRAY_SHARE = 0.05
+"""What any other device may carry meanwhile, of the least loaded rail's bytes: SSH, and people at work."""
+STRAY_BYTES = 500_000
+"""So much on another device is never held against it."""
+SETTLE_TRIES = 8
+SETTLE_PAUSE_S = 0.25
+"""Some drivers refresh their counters once a second."""
+HEALTHY_RAIL_GB_PER_S = 12.255
+"""`ib_write_bw` on one half with both loaded, MTU 9000, 4 QPs: 98.04 Gb/s (public log of a healthy pair)."""
+HEALTHY_LATENCY_US = 1.5
+"""`ib_write_lat` on a healthy cable (DoctorMasterNewb/sparkbase wiki)."""
+FILE_VERSION = 1
+
+
+class RailMeasurement(Value):
+    """One rail, loaded together with the others of its link."""
+
+    netdev: str
+    """Of the sending end."""
+    method: str
+    gb_per_s: float
+    """1e9 bytes per second, one way."""
+    latency_us: float
+    """One way of a small message on the idle rail, microseconds."""
+
+
+class TransportProof(Value):
+    """Where the bytes went while a link was loaded."""
+
+    moved: dict[str, int]
+    """Bytes sent by each device of the sending node, the rails' first."""
+    holds: bool
+    said: str
+    """One sentence with the numbers."""
+
+
+class LinkMeasurement(Value):
+    """One pair of nodes that a link joins, by cable or through a switch."""
+
+    nodes: tuple[str, str]
+    switch: str | None = None
+    rails: tuple[RailMeasurement, ...]
+    proof: TransportProof
+    when: float
+    """Seconds since 1970."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """All rails together."""
+        return sum(rail.gb_per_s for rail in self.rails)
+
+    @property
+    def latency_us(self) -> float:
+        """Of the slowest rail: a collective waits for it."""
+        return max(rail.latency_us for rail in self.rails)
+
+    @property
+    def by_rdma(self) -> bool:
+        """Whether all of it went by RDMA."""
+        return all(rail.method == Rdma.method for rail in self.rails)
+
+
+class Pair(Value):
+    """Two nodes that are measured against each other, and the rails between them."""
+
+    nodes: tuple[str, str]
+    switch: str | None
+    rails: tuple[tuple[RailEnd, RailEnd], ...]
+
+
+# --- which pairs ------------------------------------------------------------------------------------------------------
+
+
+def pairs_of(inventory: Inventory) -> tuple[Pair, ...]:
+    """Every cable between two nodes; at a switch every node with the next one, so that each cable is used."""
+    direct = [
+        Pair(
+            nodes=(link.nodes[0], link.nodes[1]),
+            switch=None,
+            rails=tuple((rail[0], rail[1]) for rail in link.rails),
+        )
+        for link in inventory.links
+        if link.switch is None
+    ]
+    switches: dict[str, list[Link]] = {}
+    for link in inventory.links:
+        if link.switch is not None:
+            switches.setdefault(link.switch, []).append(link)
+    return (*direct, *(pair for links in switches.values() for pair in _around(links)))
+
+
+def _around(links: Sequence[Link]) -> list[Pair]:
+    round_trip = [*links, links[0]] if len(links) > 2 else links
+    found = [(one, other, _same_subnet(one, other)) for one, other in pairwise(round_trip)]
+    return [
+        Pair(nodes=(one.nodes[0], other.nodes[0]), switch=one.switch, rails=rails)
+        for one, other, rails in found
+        if rails and one.nodes != other.nodes
+    ]
+
+
+def _same_subnet(one: Link, other: Link) -> tuple[tuple[RailEnd, RailEnd], ...]:
+    return tuple(
+        (mine, theirs)
+        for (mine,) in one.rails
+        for (theirs,) in other.rails
+        if mine.interface.network == theirs.interface.network
+    )
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+async def measure_links(
+    inventory: Inventory, channels: Mapping[str, Channel], *, seconds: float = 3.0
+) -> tuple[LinkMeasurement, ...]:
+    """Measure every pair of linked nodes, one after the other: rails of two cables share a Spark's PCIe lanes.
+
+    Args:
+        inventory: whose links to measure; their addresses must be in force.
+        channels: to every node of a link.
+        seconds: how long each link is loaded.
+
+    Raises:
+        NodeError: a node cannot be reached, or its rail's address cannot be used.
+        FactError: a tool failed or printed something that is not understood.
+    """
+    return tuple([await measure_pair(pair, channels, seconds=seconds) for pair in pairs_of(inventory)])
+
+
+async def measure_pair(
+    pair: Pair, channels: Mapping[str, Channel], *, seconds: float = 3.0
+) -> LinkMeasurement:
+    """Latency of each rail while it is idle, then all rails at once. Raises as `measure_links` does."""
+    ends = channels[pair.nodes[0]], channels[pair.nodes[1]]
+    loader = await _loader(pair, ends)
+    rails = await _with_gids(pair, ends, loader)
+    latencies = [await loader.latency(rail) for rail in rails]
+    before = await _sent(ends[0], pair)
+    rates = await asyncio.gather(*(loader.bandwidth(rail, seconds) for rail in rails))
+    proof = await _proof(ends[0], pair, before, loader)
+    return LinkMeasurement(
+        nodes=pair.nodes,
+        switch=pair.switch,
+        rails=tuple(
+            RailMeasurement(
+                netdev=rail.ends[0].netdev, method=loader.method, gb_per_s=rate, latency_us=latency
+            )
+            for rail, rate, latency in zip(rails, rates, latencies, strict=True)
+        ),
+        proof=proof,
+        when=time.time(),
+    )
+
+
+async def _loader(pair: Pair, ends: tuple[Channel, Channel]) -> Loader:
+    rdma = all(end.rdma for rail in pair.rails for end in rail)
+    able = rdma and all(await asyncio.gather(*(has_perftest(end) for end in ends)))
+    return Rdma() if able else Tcp()
+
+
+async def _with_gids(pair: Pair, ends: tuple[Channel, Channel], loader: Loader) -> list[RailPair]:
+    if not isinstance(loader, Rdma):
+        return [RailPair(ends, rail) for rail in pair.rails]
+    tables = await asyncio.gather(*(_gids(end) for end in ends))
+    return [
+        RailPair(ends, rail, (tables[0].get(_key(rail[0])), tables[1].get(_key(rail[1]))))
+        for rail in pair.rails
+    ]
+
+
+async def _gids(channel: Channel) -> dict[tuple[str | None, str], int]:
+    """Index by device and IPv4 address of RoCE v2 GIDs."""
+    shown, read = await run_batch(channel, [ReadGids.argv, ReadGidsOfKernel.argv])
+    found = value_or(shown, ReadGids.parse, ()) or value_or(read, ReadGidsOfKernel.parse, ())
+    return {(gid.device, gid.ipv4): gid.index for gid in found if gid.version == 2 and gid.ipv4}
+
+
+def _key(end: RailEnd) -> tuple[str | None, str]:
+    return end.rdma, str(end.interface.ip)
+
+
+# --- the proof --------------------------------------------------------------------------------------------------------
+
+
+async def _proof(channel: Channel, pair: Pair, before: Mapping[str, int], loader: Loader) -> TransportProof:
+    proof = prove(pair, before, await _sent(channel, pair), loader.method)
+    for _ in range(SETTLE_TRIES):
+        if proof.holds:
+            break
+        await asyncio.sleep(SETTLE_PAUSE_S)
+        proof = prove(pair, before, await _sent(channel, pair), loader.method)
+    return proof
+
+
+async def _sent(channel: Channel, pair: Pair) -> dict[str, int]:
+    """Bytes sent so far by each device of a node: netdevs as the kernel counts, RDMA devices as they count."""
+    readers = {end.rdma: ReadRdmaCounters(end.rdma) for end, _ in pair.rails if end.rdma}
+    netdevs = await ask(channel, ReadNetdevs.argv, ReadNetdevs.parse)
+    traffic, *counters = await run_batch(channel, [ReadTraffic.argv, *(one.argv for one in readers.values())])
+    cables = {netdev.name for netdev in netdevs if _leads_out(netdev)}
+    sent = {
+        one.netdev: one.tx_bytes for one in value_or(traffic, ReadTraffic.parse, ()) if one.netdev in cables
+    }
+    for device, answer in zip(readers, counters, strict=True):
+        if found := value_or(answer, ReadRdmaCounters.parse, None, fine=ReadRdmaCounters.fine):
+            sent[device] = found.tx_bytes
+    return sent
+
+
+def _leads_out(netdev: Netdev) -> bool:
+    """Bridges and tunnels only pass on what a cable carries in the end."""
+    return netdev.kind in ("", "veth") and not netdev.name.startswith("veth")
+
+
+def prove(pair: Pair, before: Mapping[str, int], after: Mapping[str, int], method: str) -> TransportProof:
+    """Whether every rail carried its part, and no other device did. Pure.
+
+    RDMA is counted by the RDMA device: the kernel's counters of its netdev may stand still meanwhile.
+    """
+    by_rdma = method == Rdma.method
+    rails = [end.rdma if by_rdma and end.rdma else end.netdev for end, _ in pair.rails]
+    own = {name for end, _ in pair.rails for name in (end.netdev, end.rdma) if name}
+    moved = {name: max(0, after[name] - before.get(name, 0)) for name in after}
+    carried = {name: moved.get(name, 0) for name in rails}
+    others = {name: count for name, count in moved.items() if name not in own}
+    idle = [name for name, count in carried.items() if count < MOVED_BYTES]
+    limit = max(STRAY_BYTES, STRAY_SHARE * min(carried.values()))
+    stray = [name for name, count in others.items() if count > limit]
+    return TransportProof(
+        moved={**carried, **others}, holds=not idle and not stray, said=_said(carried, others, idle, stray)
+    )
+
+
+def _said(
+    carried: Mapping[str, int], others: Mapping[str, int], idle: Sequence[str], stray: Sequence[str]
+) -> str:
+    rails = ", ".join(f"{name} {_mb(count)}" for name, count in carried.items())
+    rest = ", ".join(
+        f"{name} {_mb(count)}" for name, count in others.items() if count >= MOVED_BYTES or name in stray
+    )
+    if idle:
+        return f"nothing moved on {', '.join(idle)} ({rails}; elsewhere {rest or 'nothing'})"
+    if stray:
+        return f"bytes went over {', '.join(stray)}, which is no rail ({rails}; {rest})"
+    return f"moved on the rails: {rails}; elsewhere {rest or 'nothing'}"
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+# --- for the planner --------------------------------------------------------------------------------------------------
+
+
+class _File(Value):
+    version: int
+    links: tuple[LinkMeasurement, ...]
+
+
+def save_measurements(path: Path, measured: Sequence[LinkMeasurement]) -> Path:
+    """Keep measurements in a JSON file; older ones of other pairs stay in it."""
+    kept = {(one.nodes, one.switch): one for one in (*load_measurements(path), *measured)}
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(_File(version=FILE_VERSION, links=tuple(kept.values())).model_dump_json(indent=2))
+    fresh.replace(path)
+    return path
+
+
+def load_measurements(path: Path) -> tuple[LinkMeasurement, ...]:
+    """What was kept; empty where nothing was.
+
+    Raises:
+        SparkfleetError: the file was edited, or is of another version.
+    """
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return ()
+    try:
+        found = _File.model_validate(json.loads(text), strict=False)
+    except (ValueError, RecursionError, ValidationError):
+        found = None
+    if found is None or found.version != FILE_VERSION:
+        raise SparkfleetError(
+            f"{path} does not hold measurements of links.",
+            do="Delete it; `sparkfleet fabric measure` makes it anew.",
+        )
+    return found.links
+
+
+def measured_links(inventory: Inventory, measured: Sequence[LinkMeasurement]) -> tuple[LinkFacts, ...]:
+    """The links as `links_of` gives them, with measured numbers where there are any that say something.
+
+    A RoCE link is known by RDMA: what TCP reached on it says nothing of what NCCL will, and is left out. Raw numbers
+    are no collectives: a published all-reduce on a healthy cable is scaled by what this cable reaches of the raw
+    bandwidth of that one, and its latency shifted by the difference of the raw latencies.
+    """
+    return tuple(_measured(facts, measured) for facts in links_of(inventory))
+
+
+def _measured(facts: LinkFacts, measured: Sequence[LinkMeasurement]) -> LinkFacts:
+    mine = [
+        one
+        for one in measured
+        if _is_of(one, facts) and one.proof.holds and one.by_rdma == (facts.kind == "roce")
+    ]
+    if not mine:
+        return facts
+    worst = min(mine, key=lambda one: one.gb_per_s)
+    slowest = max(one.latency_us for one in mine)
+    if facts.kind == "tcp":
+        # Two ways of a message make an all-reduce of two.
+        numbers = {"gb_per_s": worst.gb_per_s, "latency_us": 2 * slowest}
+    else:
+        share = worst.gb_per_s / (HEALTHY_RAIL_GB_PER_S * facts.rails)
+        shift = slowest - HEALTHY_LATENCY_US
+        numbers = {"gb_per_s": facts.gb_per_s * share, "latency_us": max(slowest, facts.latency_us + shift)}
+    return facts.model_copy(update={**numbers, "provenance": LinkProvenance.MEASURED})
+
+
+def _is_of(one: LinkMeasurement, facts: LinkFacts) -> bool:
+    if facts.switch is not None:
+        return one.switch == facts.switch and facts.nodes[0] in one.nodes
+    return one.switch is None and set(one.nodes) == set(facts.nodes)

@@ -1,0 +1,144 @@
+"""What `sparkfleet apply --dry-run` prints. The files in `dry_run/` have memory fractions masked: they change whenever the
+memory model is fitted again.
+
+`SPARKFLEET_GOLDEN=write pytest tests/cli/test_dry_run.py` writes the files; read them before you commit them.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "dry_run"
+EXAMPLES = [
+    "gpt-oss-120b-eagle3", "llama-3.3-70b-draft", "minimax-m2.7-two-sparks", "orpheus-tts", "qwen235b-tp2",
+    "qwen3-235b-eagle3-two-sparks", "qwen3-30b-a3b", "qwen3.5-122b-nvfp4", "qwen3.5-397b-two-sparks",
+    "qwen3.6-27b-both", "qwen3.6-27b-fp8-nextn", "qwen3.6-27b-fp8-ngram", "qwen3.6-27b-nvfp4-mtp",
+    "qwen3.6-35b-a3b-dflash-k3", "qwen3.6-35b-a3b-fp8-vision", "qwen3.6-35b-a3b-int4-vision", "qwen3.6-35b-a3b-mtp-k3",
+]  # fmt: skip
+DONE, ERROR, INFEASIBLE = 0, 1, 3
+
+
+@pytest.fixture
+def dry_run(sparkfleet, two_sparks):
+    def dry_run(file, inventory=two_sparks, assumed="dgx-spark"):
+        return sparkfleet("apply", file, "--dry-run", "--assume", assumed, "-i", inventory)
+
+    return dry_run
+
+
+@pytest.fixture
+def written(deployments, tmp_path):
+    """An example with lines added to it."""
+
+    def written(name, *lines):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text("\n".join([(deployments / file.name).read_text(), *lines]))
+        return file
+
+    return written
+
+
+def commands(out):
+    """The commands that were printed, as a shell reads them."""
+    text = "\n".join(line for line in out.splitlines() if not line.startswith("#"))
+    return [shlex.split(one) for one in text.replace("\\\n", " ").splitlines() if one.strip()]
+
+
+def masked(text):
+    text = re.sub(r"(--gpu-memory-utilization|--mem-fraction-static) 0\.\d+", r"\1 #", text)
+    return re.sub(r"(sparkfleet\.spec=)[0-9a-f]{16}", r"\1#", text)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_system_of_the_field_reports(dry_run, deployments, name):
+    code, out, err = dry_run(deployments / f"{name}.yaml")
+    assert (code, err) == (DONE, "")
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("SPARKFLEET_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(masked(out))
+    assert masked(out) == path.read_text()
+
+
+FIELD_REPORT_004 = (
+    "engine_args: [--attention-backend=TRITON_ATTN, --quantization=gptq_marlin, --kv-cache-dtype=fp8,"
+    " --gpu-memory-utilization=0.87]"
+)
+
+
+def test_field_report_004_flag_for_flag_on_both_nodes(dry_run, written):
+    _, out, _ = dry_run(written("qwen235b-tp2", FIELD_REPORT_004))
+    first, second = commands(out)
+    for command in (first, second):
+        assert {
+            "--attention-backend=TRITON_ATTN", "--quantization=gptq_marlin", "--kv-cache-dtype=fp8",
+            "--gpu-memory-utilization=0.87", "--enable-expert-parallel",
+        } <= set(command)  # fmt: skip
+        assert command[command.index("--tensor-parallel-size") + 1] == "2"
+        assert "nvcr.io/nvidia/vllm:26.04-py3" in command
+        assert {"--gpu-memory-utilization", "--quantization", "--kv-cache-dtype"}.isdisjoint(command)
+        assert "NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1" in command
+    assert "VLLM_HOST_IP=192.168.100.10" in first
+    assert "VLLM_HOST_IP=192.168.100.11" in second
+    assert ("--headless" in first, "--headless" in second) == (False, True)
+
+
+def test_field_report_000_flag_for_flag(dry_run, written):
+    file = written("qwen3.6-27b-fp8-nextn", "engine_args: [--mem-fraction-static=0.82, --trust-remote-code]")
+    (command,) = commands(dry_run(file)[1])
+    for pair in (
+        ("--shm-size", "16g"), ("--network", "host"), ("--gpus", "all"), ("--served-model-name", "qwen3.6-27b"),
+        ("--tp-size", "1"), ("--speculative-algorithm", "NEXTN"), ("--speculative-num-steps", "5"),
+        ("--speculative-eagle-topk", "4"),
+    ):  # fmt: skip
+        assert command[command.index(pair[0]) + 1] == pair[1]
+    assert command[-2:] == ["--mem-fraction-static=0.82", "--trust-remote-code"]
+    assert "--speculative-num-draft-tokens" not in command
+
+
+def test_secrets_of_a_deployment_are_named_and_not_shown(dry_run, written):
+    _, out, _ = dry_run(written("qwen3-30b-a3b", "env: {HF_TOKEN: hf_secret}"))
+    assert "hf_secret" not in out
+    assert "--env HF_TOKEN \\" in out
+
+
+def test_a_process_is_shown_with_its_environment(dry_run, deployments, tmp_path):
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("fleet: f\nhead: here\nnodes: {here: {address: local}}\n")
+    facts = tmp_path / "facts.yaml"
+    facts.write_text(
+        "here: {gpu: null, memory_total_gb: 32, memory_available_gb: 20,"
+        " engines: {vllm: {python: /venv/bin/python, version: 0.32.0+cpu}}}"
+    )
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        (deployments / "tiny-local.yaml").read_text() + "env: {HF_TOKEN: hf_secret}\n", encoding="utf-8"
+    )
+    code, out, err = dry_run(file, inventory, facts)
+    assert (code, err) == (DONE, "")
+    (command,) = commands(out)
+    assert command[0] == "env"
+    assert {"HF_HUB_OFFLINE=1", "HF_TOKEN=***", "VLLM_API_KEY=***"} <= set(command)
+    assert command[command.index("/venv/bin/python") + 1 :][:2] == [
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+    ]
+    assert "hf_secret" not in out
+
+
+def test_what_is_refused_is_told(dry_run, deployments):
+    code, out, _ = dry_run(deployments / "nemotron-3-super-open.yaml")
+    assert code == INFEASIBLE
+    assert "license-nvidia-open-model" in out
+    assert "docker" not in out
+
+
+def test_applying_on_assumed_facts_is_refused(sparkfleet, deployments, two_sparks):
+    code, out, err = sparkfleet(
+        "apply", deployments / "qwen3-30b-a3b.yaml", "--assume", "dgx-spark", "-i", two_sparks
+    )
+    assert (code, out) == (ERROR, "")
+    assert "only with --dry-run" in err

@@ -1,0 +1,141 @@
+import json
+
+import pytest
+
+from sparkfleet.engines.base import LaunchFile, Mount, RankLaunch
+from sparkfleet.engines.container import Box, Identity, find_argv, found, run_argv, specification, stop_argv
+from sparkfleet.errors import EngineError
+
+IMAGE = "nvcr.io/nvidia/vllm@sha256:" + "0" * 64
+WHO = Identity(fleet="home-1", deployment="m", generation=3, group=0, rank=1)
+LAUNCH = RankLaunch(
+    argv=("vllm", "serve", "/m", "--port", "4321"),
+    env=(("A", "1"), ("HF_TOKEN", "hf_secret")),
+    token_env="VLLM_API_KEY",
+    mounts=(Mount(source="/hub/m", target="/m"),),
+    ports=(4321,),
+)
+
+
+def argv(launch=LAUNCH, **fields):
+    return run_argv(launch, Box(**{"tool": "docker", "image": IMAGE, "identity": WHO, **fields}))
+
+
+def test_word_for_word():
+    assert argv(rdma=True, private=("HF_TOKEN",)) == (
+        "docker", "run", "--rm", "--pull=never", "--log-driver=none",
+        "--name", "sparkfleet-home-1-m-g3-0-1",
+        "--label", "sparkfleet.fleet=home-1",
+        "--label", "sparkfleet.deployment=m",
+        "--label", "sparkfleet.generation=3",
+        "--label", "sparkfleet.group=0",
+        "--label", "sparkfleet.rank=1",
+        "--label", f"sparkfleet.spec={specification(LAUNCH, IMAGE)}",
+        "--network", "host", "--shm-size", "16g",
+        "--gpus", "all",
+        "--ulimit", "memlock=-1:-1", "--ulimit", "stack=67108864:67108864",
+        "--device", "/dev/infiniband", "--cap-add", "IPC_LOCK",
+        "--volume", "/hub/m:/m:ro",
+        "--env", "A=1", "--env", "HF_TOKEN", "--env", "VLLM_API_KEY",
+        IMAGE, "vllm", "serve", "/m", "--port", "4321",
+    )  # fmt: skip
+
+
+def test_podman_differs_in_the_gpu_alone():
+    docker, podman = argv(), argv(tool="podman")
+    at = docker.index("--gpus")
+    assert podman == ("podman", *docker[1:at], "--device", "nvidia.com/gpu=all", *docker[at + 2 :])
+
+
+def test_without_a_gpu_no_limit_is_touched():
+    plain = argv(gpu=False)
+    assert not {"--gpus", "--device", "--ulimit", "--cap-add"} & set(plain)
+
+
+@pytest.mark.parametrize("word", ["--privileged", "--memory", "--restart", "--ipc", "--detach"])
+def test_what_is_never_asked_for(word):
+    assert word not in argv(rdma=True)
+
+
+def test_secrets_are_named_only():
+    assert not any("hf_secret" in word for word in argv(private=("HF_TOKEN",)))
+
+
+def test_an_engine_that_is_the_entrypoint_is_replaced():
+    words = argv(image="docker.io/vllm/vllm-openai:v0.27.1@sha256:0")
+    at = words.index("--entrypoint")
+    assert words[at : at + 4] == (
+        "--entrypoint",
+        "vllm",
+        "docker.io/vllm/vllm-openai:v0.27.1@sha256:0",
+        "serve",
+    )
+
+
+@pytest.mark.parametrize(
+    "image", ["nvcr.io/nvidia/vllm:26.08-py3", "host:5000/vllm/vllm-openai:v1", "sha256:0"]
+)
+def test_other_entrypoints_stay(image):
+    assert "--entrypoint" not in argv(image=image)
+
+
+def test_an_image_may_run_what_it_runs():
+    assert argv(LAUNCH.model_copy(update={"argv": ()}))[-1] == IMAGE
+
+
+def test_files_are_mounted_at_one_place():
+    launch = LAUNCH.model_copy(update={"files": (LaunchFile(name="o.yaml", text=""),)})
+    assert "/state/r:/run/sparkfleet:ro" in argv(launch, files_dir="/state/r")
+    with pytest.raises(EngineError, match="no directory"):
+        argv(launch)
+
+
+def test_the_specification_is_of_what_is_run_and_not_of_its_ports():
+    other = LAUNCH.model_copy(update={"argv": (*LAUNCH.argv[:-1], "9"), "ports": (9,)})
+    assert specification(LAUNCH, IMAGE) == specification(other, IMAGE)
+    for change in ({"argv": ("x",)}, {"env": ()}, {"mounts": ()}):
+        assert specification(LAUNCH.model_copy(update=change), IMAGE) != specification(LAUNCH, IMAGE)
+    assert specification(LAUNCH, "other") != specification(LAUNCH, IMAGE)
+
+
+def test_stopping_and_finding():
+    assert stop_argv("podman", "x", 30.4) == ("podman", "stop", "-t", "30", "x")
+    assert find_argv("docker", "home-1")[-4:] == (
+        "--filter", "label=sparkfleet.fleet=home-1", "--format", "{{json .}}"
+    )  # fmt: skip
+
+
+OURS = {"fleet": "home-1", "deployment": "m", "generation": "3", "group": "0", "rank": "1", "spec": "abc"}
+
+
+def listed(tool, labels, **fields):
+    labels = {f"sparkfleet.{name}": value for name, value in labels.items()} | {"maintainer": "x"}
+    if tool == "docker":
+        told = {"Names": "n", "Labels": ",".join(f"{k}={v}" for k, v in labels.items()), "State": "running"}
+    else:
+        told = {"Names": ["n"], "Labels": labels, "State": "running"}
+    return json.dumps({**told, **fields})
+
+
+@pytest.mark.parametrize("tool", ["docker", "podman"])
+def test_containers_are_found_by_their_labels(tool):
+    gone = listed(tool, {**OURS, "rank": "0"}, State="exited")
+    first, second = found(f"{listed(tool, OURS)}\n{gone}\n")
+    assert (first.name, first.identity, first.specification, first.running) == ("n", WHO, "abc", True)
+    assert (second.identity.rank, second.running) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "no json",
+        "[]",
+        "{}",
+        '{"Labels": 7}',
+        listed("docker", {**OURS, "rank": "x"}),
+        listed("docker", {}),
+    ],
+)
+def test_what_is_not_ours_is_left_out(line):
+    assert found(line) == ()

@@ -1,0 +1,78 @@
+"""Every command line of every example deployment, held against the options of every release that is known.
+
+The files in `flags/` were written from the engines' own parsers; `test_real_parsers.py` asks the parsers themselves.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.cli.assume import assume
+from sparkfleet.cli.checkpoints import checkpoints_of
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.planning.choose import plan_fleet
+from sparkfleet.planning.fleet import Fleet, links_of
+from sparkfleet.spec.load import load_deployments, load_inventory
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.stem for path in (ROOT / "deployments").glob("*.yaml"))
+REFUSED = {"nemotron-3-super-open", "qwen3.6-35b-a3b-dflash-k6", "tiny-local"}
+"""Of the examples, those that the planner refuses on Sparks."""
+
+
+@pytest.fixture(scope="module")
+def inventory():
+    return load_inventory(ROOT / "docs" / "examples" / "inventory-two-sparks.yaml")
+
+
+@pytest.fixture(scope="module")
+def ladders(inventory):
+    """The candidates of an example on two Sparks, all rungs of all groups."""
+    facts = assume("dgx-spark", inventory)
+    fleet = Fleet(nodes=facts, links=links_of(inventory), assumed=tuple(node.name for node in facts))
+
+    def plan(name):
+        specs = load_deployments([ROOT / "deployments" / f"{name}.yaml"])
+        found = plan_fleet(specs, fleet, checkpoints_of(specs, facts), {})
+        return [rung.candidate for one in found.deployments for group in one.groups for rung in group.ladder]
+
+    return {name: plan(name) for name in EXAMPLES}
+
+
+def lines(candidate, site):
+    """The engine's own command lines, one per rank."""
+    ranks = candidate.shape.ranks
+    more = {"keys_dir": "/k"} if ranks > 1 else {}
+    for rank in range(ranks):
+        yield engine_by_name(candidate.engine).launch(candidate, site(rank, ranks, **more)).argv
+
+
+def after_the_program(argv):
+    return argv[argv.index("serve") + 2 :] if "serve" in argv else argv[3:] if argv[1] == "-c" else argv
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_release_is_given_a_flag_that_it_does_not_have(ladders, parsers, site, name):
+    assert bool(ladders[name]) == (name not in REFUSED)
+    for candidate in ladders[name]:
+        for argv in lines(candidate, site):
+            for parser in parsers(candidate.engine):
+                complaints = list(parser.complaints(after_the_program(argv)))
+                assert not complaints, f"{parser.engine} {parser.version}: {candidate}: {complaints}"
+
+
+def test_every_engine_is_among_the_examples(ladders):
+    assert {one.engine for ladder in ladders.values() for one in ladder} == {
+        "vllm", "sglang", "trtllm", "custom"
+    }  # fmt: skip
+
+
+def test_a_flag_that_is_unknown_would_be_found(parsers):
+    for parser in parsers("vllm"):
+        assert list(parser.complaints(("--swap-space", "4"))) == ["--swap-space is unknown"]
+        assert list(parser.complaints(("--headless", "4"))) == ["--headless 4: value missing or too many"]
+        assert list(parser.complaints(("--kv-cache-dtype", "odd"))) == [
+            "--kv-cache-dtype odd: not among the choices"
+        ]
+    for parser in parsers("sglang"):
+        assert list(parser.complaints(("--tp", "2"))) == ["--tp is unknown"]

@@ -1,0 +1,201 @@
+"""The engines' own parsers, where an engine is installed in this environment. Opt-in: they take seconds to import.
+
+A parser is asked in a process of its own, so that nothing of an engine stays in this one.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.engines.registry import engine_by_name
+
+pytestmark = pytest.mark.integration
+FLAGS = Path(__file__).parent / "flags"
+
+VLLM = """
+import json, sys
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+except ImportError:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+import vllm
+parser = make_arg_parser(FlexibleArgumentParser())
+for line in json.load(sys.stdin):
+    parser.parse_args(line)
+flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
+print('RESULT', json.dumps([vllm.__version__, flags]))
+"""
+DEEP = """
+import json, sys
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.engine.arg_utils import AsyncEngineArgs
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+except ImportError:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+parser = make_arg_parser(FlexibleArgumentParser())
+found = []
+for line in json.load(sys.stdin):
+    try:
+        config = AsyncEngineArgs.from_cli_args(parser.parse_args(line)).create_engine_config()
+        told = config.speculative_config
+        found.append([config.parallel_config.world_size, told.method if told else 'none'])
+    except Exception as error:
+        found.append(f'{type(error).__name__}: {error}')
+print('RESULT', json.dumps(found))
+"""
+SGLANG = """
+import argparse, json, sys
+from importlib.metadata import version
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser(allow_abbrev=False)
+ServerArgs.add_cli_args(parser)
+for line in json.load(sys.stdin):
+    parser.parse_args(line)
+flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
+print('RESULT', json.dumps([version('sglang'), flags]))
+"""
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 64, "hidden_size": 64,
+    "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "tie_word_embeddings": True, "torch_dtype": "float32", "hidden_act": "silu", "eos_token_id": 2,
+}  # fmt: skip
+
+
+def asked(program, lines, **env):
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([list(line) for line in lines]),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HOME": "/nonexistent", **env},
+    )
+    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert results, done.stderr[-3000:]
+    return json.loads(results[-1].removeprefix("RESULT "))
+
+
+def installed(name):
+    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed here")
+
+
+METHODS = {
+    "vllm": ("none", "ngram", "mtp", "eagle3", "dflash", "draft"),
+    "sglang": ("none", "ngram", "nextn", "eagle3", "dflash", "draft"),
+}
+
+
+@pytest.fixture
+def lines(candidate, site):
+    """Command lines of every method, of one rank and of two, as they come after the program."""
+
+    def lines(engine, **fields):
+        for method in METHODS[engine]:
+            draft = {"draft": "o/d"} if method in ("eagle3", "dflash", "draft") else {}
+            tokens = {} if method == "none" else {"tokens": 3}
+            for ranks in (1, 2):
+                told = {
+                    "nodes": ranks, "ep": ranks, "method": method, "memory_fraction": 0.5, "kv_dtype": "fp8",
+                    "batch_tokens": 2048, "model": "Qwen/Qwen3.6-27B-FP8", "runtime": "container", "image": "i",
+                }  # fmt: skip
+                one = candidate(engine, **{**told, **draft, **tokens, **fields})
+                for rank in range(ranks):
+                    argv = engine_by_name(engine).launch(one, site(rank, ranks)).argv
+                    yield ("--model", *argv[2:]) if engine == "vllm" else argv[3:]
+
+    return lines
+
+
+@installed("vllm")
+def test_vllm_parses_every_line(lines):
+    version, flags = asked(VLLM, lines("vllm"))
+    path = FLAGS / f"vllm-{version.partition('+')[0]}.json"
+    if path.exists():
+        assert flags == json.loads(path.read_text())["options"]
+
+
+@installed("sglang")
+def test_sglang_parses_every_line(lines):
+    version, flags = asked(SGLANG, lines("sglang"))
+    path = FLAGS / f"sglang-{version}.json"
+    if path.exists():
+        assert flags == json.loads(path.read_text())["options"]
+
+
+@installed("vllm")
+def test_vllm_takes_what_it_parsed(candidate, site, tmp_path):
+    """Its deep validation: the whole engine configuration is built, on the CPU, for a checkpoint without weights."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+
+    def line(ranks=1, rank=0, **fields):
+        told = {
+            "device": "cpu",
+            "nodes": ranks,
+            "runtime": "container",
+            "image": "i",
+            "context": 512,
+            **fields,
+        }
+        one = engine_by_name("vllm").launch(
+            candidate(**told), site(rank, ranks, model_path=str(tmp_path), leader="127.0.0.1")
+        )
+        return ("--model", *one.argv[2:], "--skip-tokenizer-init")
+
+    found = asked(
+        DEEP,
+        [
+            line(),
+            line(2, 0),
+            line(2, 1),
+            line(method="ngram", tokens=3),
+            line(engine_args=("--attention-backend", "BOGUS")),
+            line(method="draft", tokens=3, draft=str(tmp_path)),
+        ],
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+    )
+    assert found[:4] == [[1, "none"], [2, "none"], [2, "none"], [1, "ngram"]]
+    assert isinstance(found[4], str)  # and so the others were really looked at
+    assert found[5] == [1, "draft_model"]
+
+
+SHIM = """
+import json, sys
+from importlib.metadata import version
+import torch
+from vllm.plugins import load_general_plugins
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts as experts
+seen = {}
+def kernel(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, *rest):
+    seen.update(ids=topk_ids.tolist(), weights=topk_weights.tolist(), type=str(topk_ids.dtype))
+experts.apply = kernel
+load_general_plugins()
+weights, ids = torch.tensor([[0.7, 0.3], [0.6, 0.4]]), torch.tensor([[0, 3], [2, 1]], dtype=torch.int32)
+where = torch.tensor([-1, -1, 0, 1], dtype=torch.int32)
+experts.apply(None, None, None, None, None, weights, ids, 'silu', 4, where, None, None, None, None, None, False)
+mapped = dict(seen)
+experts.apply(None, None, None, None, None, weights, ids, 'silu', 4, None, None, None, None, None, None, False)
+print('RESULT', json.dumps([version('vllm'), mapped, seen]))
+"""
+
+
+@installed("vllm")
+def test_on_cpus_a_rank_finds_its_vllm_and_its_own_experts(candidate, site, tmp_path):
+    """The second of two ranks holds experts 2 and 3: their rows are 0 and 1, and the others weigh nothing."""
+    one = candidate(nodes=2, ep=2, device="cpu", engine_version="0.32.0+cpu")
+    for file in engine_by_name("vllm").launch(one, site(1, 2)).files:
+        path = tmp_path / file.name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(file.text)
+    version, mapped, whole = asked(SHIM, [], PYTHONPATH=str(tmp_path))
+    assert version == "0.32.0+cpu"
+    assert mapped["ids"] == [[0, 1], [0, 0]]
+    assert mapped["weights"] == [[0.0, pytest.approx(0.3)], [pytest.approx(0.6), 0.0]]
+    assert mapped["type"] == whole["type"] == "torch.int32"
+    assert whole["ids"] == [[0, 3], [2, 1]]

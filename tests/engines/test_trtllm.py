@@ -1,0 +1,178 @@
+import subprocess
+
+import pytest
+import yaml
+
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.errors import EngineError
+
+TRTLLM = engine_by_name("trtllm")
+
+
+@pytest.fixture
+def launch(candidate, site):
+    def launch(rank=0, *, where=None, **fields):
+        told = {
+            "engine": "trtllm",
+            "runtime": "container",
+            "image": "i@sha256:0",
+            "engine_version": "1.3.0rc12",
+        }
+        one = candidate(**{**told, **fields})
+        more = {"keys_dir": "/state/keys"} if one.shape.ranks > 1 else {}
+        return TRTLLM.launch(one, site(rank, one.shape.ranks, **{**more, **(where or {})}))
+
+    return launch
+
+
+def files(one):
+    return {file.name: file.text for file in one.files}
+
+
+def options(one):
+    return yaml.safe_load(files(one)["options.yaml"])
+
+
+EAGLE = {"method": "eagle3", "draft": "nvidia/e", "where": {"draft_path": "/models/d"}}
+
+
+def test_one_spark_with_eagle_as_in_the_playbook(launch):
+    one = launch(tokens=5, concurrency=1, context=4096, **EAGLE)
+    assert one.argv == (
+        "trtllm-serve", "/models/m", "--backend", "pytorch", "--tp_size", "1",
+        "--max_batch_size", "1", "--max_seq_len", "4096",
+        "--extra_llm_api_options", "/run/sparkfleet/options.yaml",
+        "--host", "127.0.0.1", "--port", "4321",
+    )  # fmt: skip
+    told = options(one)
+    assert told["speculative_config"] == {
+        "decoding_type": "Eagle", "max_draft_len": 5, "speculative_model_dir": "/models/d"
+    }  # fmt: skip
+    assert told["kv_cache_config"] == {
+        "free_gpu_memory_fraction": 0.9, "max_tokens": 4128, "enable_block_reuse": False
+    }  # fmt: skip
+    assert told["cuda_graph_config"] == {"max_batch_size": 1}
+    unset = ("enable_attention_dp", "disable_overlap_scheduler", "enable_autotuner", "enable_chunked_prefill")
+    assert [told[name] for name in unset] == [False] * 4
+
+
+def test_a_draft_model_as_in_the_playbook(launch):
+    told = options(launch(method="draft", tokens=4, draft="nvidia/small"))
+    assert told["disable_overlap_scheduler"] is True
+    assert told["speculative_config"] == {
+        "decoding_type": "DraftTarget", "max_draft_len": 4, "speculative_model_dir": "nvidia/small"
+    }  # fmt: skip
+    assert told["kv_cache_config"]["enable_block_reuse"] is False
+
+
+def test_without_speculation_nothing_of_it(launch):
+    told = options(launch(kv_dtype="fp8"))
+    assert "speculative_config" not in told
+    assert "disable_overlap_scheduler" not in told
+    assert told["kv_cache_config"]["dtype"] == "fp8"
+
+
+def test_heads_of_the_checkpoint(launch):
+    assert options(launch(method="mtp", tokens=3))["speculative_config"] == {
+        "decoding_type": "MTP", "num_nextn_predict_layers": 3
+    }  # fmt: skip
+
+
+def test_a_method_that_it_has_not_is_refused(launch):
+    with pytest.raises(EngineError, match="'dflash'"):
+        launch(method="dflash", tokens=3, draft="o/d")
+
+
+def test_as_a_process_its_program_is_beside_the_interpreter(launch):
+    one = launch(runtime="process")
+    assert one.argv[0] == "/venv/bin/trtllm-serve"
+    assert "/state/r/options.yaml" in one.argv
+
+
+def test_gpt_oss_finds_its_encodings_offline(launch):
+    one = launch(where={"encodings_dir": "/state/tiktoken"})
+    assert dict(one.env)["TIKTOKEN_ENCODINGS_BASE"] == "/state/tiktoken"
+    assert "/state/tiktoken" in [mount.target for mount in one.mounts]
+
+
+def test_it_asks_for_no_token(launch):
+    assert launch().token_env == ""
+
+
+# --- two Sparks -------------------------------------------------------------------------------------------------------
+
+TWO = {"nodes": 2, "tokens": 3, "batch_tokens": 1024, "concurrency": 1, "context": 2048, **EAGLE}
+
+
+@pytest.fixture
+def pair(launch):
+    where = {"keys_dir": "/state/keys", "draft_path": "/models/d"}
+    told = {**TWO, "where": where, "env": (("CPATH", "/usr/local/cuda/include"), ("HF_TOKEN", "hf_secret"))}
+    return [launch(rank, **told) for rank in (0, 1)]
+
+
+def test_the_leader_starts_all_ranks_and_a_worker_lets_it_in(pair):
+    leader, worker = pair
+    assert leader.argv == (
+        "bash", "/run/sparkfleet/leader.sh",
+        "trtllm-serve", "/models/m", "--backend", "pytorch", "--tp_size", "2",
+        "--max_batch_size", "1", "--max_seq_len", "2048", "--max_num_tokens", "1024",
+        "--extra_llm_api_options", "/run/sparkfleet/options.yaml",
+        "--host", "192.168.100.11", "--port", "4321",
+    )  # fmt: skip
+    assert worker.argv == ("bash", "/run/sparkfleet/worker.sh")
+    assert (leader.serves, worker.serves) == (True, False)
+    assert (leader.ports, worker.ports) == ((4321,), (2233,))
+    assert files(leader)["options.yaml"] == files(worker)["options.yaml"]
+
+
+def test_mpirun_goes_over_the_rail_with_the_groups_own_key(pair):
+    script = files(pair[0])["leader.sh"]
+    assert "-np 2 -H 192.168.100.11:1,192.168.100.12:1 --map-by ppr:1:node" in script
+    assert "--mca btl_tcp_if_include 192.168.100.11/32,192.168.100.12/32" in script
+    assert "StrictHostKeyChecking=yes" in script
+    assert 'bash /run/sparkfleet/rank.sh "$@"' in script
+    assert "ListenAddress=192.168.100.12" in files(pair[1])["worker.sh"]
+    assert {mount.target for one in pair for mount in one.mounts} >= {"/run/sparkfleet-keys"}
+
+
+def test_a_rank_has_the_variables_of_its_own_container(pair, tmp_path):
+    """What a container was given is there again in `rank.sh`, which a login over SSH starts without any of it."""
+    first, second = (files(one)["rank.sh"] for one in pair)
+    assert first == second
+    assert dict(pair[1].env)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
+    for name in ("leader.sh", "worker.sh"):
+        text = next(files(one)[name] for one in pair if name in files(one))
+        assert "export -p > /run/sparkfleet-ssh/environment" in text
+    (tmp_path / "environment").write_text('declare -x A="it\'s \\$1"\n')
+    (tmp_path / "trtllm-llmapi-launch").write_text('#!/bin/bash\necho "$A" "$@"\n')
+    (tmp_path / "trtllm-llmapi-launch").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", first.replace("/run/sparkfleet-ssh", str(tmp_path)), "rank.sh", "trtllm-serve", "/m"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "it's $1 trtllm-serve /m\n"
+
+
+def test_what_the_deployment_gave_is_in_no_file(pair):
+    texts = "".join(text for one in pair for text in files(one).values())
+    assert "hf_secret" not in texts
+
+
+@pytest.mark.parametrize("name", ["leader.sh", "rank.sh", "worker.sh"])
+def test_every_script_is_one_for_bash(pair, name):
+    text = next(files(one)[name] for one in pair if name in files(one))
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_processes_over_several_nodes_are_refused(launch):
+    with pytest.raises(EngineError, match="containers only"):
+        launch(nodes=2, runtime="process")
+
+
+def test_a_group_without_keys_is_refused(launch):
+    with pytest.raises(EngineError, match="key pair"):
+        launch(nodes=2, where={"keys_dir": ""})

@@ -1,0 +1,91 @@
+"""A node that answers commands by what it was given, also those that come in one batch."""
+
+import base64
+import json
+
+import pytest
+
+from sparkfleet.fabric.topology import NodeView
+from sparkfleet.facts.netdev import NetAddress, Netdev
+from sparkfleet.facts.rdma import RdmaLink
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.fake import FakeChannel
+
+RDMA = {
+    "enp1s0f0np0": "rocep1s0f0",
+    "enP2p1s0f0np0": "roceP2p1s0f0",
+    "enp1s0f1np1": "rocep1s0f1",
+    "enP2p1s0f1np1": "roceP2p1s0f1",
+}
+
+
+def _netdev(node, name, *addresses, carrier=True, mtu=1500, up=True, **more):
+    """A netdev whose MAC and link-local address tell node and device."""
+    number = [*RDMA, "enP7s7"].index(name)
+    mac = f"4c:bb:47:00:{node:02x}:{number:02x}"
+    given = tuple(NetAddress(address=one) for one in addresses)
+    local = NetAddress(address=f"fe80::{node}:{number}/64", scope="link")
+    return Netdev(
+        name=name, mac=mac, mtu=mtu, up=up, carrier=carrier, state="UP", addresses=(*given, local), **more
+    )
+
+
+def _spark(number, *netdevs, **more):
+    """A Spark: its management network, and what is given."""
+    names = {one.name for one in netdevs}
+    lan = _netdev(number, "enP7s7", f"192.168.1.{10 + number}/24")
+    return NodeView(
+        node=f"spark{number}",
+        netdevs=(lan, *netdevs),
+        management="enP7s7",
+        rdma=tuple(
+            RdmaLink(device=device, port=1, netdev=name, active=True)
+            for name, device in RDMA.items()
+            if name in names
+        ),
+        networks=("192.168.1.0/24",),
+        **more,
+    )
+
+
+@pytest.fixture(scope="session")
+def netdev():
+    """netdev(node number, name, *addresses) → a Netdev."""
+    return _netdev
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """spark(number, *netdevs) → a NodeView with a management network."""
+    return _spark
+
+
+@pytest.fixture
+def batched():
+    """batched(name, {argv prefix: output}) → a channel that answers `run_batch`, too."""
+
+    def make(name, answers):
+        def find(argv):
+            match = max((key for key in answers if tuple(argv[: len(key)]) == key), key=len, default=None)
+            found = answers.get(match)
+            return found(argv) if callable(found) else found
+
+        def batch(call):
+            return Completed(
+                argv=call.argv,
+                exit_code=0,
+                stdout=json.dumps([_packed(find(argv)) for argv in json.loads(call.stdin)["argvs"]]),
+                stderr="",
+            )
+
+        alone = {key: value for key, value in answers.items() if isinstance(value, str)}
+        return FakeChannel(name, {**alone, ("python3", "-I", "-S", "-c"): batch})
+
+    return make
+
+
+def _packed(found):
+    if found is None:
+        return {"missing": True}
+    stdout, exit_code = found if isinstance(found, tuple) else (found, 0)
+    return {"exit_code": exit_code, "outputs": [[base64.b64encode(stdout.encode()).decode(), 0], ["", 0]]}

@@ -1,0 +1,238 @@
+import asyncio
+import json
+
+import pytest
+
+from sparkfleet.errors import FactError, NodeError, SparkfleetError
+from sparkfleet.fabric.load import RailPair, Rdma, Tcp, has_perftest
+from sparkfleet.fabric.measure import (
+    LinkMeasurement,
+    RailMeasurement,
+    TransportProof,
+    load_measurements,
+    measured_links,
+    pairs_of,
+    prove,
+    save_measurements,
+)
+from sparkfleet.facts.link import LinkProvenance
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.local import LocalChannel
+from sparkfleet.planning.fleet import links_of
+from sparkfleet.spec.inventory import RailEnd
+from sparkfleet.spec.load import load_inventory, parse_inventory
+
+KEY = "SHA256:" + "A" * 43
+
+
+def switched(count):
+    nodes = "".join(
+        f'  s{n}: {{address: 10.0.0.{n}, user: u, host_key: "{KEY}"}}\n' for n in range(1, count + 1)
+    )
+    links = "".join(
+        f"  - nodes: [s{n}]\n    switch: sw\n    rails:\n"
+        f"      - [{{netdev: a0, rdma: r0, address: 192.168.100.{n}/24}}]\n"
+        f"      - [{{netdev: a1, rdma: r1, address: 192.168.101.{n}/24}}]\n"
+        for n in range(1, count + 1)
+    )
+    return parse_inventory(f"fleet: f\nhead: s1\nnodes:\n{nodes}links:\n{links}")
+
+
+@pytest.fixture
+def two(pytestconfig):
+    return load_inventory(pytestconfig.rootpath / "docs/examples/inventory-two-sparks.yaml")
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cable_is_a_pair(two):
+    (pair,) = pairs_of(two)
+    assert pair.nodes == ("spark1", "spark2")
+    assert [rail[1].rdma for rail in pair.rails] == ["rocep1s0f1", "roceP2p1s0f1"]
+
+
+def test_at_a_switch_every_cable_is_used(two):
+    pairs = pairs_of(switched(4))
+    assert [pair.nodes for pair in pairs] == [("s1", "s2"), ("s2", "s3"), ("s3", "s4"), ("s4", "s1")]
+    assert all(len(pair.rails) == 2 for pair in pairs)
+    assert [pair.nodes for pair in pairs_of(switched(2))] == [("s1", "s2")]
+    assert pairs_of(switched(1)) == ()
+
+
+# --- the proof --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(two):
+    return pairs_of(two)[0]
+
+
+RAILS = {"rocep1s0f1": 0, "roceP2p1s0f1": 0, "enp1s0f1np1": 0, "enP2p1s0f1np1": 0, "enP7s7": 0}
+GB = 10**9
+
+
+def test_both_rails_moved_and_nothing_else(pair):
+    proof = prove(pair, RAILS, RAILS | {"rocep1s0f1": GB, "roceP2p1s0f1": GB, "enP7s7": 9000}, "ib_write_bw")
+    assert proof.holds
+    assert proof.said == "moved on the rails: rocep1s0f1 1000.0 MB, roceP2p1s0f1 1000.0 MB; elsewhere nothing"
+
+
+def test_a_rail_that_stood_still_is_named(pair):
+    proof = prove(pair, RAILS, RAILS | {"rocep1s0f1": GB}, "ib_write_bw")
+    assert not proof.holds
+    assert proof.said.startswith("nothing moved on roceP2p1s0f1")
+
+
+def test_bytes_on_the_lan_are_named(pair):
+    after = RAILS | {"rocep1s0f1": GB, "roceP2p1s0f1": GB, "enP7s7": GB // 2}
+    proof = prove(pair, RAILS, after, "ib_write_bw")
+    assert not proof.holds
+    assert "bytes went over enP7s7, which is no rail" in proof.said
+
+
+def test_tcp_is_counted_by_the_kernel(pair):
+    moved = {"enp1s0f1np1": GB, "enP2p1s0f1np1": GB}
+    assert prove(pair, RAILS, RAILS | moved, "TCP").holds
+    assert not prove(pair, RAILS, RAILS | moved, "ib_write_bw").holds
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def end(address, rdma=None):
+    return RailEnd(netdev="lo", rdma=rdma, address=address)
+
+
+async def test_tcp_over_loopback_is_measured():
+    rail = RailPair((LocalChannel("a"), LocalChannel("b")), (end("10.1.1.1/24"), end("10.1.1.2/24")))
+    rail = rail._replace(ends=tuple(one.model_copy(update={"address": "127.0.0.1/8"}) for one in rail.ends))
+    assert await Tcp().bandwidth(rail, 0.1) > 0.01
+    assert 0 < await Tcp().latency(rail) < 100_000
+
+
+async def test_an_address_that_is_not_there_is_said():
+    refused = Completed(argv=(), exit_code=1, stdout="", stderr="[Errno 99] Cannot assign requested address")
+    server = FakeChannel("b", {("python3",): refused})
+    rail = RailPair((FakeChannel("a"), server), (end("192.0.2.1/24"), end("192.0.2.2/24")))
+    with pytest.raises(NodeError, match=r"b: cannot listen on 192\.0\.2\.2: \[Errno 99\]"):
+        await Tcp().bandwidth(rail, 0.1)
+
+
+class Serving(FakeChannel):
+    """A node on which the listening end runs until it is killed, and says when that was."""
+
+    def __init__(self, node):
+        super().__init__(node)
+        self.killed = asyncio.Event()
+
+    async def run(self, argv, **more):
+        self.argv = argv
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.killed.set()
+
+
+ROW = " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65536 10 0.00 98.04 0.17\n"
+
+
+async def test_rdma_calls_until_the_other_end_listens_and_then_kills_it(monkeypatch):
+    monkeypatch.setattr("sparkfleet.fabric.load.CONNECT_PAUSE_S", 0)
+    tries = iter([1, 1, 0])
+
+    def client(call):
+        code = next(tries)
+        said = ROW if code == 0 else ""
+        return Completed(argv=call.argv, exit_code=code, stdout=said, stderr="Couldn't connect")
+
+    server = Serving("b")
+    sender = FakeChannel("a", {("ib_write_bw",): client})
+    rail = RailPair((sender, server), (end("10.1.1.1/24", "r0"), end("10.1.1.2/24", "r1")), (3, 5))
+    assert await Rdma().bandwidth(rail, 1) == pytest.approx(98.04 / 8)
+    assert server.killed.is_set()
+    assert len(sender.calls) == 3
+    assert sender.calls[0].argv[-3:] == ("-x", "3", "10.1.1.2")
+    assert server.argv[-2:] == ("-x", "5")
+
+
+async def test_rdma_that_never_connects_is_an_error_and_leaves_nothing(monkeypatch):
+    monkeypatch.setattr("sparkfleet.fabric.load.CONNECT_PAUSE_S", 0)
+    refused = Completed(
+        argv=("ib_write_bw",), exit_code=1, stdout="", stderr="Couldn't connect to 10.1.1.2:1"
+    )
+    server = Serving("b")
+    rail = RailPair(
+        (FakeChannel("a", {("ib_write_bw",): refused}), server),
+        (end("10.1.1.1/24", "r0"), end("10.1.1.2/24", "r1")),
+    )
+    with pytest.raises(FactError, match="Couldn't connect"):
+        await Rdma().bandwidth(rail, 1)
+    assert server.killed.is_set()
+
+
+async def test_whether_the_tools_are_there():
+    found = Completed(argv=("which",), exit_code=1, stdout="/usr/bin/ib_write_bw\n", stderr="")
+    assert not await has_perftest(FakeChannel("a", {("which",): found}))
+    assert not await has_perftest(FakeChannel("a"))
+    assert await has_perftest(FakeChannel("a", {("which",): "/usr/bin/ib_write_bw\n/usr/bin/ib_write_lat\n"}))
+
+
+# --- for the planner --------------------------------------------------------------------------------------------------
+
+
+def measurement(nodes=("spark1", "spark2"), rate=12.255, latency=1.5, method="ib_write_bw", **more):
+    rails = tuple(
+        RailMeasurement(netdev=name, method=method, gb_per_s=rate, latency_us=latency) for name in ("a", "b")
+    )
+    proof = TransportProof(moved={}, holds=more.pop("holds", True), said="")
+    return LinkMeasurement(nodes=nodes, rails=rails, proof=proof, when=1.0, **more)
+
+
+def test_a_healthy_cable_is_what_was_published_and_measured(two):
+    (published,) = links_of(two)
+    (facts,) = measured_links(two, [measurement()])
+    assert facts.provenance is LinkProvenance.MEASURED
+    assert facts.gb_per_s == pytest.approx(published.gb_per_s)
+    assert facts.latency_us == pytest.approx(published.latency_us)
+
+
+def test_a_degraded_cable_is_slower_by_as_much(two):
+    (published,) = links_of(two)
+    (facts,) = measured_links(two, [measurement(rate=13 / 8, latency=5.5)])
+    assert facts.gb_per_s == pytest.approx(published.gb_per_s * 13 / 98.04, rel=1e-3)
+    assert facts.latency_us == pytest.approx(published.latency_us + 4)
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [measurement(method="TCP"), measurement(holds=False), measurement(nodes=("spark1", "spark3")),
+     measurement(switch="sw")],
+)  # fmt: skip
+def test_what_says_nothing_of_a_link_is_left_out(two, useless):
+    assert measured_links(two, [useless]) == links_of(two)
+
+
+def test_at_a_switch_the_slower_of_a_nodes_measurements_counts():
+    inventory = switched(3)
+    slow = measurement(("s2", "s3"), rate=6, switch="sw")
+    facts = measured_links(inventory, [measurement(("s1", "s2"), switch="sw"), slow])
+    assert facts[1].gb_per_s == facts[2].gb_per_s < facts[0].gb_per_s
+
+
+def test_measurements_are_kept_and_replaced_by_pair(tmp_path):
+    file = tmp_path / "state" / "links.json"
+    assert load_measurements(file) == ()
+    save_measurements(file, [measurement(), measurement(("a", "b"))])
+    save_measurements(file, [measurement(rate=1.0)])
+    kept = {one.nodes: one.gb_per_s for one in load_measurements(file)}
+    assert kept == {("spark1", "spark2"): 2.0, ("a", "b"): pytest.approx(24.51)}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, json.dumps({"version": 2, "links": []})])
+def test_a_file_that_was_edited_is_an_error(tmp_path, text):
+    file = tmp_path / "links.json"
+    file.write_text(text)
+    with pytest.raises(SparkfleetError, match="does not hold measurements"):
+        load_measurements(file)

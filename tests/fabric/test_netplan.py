@@ -1,0 +1,145 @@
+import pytest
+import yaml
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.netplan import changes, claims, plan_fabric, render
+from sparkfleet.fabric.topology import Found, FoundEnd, FoundLink, FoundRail
+
+HALVES = ("enp1s0f1np1", "enP2p1s0f1np1")
+
+
+@pytest.fixture
+def joined(netdev, spark):
+    """joined((1, 2), (2, 3)) → what was found and the views, addresses by (node, name) where given."""
+
+    def make(*pairs, addresses=(), switch=None, lans=()):
+        given = dict(addresses)
+        numbers = sorted({number for pair in pairs for number in pair})
+
+        def end(number, name):
+            view = netdev(number, name, *given.get((number, name), ()), mtu=1500)
+            return FoundEnd(node=f"spark{number}", netdev=view, rdma=None)
+
+        links, ports = [], {number: [] for number in numbers}
+        for index, pair in enumerate(pairs):
+            for number in pair:
+                ports[number].append(index)
+            names = [
+                HALVES if len(ports[number]) == 1 else ("enp1s0f0np0", "enP2p1s0f0np0") for number in pair
+            ]
+            ends = [
+                tuple(end(number, name[half]) for number, name in zip(pair, names, strict=True))
+                for half in (0, 1)
+            ]
+            links.append(
+                FoundLink(
+                    nodes=tuple(f"spark{number}" for number in pair),
+                    switch=switch,
+                    rails=tuple(FoundRail(ends=one, methods=("arp",)) for one in ends),
+                )
+            )
+        rails = {
+            number: [
+                e.netdev for link in links for r in link.rails for e in r.ends if e.node == f"spark{number}"
+            ]
+            for number in numbers
+        }
+        views = [spark(number, *rails[number]) for number in numbers]
+        views = [view.model_copy(update={"networks": (*view.networks, *lans)}) for view in views]
+        return Found(links=tuple(links), findings=()), views
+
+    return make
+
+
+def addresses(plan):
+    return {(one.node, port.netdev): port.address for one in plan.nodes for port in one.ports}
+
+
+def test_one_cable_gets_two_subnets(joined):
+    plan = plan_fabric(*joined((1, 2)))
+    assert addresses(plan) == {
+        ("spark1", "enp1s0f1np1"): "192.168.100.10/24",
+        ("spark2", "enp1s0f1np1"): "192.168.100.11/24",
+        ("spark1", "enP2p1s0f1np1"): "192.168.101.10/24",
+        ("spark2", "enP2p1s0f1np1"): "192.168.101.11/24",
+    }
+    assert plan.peers("spark1") == (("enp1s0f1np1", "192.168.100.11"), ("enP2p1s0f1np1", "192.168.101.11"))
+
+
+def test_a_ring_of_three_gets_six(joined):
+    plan = plan_fabric(*joined((1, 2), (1, 3), (2, 3)))
+    subnets = {address.rpartition(".")[0] for address in addresses(plan).values()}
+    assert len(subnets) == 6
+    assert len(addresses(plan)) == 12
+
+
+def test_a_switch_gets_one_subnet_per_half(joined):
+    plan = plan_fabric(*joined((1,), (2,), (3,), switch="crs812"))
+    assert addresses(plan)["spark3", "enp1s0f1np1"] == "192.168.100.12/24"
+    assert {address.rpartition(".")[0] for address in addresses(plan).values()} == {
+        "192.168.100",
+        "192.168.101",
+    }
+
+
+def test_no_subnet_that_a_node_has_a_way_to_is_taken(joined):
+    plan = plan_fabric(*joined((1, 2), lans=("192.168.96.0/20", "192.168.112.0/24")))
+    assert addresses(plan)["spark1", "enp1s0f1np1"] == "192.168.113.10/24"
+
+
+def test_no_room_is_an_error(joined):
+    with pytest.raises(SparkfleetError, match="No /24 is left"):
+        plan_fabric(*joined((1, 2), lans=("192.168.0.0/16", "10.0.0.0/8")))
+
+
+def test_addresses_that_fit_are_kept_and_only_the_mtu_changes(joined):
+    given = {
+        (1, HALVES[0]): ["172.31.5.1/29"],
+        (2, HALVES[0]): ["172.31.5.2/29"],
+        (1, HALVES[1]): ["172.31.5.9/29"],
+        (2, HALVES[1]): ["172.31.5.10/29"],
+    }
+    found, views = joined((1, 2), addresses=given.items())
+    plan = plan_fabric(found, views)
+    assert addresses(plan)["spark2", HALVES[1]] == "172.31.5.10/29"
+    assert changes(plan.of("spark1"), views[0]) == (
+        "enp1s0f1np1: MTU 1500 → 9000",
+        "enP2p1s0f1np1: MTU 1500 → 9000",
+    )
+
+
+def test_both_halves_in_one_subnet_are_taken_apart(joined):
+    given = {
+        (1, HALVES[0]): ["192.168.200.12/24"],
+        (2, HALVES[0]): ["192.168.200.13/24"],
+        (1, HALVES[1]): ["192.168.200.14/24"],
+        (2, HALVES[1]): ["192.168.200.15/24"],
+    }
+    plan = plan_fabric(*joined((1, 2), addresses=given.items()))
+    assert addresses(plan)["spark1", HALVES[0]] == "192.168.200.12/24"
+    assert addresses(plan)["spark1", HALVES[1]] == "192.168.100.10/24"
+
+
+def test_the_file_is_netplan(joined):
+    plan = plan_fabric(*joined((1, 2)))
+    network = yaml.safe_load(render(plan.of("spark1")))["network"]
+    assert network["version"] == 2
+    assert network["ethernets"]["enP2p1s0f1np1"] == {
+        "addresses": ["192.168.101.10/24"],
+        "mtu": 9000,
+        "dhcp4": False,
+        "dhcp6": False,
+        "accept-ra": False,
+        "link-local": [],
+        "optional": True,
+    }
+
+
+def test_other_files_that_name_a_rail_are_told():
+    files = {
+        "/etc/netplan/40-cx7.yaml": "network:\n  ethernets:\n    enp1s0f1np1:\n      dhcp4: true\n",
+        "/etc/netplan/01-lan.yaml": "network:\n  ethernets:\n    enP7s7: {dhcp4: true}\n",
+        "/etc/netplan/60-sparkfleet.yaml": "    enp1s0f1np1:\n",
+    }
+    (claim,) = claims(files, HALVES)
+    assert claim.startswith("/etc/netplan/40-cx7.yaml names enp1s0f1np1")

@@ -1,0 +1,180 @@
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.fabric import rails_helper
+from sparkfleet.fabric.rails_helper import Netplan, Wrong, checked
+
+# The helper forks before it starts anything; a test run may have threads of others.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+PORT = {"netdev": "enp1s0f1np1", "address": "192.168.100.10/24", "mtu": 9000}
+
+
+def request(**changes):
+    return json.dumps({"ports": [PORT | changes]})
+
+
+def test_a_request():
+    assert checked(request()) == [PORT]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"ports": []}',
+        '{"ports": 7}',
+        json.dumps({"ports": [PORT, PORT]}),
+        json.dumps({"ports": [PORT] * 65}),
+        request(netdev="x; reboot"),
+        request(netdev="../../etc"),
+        request(netdev="-j"),
+        request(netdev="a\nb"),
+        request(netdev=7),
+        request(address="8.8.8.8/24"),
+        request(address="127.0.0.1/8"),
+        request(address="192.168.100.10/24\n  x: y"),
+        request(address=3232261130),
+        request(address="fe80::1%x: y/64"),
+        request(mtu="9000"),
+        request(mtu=68),
+        request(mtu=True),
+        "[" * 100_000,
+    ],
+)
+def test_nothing_else_is_believed(text):
+    with pytest.raises(Wrong):
+        checked(text)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.sampled_from(["netdev", "address", "mtu", "ports"]), inner)
+    ),
+)
+
+
+@given(values)
+def test_any_json_is_refused_or_plain(value):
+    for asked in (value, {"ports": value}, {"ports": [value]}):
+        try:
+            ports = checked(json.dumps(asked))
+        except Wrong:
+            continue
+        assert all(set(port) == {"netdev", "address", "mtu"} for port in ports)
+
+
+@pytest.fixture
+def netplan(tmp_path, monkeypatch):
+    """The netplan back-end with a `netplan` that only remembers what it was told."""
+    told = []
+    monkeypatch.setattr(rails_helper, "run", lambda *argv: told.append(argv) or "")
+    return Netplan(tmp_path / "60-sparkfleet.yaml"), told
+
+
+def test_netplan_writes_a_private_file_and_has_it_read(netplan):
+    backend, told = netplan
+    backend.apply([PORT])
+    assert "192.168.100.10/24" in backend.file.read_text()
+    assert stat.S_IMODE(backend.file.stat().st_mode) == 0o600
+    assert told == [("netplan", "generate"), ("netplan", "apply")]
+
+
+def test_netplan_puts_back_what_there_was(netplan):
+    backend, told = netplan
+    assert backend.save([PORT]) is None
+    backend.apply([PORT])
+    before = backend.save([PORT])
+    backend.apply([PORT | {"mtu": 1500}])
+    backend.restore(before)
+    assert backend.file.read_text() == before
+    backend.restore(None)
+    assert not backend.file.exists()
+    assert told[-1] == ("netplan", "apply")
+
+
+class Remembering:
+    """A back-end that keeps its state in a file, so that the process that is left behind can be seen to act."""
+
+    name = "remembering"
+
+    def __init__(self, file):
+        self.file = file
+
+    def save(self, ports):
+        return self.file.read_text()
+
+    def apply(self, ports):
+        if ports[0]["mtu"] == 1280:
+            raise Wrong("no such MTU")
+        self.file.write_text("new")
+
+    def restore(self, saved):
+        self.file.write_text(saved)
+
+
+@pytest.fixture
+def change(tmp_path, monkeypatch):
+    monkeypatch.setattr(rails_helper, "STATE", tmp_path / "state")
+    monkeypatch.setattr(rails_helper, "present", lambda ports: None)
+    file = tmp_path / "addresses"
+    file.write_text("old")
+    yield Remembering(file)
+    # Whatever a test leaves pending ends here.
+    os.close(rails_helper._lock(rails_helper.state_dir(), wait=True))
+
+
+def begin(change, seconds=60, **port):
+    return rails_helper.apply(seconds, request(**port), change)["token"]
+
+
+def test_what_is_confirmed_stays(change):
+    token = begin(change)
+    rails_helper.answer(token, b"k")
+    assert change.file.read_text() == "new"
+    with pytest.raises(Wrong, match="no such change"):
+        rails_helper.answer(token, b"r")
+
+
+def test_what_is_rolled_back_is_as_it_was(change):
+    rails_helper.answer(begin(change), b"r")
+    assert change.file.read_text() == "old"
+
+
+def test_what_nobody_confirms_goes_back_by_itself(change):
+    token = begin(change, seconds=0.05)
+    os.close(rails_helper._lock(rails_helper.state_dir(), wait=True))  # held until it is over
+    assert change.file.read_text() == "old"
+    with pytest.raises(Wrong, match="taken back, before"):
+        rails_helper.answer(token, b"k")
+
+
+def test_a_change_that_fails_is_taken_back_at_once(change):
+    with pytest.raises(Wrong, match="no such MTU"):
+        begin(change, mtu=1280)
+    assert change.file.read_text() == "old"
+
+
+def test_only_one_change_at_a_time_and_only_by_its_token(change):
+    token = begin(change)
+    with pytest.raises(Wrong, match="another change waits"):
+        begin(change)
+    with pytest.raises(Wrong, match="no such change"):
+        rails_helper.answer("0" * 32, b"k")
+    rails_helper.answer(token, b"r")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["apply"], ["apply", "-1"], ["apply", "601"], ["apply", "1e9"], ["confirm"], ["reboot"]]
+)
+def test_other_commands_are_refused(words, capsys):
+    assert rails_helper.main(words) == 1
+    assert "expected: apply" in capsys.readouterr().err

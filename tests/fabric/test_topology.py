@@ -1,0 +1,250 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.fabric.topology import Heard, find_links, half_of, jack_of, rail_netdevs
+from sparkfleet.facts.netdev import LldpNeighbour
+
+HALVES = (("enp1s0f0np0", "enP2p1s0f0np0"), ("enp1s0f1np1", "enP2p1s0f1np1"))
+
+
+@pytest.fixture(scope="session")
+def cabled(netdev, spark):
+    """cabled(2, ((1, 1), (2, 1)), …) → views of Sparks with these cables, each rail heard by both ends."""
+
+    def make(count, *cables, method="ipv6"):
+        ends = {number: {} for number in range(1, count + 1)}
+        for one, other in cables:
+            for half in (0, 1):
+                for (node, port), (peer, peer_port) in ((one, other), (other, one)):
+                    theirs = netdev(peer, HALVES[peer_port][half])
+                    heard = {"address": theirs.link_local[0]} if method == "ipv6" else {"mac": theirs.mac}
+                    ends[node][HALVES[port][half]] = Heard(netdev=HALVES[port][half], method=method, **heard)
+        return [
+            spark(number, *(netdev(number, name) for name in heard), heard=tuple(heard.values()))
+            for number, heard in ends.items()
+        ]
+
+    return make
+
+
+def rails(link):
+    return [tuple(end.netdev.name for end in rail.ends) for rail in link.rails]
+
+
+@pytest.mark.parametrize("method", ["ipv6", "arp"])
+def test_a_cable_is_two_rails(cabled, method):
+    found = find_links(cabled(2, ((1, 1), (2, 1)), method=method))
+    assert found.kind == "direct"
+    (link,) = found.links
+    assert link.nodes == ("spark1", "spark2")
+    assert rails(link) == [("enp1s0f1np1", "enp1s0f1np1"), ("enP2p1s0f1np1", "enP2p1s0f1np1")]
+    assert link.rails[0].ends[0].rdma == "rocep1s0f1"
+    assert link.rails[0].methods == (method,)
+    assert found.findings == ()
+
+
+def test_a_cable_between_different_ports(cabled):
+    (link,) = find_links(cabled(2, ((1, 0), (2, 1)))).links
+    assert rails(link) == [("enp1s0f0np0", "enp1s0f1np1"), ("enP2p1s0f0np0", "enP2p1s0f1np1")]
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_ring(cabled, size):
+    cables = [((n, 0), (n % size + 1, 1)) for n in range(1, size + 1)]
+    found = find_links(cabled(size, *cables))
+    assert found.kind == "ring"
+    assert len(found.links) == size
+    assert all(len(link.rails) == 2 and link.switch is None for link in found.links)
+
+
+def test_two_cables_between_two_nodes_are_two_links(cabled):
+    found = find_links(cabled(2, ((1, 0), (2, 0)), ((1, 1), (2, 1))))
+    assert [link.nodes for link in found.links] == [("spark1", "spark2")] * 2
+    assert found.kind == "direct"
+
+
+def test_a_chain_is_neither_a_ring_nor_direct(cabled):
+    assert find_links(cabled(3, ((1, 0), (2, 1)), ((2, 0), (3, 1)))).kind == "mixed"
+
+
+def test_halves_that_hear_each_other_through_the_nic_are_one_cable_still(netdev, spark):
+    """A direct cable on which every half hears both halves of the other side, and its own other half."""
+    names = HALVES[1]
+    macs = [netdev(node, name).mac for node in (1, 2) for name in names]
+    views = [
+        spark(
+            node,
+            *(netdev(node, name) for name in names),
+            heard=tuple(Heard(netdev=name, method="arp", mac=mac) for name in names for mac in macs),
+        )
+        for node in (1, 2)
+    ]
+    (link,) = find_links(views).links
+    assert link.switch is None
+    assert rails(link) == [(name, name) for name in names]
+
+
+def on_a_switch(netdev, spark, count):
+    name = HALVES[1][0]
+    everybody = tuple(
+        Heard(netdev=name, method="ipv6", address=netdev(node, name).link_local[0])
+        for node in range(1, count + 1)
+    )
+    return [spark(node, netdev(node, name), heard=everybody) for node in range(1, count + 1)]
+
+
+def test_more_than_two_on_one_wire_are_at_a_switch(netdev, spark):
+    found = find_links(on_a_switch(netdev, spark, 4))
+    assert found.kind == "switch"
+    assert [link.nodes for link in found.links] == [(f"spark{n}",) for n in range(1, 5)]
+    assert {link.switch for link in found.links} == {"switch"}
+
+
+def test_two_at_a_switch_are_told_by_lldp(netdev, spark):
+    views = [
+        view.model_copy(
+            update={"lldp": (LldpNeighbour(netdev=HALVES[1][0], system="CRS-812 (lab)", bridge=True),)}
+        )
+        for view in on_a_switch(netdev, spark, 2)
+    ]
+    found = find_links(views)
+    assert {link.switch for link in found.links} == {"crs-812-lab"}
+    assert found.links[0].rails[0].methods == ("ipv6", "lldp")
+
+
+def test_lldp_alone_finds_a_cable(netdev, spark):
+    name = HALVES[1][0]
+    views = [
+        spark(
+            node,
+            netdev(node, name),
+            lldp=(LldpNeighbour(netdev=name, macs=(netdev(3 - node, name).mac,)),),
+        )
+        for node in (1, 2)
+    ]
+    (link,) = find_links(views).links
+    assert link.rails[0].methods == ("lldp",)
+
+
+def test_one_end_that_was_heard_is_enough(netdev, spark):
+    name = HALVES[1][0]
+    heard = (Heard(netdev=name, method="arp", mac=netdev(2, name).mac),)
+    views = [spark(1, netdev(1, name), heard=heard), spark(2, netdev(2, name))]
+    assert len(find_links(views).links) == 1
+
+
+# --- what is refused, with the reason ---------------------------------------------------------------------------------
+
+
+def reasons(views):
+    return [str(finding) for finding in find_links(views).findings]
+
+
+def test_a_signal_without_anybody_is_no_link(netdev, spark):
+    found = find_links([spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(2, "enp1s0f1np1"))])
+    assert found.links == ()
+    assert found.kind == "none"
+    assert str(found.findings[0]).startswith("enp1s0f1np1 of spark1 sees nobody")
+
+
+def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
+    views = cabled(2, ((1, 1), (2, 1)))
+    cut = [
+        view.model_copy(
+            update={
+                "netdevs": tuple(
+                    one.model_copy(update={"carrier": False}) if one.name == "enP2p1s0f1np1" else one
+                    for one in view.netdevs
+                ),
+                "heard": view.heard[:1],
+            }
+        )
+        for view in views
+    ]
+    (link,) = find_links(cut).links
+    assert rails(link) == [("enp1s0f1np1", "enp1s0f1np1")]
+    assert reasons(cut) == [
+        "enP2p1s0f1np1 of spark1 has no signal, while the other half of its port has: half of the cable is lost.",
+        "enP2p1s0f1np1 of spark2 has no signal, while the other half of its port has: half of the cable is lost.",
+    ]
+
+
+def test_an_empty_port_is_one_finding(netdev, spark):
+    views = [spark(1, *(netdev(1, name, carrier=False) for name in HALVES[0]))]
+    (reason,) = reasons(views)
+    assert reason.startswith("enp1s0f0np0 and enP2p1s0f0np0 of spark1 have no signal")
+
+
+def test_a_device_that_is_off_names_the_command(netdev, spark):
+    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1", up=False, carrier=False))])
+    assert "switched off" in reason
+    assert "ip link set enp1s0f1np1 up" in reason
+
+
+def test_a_stranger_is_named(netdev, spark):
+    heard = (Heard(netdev="enp1s0f1np1", method="arp", mac="02:00:00:00:00:99"),)
+    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1"), heard=heard)])
+    assert "02:00:00:00:00:99, which is none of the nodes" in reason
+
+
+def test_a_cable_that_leads_back_is_no_link(cabled):
+    found = find_links(cabled(1, ((1, 0), (1, 1))))
+    assert found.links == ()
+    assert "leads back" in str(found.findings[0])
+
+
+def test_the_same_machine_twice_is_told(netdev, spark):
+    views = [spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(1, "enp1s0f1np1"))]
+    assert any("has the MAC" in reason for reason in reasons(views))
+    assert find_links(views).links == ()
+
+
+def test_a_bonded_rail_is_told(netdev, spark):
+    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1", master="bond0"))])
+    assert "belongs to bond0" in reason
+
+
+# --- which netdevs ----------------------------------------------------------------------------------------------------
+
+
+def test_the_management_network_is_never_a_rail(netdev, spark):
+    view = spark(1, netdev(1, "enp1s0f0np0"))
+    assert [one.name for one in rail_netdevs(view)] == ["enp1s0f0np0"]
+    assert rail_netdevs(view.model_copy(update={"management": "enp1s0f0np0"})) == ()
+
+
+def test_names_pair_the_halves():
+    assert jack_of("enp1s0f1np1") == jack_of("enP2p1s0f1np1") == "port 1"
+    assert (half_of("enp1s0f1np1"), half_of("enP2p1s0f1np1")) == (0, 2)
+    assert jack_of("eth1") == "eth1"
+
+
+numbers = st.integers(1, 4)
+sights = st.lists(
+    st.tuples(numbers, st.sampled_from(sum(HALVES, ())), numbers, st.sampled_from(sum(HALVES, ())))
+)
+
+
+@given(sights)
+def test_whatever_is_heard_no_device_is_on_two_rails_and_every_one_is_accounted_for(netdev, spark, sights):
+    views = [
+        spark(
+            node,
+            *(netdev(node, name) for halves in HALVES for name in halves),
+            heard=tuple(
+                Heard(netdev=mine, method="arp", mac=netdev(other, theirs).mac)
+                for who, mine, other, theirs in sights
+                if who == node
+            ),
+        )
+        for node in range(1, 5)
+    ]
+    found = find_links(views)
+    used = [(end.node, end.netdev.name) for link in found.links for rail in link.rails for end in rail.ends]
+    told = [(finding.node, finding.netdev) for finding in found.findings]
+    assert len(used) == len(set(used))
+    assert set(used) | set(told) == {
+        (f"spark{n}", name) for n in range(1, 5) for half in HALVES for name in half
+    }
+    assert not set(used) & set(told)
