@@ -48,7 +48,7 @@ async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> i
     show(planned, fleet)
     pending = [p for p in planned if p.change.verb != "keep"]
     if client is not None and not pending:
-        console.print(f"\nNo change. Endpoint: {client.address.endpoint}")
+        console.print(f"\nNo change. {session.endpoint_words(client)}")
         return Exit.DONE
     _confirm(yes)
     progress = Progress()
@@ -72,7 +72,10 @@ async def _carry_out(
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
         await _first_key(client)
         settled = await until_settled(client, wanted, after, progress) if wait else {}
-        _report(client, settled, wait)
+        _report(settled)
+        if not wait:
+            console.print("Accepted. `sparkfleet status` shows how it goes.")
+        console.print(session.endpoint_words(client))
     return Exit.ERROR if any(d.state == "failed" for d in settled.values()) else Exit.DONE
 
 
@@ -99,7 +102,7 @@ async def _first_key(client: FleetClient) -> None:
     console.print(f'API key "{FIRST_KEY}", shown this once and not kept: {key}')
 
 
-def _report(client: FleetClient, settled: dict[str, DeploymentStatus], wait: bool) -> None:
+def _report(settled: dict[str, DeploymentStatus]) -> None:
     for deployment in settled.values():
         if deployment.state == "failed":
             errors.print(f"{deployment.name} failed: {deployment.detail}")
@@ -112,6 +115,3 @@ def _report(client: FleetClient, settled: dict[str, DeploymentStatus], wait: boo
                     f"{deployment.name} is ready: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
                     f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone (measured; not predicted)"
                 )
-    if not wait:
-        console.print("Accepted. `sparkfleet status` shows how it goes.")
-    console.print(f"Endpoint: {client.address.endpoint}")

@@ -51,13 +51,14 @@ async def _ask(session: Session, name: str, question: str, key: str, max_tokens:
     began = time.perf_counter()
     arrivals: list[float] = []
     tokens = 0
-    async for event in _events(f"{client.address.endpoint}/chat/completions", key, body):
-        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-        for choice in event.get("choices", []):
-            if text := choice["delta"].get("content"):
-                arrivals.append(time.perf_counter())
-                sys.stdout.write(text)
-                sys.stdout.flush()
+    async with session.endpoint(client) as url:
+        async for event in _events(f"{url}/chat/completions", key, body):
+            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            for choice in event.get("choices", []):
+                if text := choice["delta"].get("content"):
+                    arrivals.append(time.perf_counter())
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
     sys.stdout.write("\n")
     errors.print(_speed(began, arrivals, tokens), style="dim")
     return Exit.DONE

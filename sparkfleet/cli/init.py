@@ -7,12 +7,14 @@ import difflib
 import getpass
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import paramiko
 import typer
+from pydantic import ValidationError
 from rich.text import Text
 
 from sparkfleet.cli.exits import Exit
@@ -105,6 +107,17 @@ def parse_host(text: str) -> Host:
     return Host(match["user"], match["address"].strip("[]"), int(match["port"] or 22))
 
 
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """What was given on the command line may be no user name, no address, no file."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SparkfleetError(f"{where}: {first['msg']}", do="Correct the command line.") from None
+
+
 async def _init(hosts: list[Host], options: Options) -> int:
     old = load_inventory(options.inventory) if options.inventory.exists() else None
     hosts = hosts or _known_before(old) or await _discovered()
@@ -117,7 +130,8 @@ async def _init(hosts: list[Host], options: Options) -> int:
     finally:
         await asyncio.gather(*(channel.close() for channel in channels.values()))
     links, doubts = usable_links(found)
-    merged = merge(old, named, links, options.fleet)
+    with _plainly():
+        merged = merge(old, named, links, options.fleet)
     _tell(found, doubts)
     text = write_inventory(merged, about=_about(found), doubts=doubts)
     parse_inventory(text, str(options.inventory))
@@ -156,7 +170,8 @@ async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options
     shown = dict(zip(far, await asyncio.gather(*(fingerprint(*one) for one in far)), strict=True))
     _agree(shown, before, options)
     users = {(host.address, host.port): host.user for host in hosts if host.user}
-    return [_node(one, shown.get(one), before.get(one), users.get(one), options) for one in given]
+    with _plainly():
+        return [_node(one, shown.get(one), before.get(one), users.get(one), options) for one in given]
 
 
 def _node(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as js
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
@@ -28,6 +29,8 @@ from sparkfleet.staging.settings import Need, Settings, Staged
 from sparkfleet.staging.stage import stage, survey
 
 app = typer.Typer(help="Weights: where they are, and how they get there.", no_args_is_help=True)
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 ModelArgument = Annotated[
     str,
@@ -204,6 +207,7 @@ def used_names(status: FleetStatus) -> frozenset[str]:
         plan = deployment.plan.model_dump(mode="json") if deployment.plan is not None else {}
         for text in _texts([js.loads(deployment.spec or "{}"), plan]):
             found.add(text.partition("@")[0])
+            found.update(_HUB_ID.findall(text))  # engine arguments may be JSON
     return frozenset(found)
 
 
@@ -211,7 +215,6 @@ def _texts(value: object) -> Iterator[str]:
     match value:
         case str():
             yield value
-            yield from value.split()
         case dict():
             for key, item in value.items():
                 yield str(key)

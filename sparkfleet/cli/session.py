@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import json
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -130,6 +131,24 @@ class Session:
         client = FleetClient(address, prepared.api_token, reach=self._reach)
         await self._all_joined(client, saying)
         return client
+
+    @contextlib.asynccontextmanager
+    async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:
+        """A base URL that leads to the gateway from here: through SSH where it listens on the head's loopback alone."""
+        address = client.address
+        if self._reach is None or not address.is_private:
+            yield address.endpoint
+            return
+        async with self._reach(address.gateway_host, address.gateway_port) as (host, port):
+            yield f"http://{host}:{port}/v1"
+
+    def endpoint_words(self, client: FleetClient) -> str:
+        """Where the gateway is, for a person."""
+        address = client.address
+        if self._reach is None or not address.is_private:
+            return f"Endpoint: {address.endpoint}"
+        open_ = "`gateway: {host: 0.0.0.0}` in the inventory opens it to the network"
+        return f"Endpoint: {address.endpoint} on {self.inventory.head} alone; {open_}"
 
     async def is_complete(self, client: FleetClient) -> bool:
         """Whether every node is part of the fleet. `client` is not entered."""

@@ -32,12 +32,12 @@ def up(inventory: InventoryOption = DEFAULT_INVENTORY, wheels: WheelsOption = No
 async def _up(session: Session, wheels: Path | None) -> int:
     client = await session.find_controller()
     if client is not None and await session.is_complete(client):
-        console.print(f"Running already. Endpoint: {client.address.endpoint}")
+        console.print(f"Running already. {session.endpoint_words(client)}")
         return Exit.DONE
     progress = Progress()
     try:
         client = await session.bring_up((), progress.passing, wheels)
     finally:
         progress.done()
-    console.print(f"Up. Endpoint: {client.address.endpoint}")
+    console.print(f"Up. {session.endpoint_words(client)}")
     return Exit.DONE

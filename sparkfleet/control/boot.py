@@ -137,7 +137,9 @@ def alone(paths: FleetPaths) -> Iterator[None]:
 def _address(paths: FleetPaths, request: UpRequest) -> Address:
     gateway = request.inventory.gateway
     host = seats(request.inventory)[request.inventory.head].address
-    return choose_address(paths, host, gateway.host, gateway.port)
+    head = request.inventory.nodes[request.inventory.head]
+    name = "127.0.0.1" if head.is_local else head.address
+    return choose_address(paths, host, gateway.host, gateway.port, name)
 
 
 def _forget_last_cluster(paths: FleetPaths) -> None:

@@ -35,12 +35,19 @@ class Address(Value):
     api: str
     gateway_host: str
     gateway_port: int
+    name: str = "127.0.0.1"
+    """What clients call the head where the gateway listens on every interface."""
 
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients."""
-        host = "127.0.0.1" if self.gateway_host == "0.0.0.0" else self.gateway_host  # noqa: S104 (compared, not bound)
+        host = self.name if self.gateway_host == "0.0.0.0" else self.gateway_host  # noqa: S104 (compared, not bound)
         return f"http://{host}:{self.gateway_port}/v1"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only programs on the head itself reach the gateway."""
+        return self.gateway_host.startswith("127.") or self.gateway_host in ("localhost", "::1")
 
 
 def read_address(paths: FleetPaths) -> Address | None:
@@ -51,7 +58,9 @@ def read_address(paths: FleetPaths) -> Address | None:
         return None
 
 
-def choose_address(paths: FleetPaths, host: str, gateway_host: str, gateway_port: int) -> Address:
+def choose_address(
+    paths: FleetPaths, host: str, gateway_host: str, gateway_port: int, name: str = "127.0.0.1"
+) -> Address:
     """Keep the ports of the last time, or choose free ones; write them down.
 
     Args:
@@ -59,6 +68,7 @@ def choose_address(paths: FleetPaths, host: str, gateway_host: str, gateway_port
         host: the head's address towards the other nodes, where Ray listens.
         gateway_host: where the endpoint listens.
         gateway_port: its port; 0 stands for any free one.
+        name: what clients call the head.
     """
     before = read_address(paths)
     ray_port = int(before.ray.rpartition(":")[2]) if before else free_port(host)
@@ -67,6 +77,7 @@ def choose_address(paths: FleetPaths, host: str, gateway_host: str, gateway_port
         api=before.api if before else f"http://127.0.0.1:{free_port('127.0.0.1')}",
         gateway_host=gateway_host,
         gateway_port=gateway_port or (before.gateway_port if before else free_port(gateway_host)),
+        name=name,
     )
     temporary = paths.address.with_suffix(".tmp")
     temporary.write_text(address.model_dump_json())

@@ -150,9 +150,7 @@ class LocalRank:
 
     def _digest(self) -> str:
         """Of the command as it would be started now; ports do not count."""
-        return rank_spec(
-            self._paths, self._order, self._index, _ANY_PORTS, self._secret
-        ).digest
+        return rank_spec(self._paths, self._order, self._index, _ANY_PORTS, self._secret).digest
 
 
 class RemoteRank:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from sparkfleet.nodes.host_keys import Deadline, lost, silent
 from sparkfleet.nodes.ssh_config import Hop
@@ -126,9 +129,24 @@ def _load(path: Path, notes: list[str]) -> paramiko.PKey | None:
     if not path.exists():
         return None
     try:
-        return paramiko.PKey.from_path(path)
+        return _key(path)
     except (TypeError, paramiko.PasswordRequiredException):
         notes.append(f"{path} is encrypted and the agent does not hold it: `ssh-add {path}`")
     except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
         notes.append(f"{path} cannot be used: {error}")
     return None
+
+
+def _key(path: Path) -> paramiko.PKey:
+    try:
+        return paramiko.PKey.from_path(path)
+    except paramiko.PasswordRequiredException:
+        raise
+    except paramiko.SSHException:
+        # Paramiko 5.1 takes some ECDSA keys without a comment for empty; in the older format it reads them.
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+        return paramiko.ECDSAKey.from_private_key(io.StringIO(text))

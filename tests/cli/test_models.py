@@ -84,6 +84,7 @@ def with_deployments(monkeypatch, *specs):
     monkeypatch.setattr("sparkfleet.cli.session.Session.controller", controller)
 
 
+@pytest.mark.integration
 def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     code, out, err = sparkfleet("models", "pull", "tests/tiny")
     assert (code, err) == (0, "")
@@ -156,7 +157,9 @@ def test_what_a_deployment_names_is_used_wherever_it_stands():
         status(
             Deployment(name="one", model="org/one@v1"),
             Deployment(name="two", variants=({"model": "org/two"}, {"model": "/models/three"})),
-            Deployment(name="four", model="org/four", engine_args=("--speculative-model", "org/draft")),
+            Deployment(
+                name="four", model="org/four", engine_args=("--speculative-config", '{"model": "org/draft"}')
+            ),
         )
     )
     assert {"org/one", "org/two", "/models/three", "org/four", "org/draft"} <= used

@@ -110,7 +110,7 @@ def test_what_a_person_wrote_is_kept():
 
 
 def test_a_new_inventory_begins_with_its_first_node():
-    merged = merge(None, {"b": Node(address="local"), "a": Node(address="local")}, [], "home")
+    merged = merge(None, {"b": Node(address="local"), "a": machine("10.0.0.1", "x").node}, [], "home")
     assert (merged.head, merged.fleet) == ("b", "home")
 
 

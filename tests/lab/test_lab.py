@@ -128,10 +128,13 @@ def test_a_cut_rail_has_no_carrier_and_the_other_goes_on(lab: Lab) -> None:
         assert "rocep1s0f1 port 1 ==> enp1s0f1np1 (Down)" in lab.exec(node, ["ibdev2netdev"]).stdout
     state = ["cat", "/sys/class/infiniband/rocep1s0f1/ports/1/state"]
     assert eventually(lambda: lab.exec("spark1", state).stdout == "1: DOWN\n")
+    speed = ["cat", "/sys/class/net/enp1s0f1np1/speed", "/sys/class/net/enp1s0f1np1/operstate"]
+    assert lab.exec("spark1", speed).stdout == "-1\ndown\n"
     assert [big_ping(lab, address) for address in RAILS] == [False, True]
     lab.mend("spark1-spark2", 0)
     assert eventually(lambda: big_ping(lab, RAILS[0]))
     assert eventually(lambda: lab.exec("spark1", state).stdout == "4: ACTIVE\n")
+    assert eventually(lambda: lab.exec("spark1", speed).stdout == "200000\nup\n")
 
 
 def test_slow_is_as_slow_as_was_asked(lab: Lab) -> None:
@@ -251,6 +254,15 @@ def test_knobs_take_effect(lab: Lab, settings: dict[str, str], argv: list[str], 
     assert eventually(lambda: ssh(lab, "spark1", *argv).stdout.strip() == expected)
 
 
+def test_root_through_sudo_only_where_it_was_set(lab: Lab) -> None:
+    if not Path("/usr/bin/sudo").exists():
+        pytest.skip("no sudo on this machine")
+    assert ssh(lab, "spark1", "sudo", "-n", "id", "-u").returncode != 0
+    lab.set("spark1", sudo="yes")
+    assert ssh(lab, "spark1", "sudo", "-n", "id", "-u").stdout == "0\n"
+    assert ssh(lab, "spark2", "sudo", "-n", "id", "-u").returncode != 0
+
+
 def test_a_skewed_clock(lab: Lab) -> None:
     lab.set("spark2", clock_skew="90")
     first, second = (float(ssh(lab, node, "date", "+%s.%N").stdout) for node in ("spark1", "spark2"))
@@ -296,7 +308,7 @@ def test_hostile_words_stay_words(lab: Lab) -> None:
     words = ["a b", "$(reboot)", "; rm -rf /", "`x`", "-n", "'\"", "ü\n"]
     done = lab.exec(
         "spark1",
-        [sys.executable if False else "/usr/bin/python3", "-c", "import sys; print(sys.argv[1:])", *words],
+        ["/usr/bin/python3", "-c", "import sys; print(sys.argv[1:])", *words],
     )
     assert done.stdout == f"{words}\n"
 

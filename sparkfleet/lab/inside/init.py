@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkfleet.lab.inside import knobs
-from sparkfleet.lab.inside.mounts import furnish
-from sparkfleet.lab.inside.sysfs import count, refresh
+from sparkfleet.lab.inside.mounts import MS_BIND, furnish, mount
+from sparkfleet.lab.inside.sysfs import count, refresh, refresh_links
 
 INFINIBAND = Path("/sys/class/infiniband")
+LINKS = Path("/run/lab/links")
+"""Files that are seen in place of some of /sys/class/net."""
 _LINK_EVENTS = 1 | 0x10 | 0x100
 """RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR."""
 _TICK_S = 1.0
@@ -76,7 +78,9 @@ def main(argv: list[str]) -> None:
     for service in services:
         service.start(spec.path)
     events = _link_events()
-    refresh(INFINIBAND, knobs.load())
+    _follow(changed=True)
+    for path in LINKS.glob("*/*"):
+        mount(str(path), Path("/sys/class/net", path.parent.name, path.name), flags=MS_BIND)
     os.write(ready, b"ready")
     os.close(ready)
     _stay(services, spec.path, events)
@@ -141,7 +145,9 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
 
 def _follow(changed: bool) -> None:
     if changed or _settings_changed():
-        refresh(INFINIBAND, knobs.load())
+        settings = knobs.load()
+        refresh(INFINIBAND, settings)
+        refresh_links(LINKS, settings)
     count(INFINIBAND)
 
 

@@ -35,6 +35,15 @@ def _rate(hca: Hca, settings: Settings) -> str:
     return f"{gbit} Gb/sec ({'4X HDR' if gbit == 200 else '2X HDR'})"
 
 
+def refresh_links(root: Path, settings: Settings) -> None:
+    """Write what /sys/class/net tells wrong of a veth: its speed (Mb/s), and `lowerlayerdown` where a NIC is `down`."""
+    for hca in read_hcas(settings):
+        netdev = hca.netdev
+        speed = settings.text("speed", netdev.name) if netdev.carrier else "-1"
+        _write(root / netdev.name / "speed", speed)
+        _write(root / netdev.name / "operstate", "up" if netdev.carrier else "down")
+
+
 def count(root: Path) -> None:
     """The kernel's counts of every veth; data in the words of four bytes that InfiniBand counts in."""
     for hca, netdev in zip(HCAS, NETDEVS, strict=True):

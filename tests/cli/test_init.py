@@ -1,0 +1,177 @@
+import pytest
+
+from sparkfleet.cli import init as module
+from sparkfleet.cli.init import Host, parse_host
+from sparkfleet.errors import NodeError, SparkfleetError
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.host_keys import HostKey
+from sparkfleet.spec.load import load_inventory
+
+KEY = "SHA256:" + "A" * 43
+OTHER = "SHA256:" + "B" * 43
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("spark1", Host(None, "spark1", 22)),
+        ("nvidia@10.0.0.1:2222", Host("nvidia", "10.0.0.1", 2222)),
+        ("fe80::1%eth0", Host(None, "fe80::1%eth0", 22)),
+        ("u@[fe80::1]:2222", Host("u", "fe80::1", 2222)),
+    ],
+)
+def test_hosts(text, host):
+    assert parse_host(text) == host
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a:0", "a:99999", "a@", "@"])
+def test_what_is_no_host(text):
+    with pytest.raises(SparkfleetError, match="not understood"):
+        parse_host(text)
+
+
+NETDEVS = (
+    '[{{"ifname": "enP7s7", "flags": ["UP", "LOWER_UP"], "mtu": 1500, "address": "02:00:00:00:01:0{n}",'
+    ' "addr_info": [{{"local": "10.0.0.{n}", "prefixlen": 24}}]}},'
+    ' {{"ifname": "enp1s0f1np1", "flags": ["UP", "LOWER_UP"], "mtu": 9000, "address": "02:00:00:00:02:0{n}",'
+    ' "addr_info": [{{"local": "192.168.100.1{n}", "prefixlen": 24}}]}}]'
+)
+
+
+@pytest.fixture
+def machines(monkeypatch):
+    """Sparks 10.0.0.1 and 10.0.0.2 on one cable; machines[address] are their answers, and keys their host keys."""
+    answers, keys = {}, {}
+
+    def batch(number):
+        def answer(argv):
+            if argv[:2] == ("uname", "-n"):
+                return f"spark-{number}\n"
+            if argv[0] == "lspci":
+                return answers.get(
+                    "lspci",
+                    "000f:01:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device [10de:2e12]\n",
+                )
+            if argv[:3] == ("ip", "-j", "neigh"):
+                other = 3 - number
+                return (
+                    f'[{{"dst": "192.168.100.1{other}", "dev": "enp1s0f1np1",'
+                    f' "lladdr": "02:00:00:00:02:0{other}", "state": ["REACHABLE"]}}]'
+                )
+            return None
+
+        return answer
+
+    async def run_batch(channel, argvs, **_):
+        found = [batch(int(channel.node[-1]))(tuple(argv)) for argv in argvs]
+        return [
+            NodeError(f"{argv[0]} was not found")
+            if stdout is None
+            else Completed(argv=tuple(argv), exit_code=0, stdout=stdout, stderr="")
+            for argv, stdout in zip(argvs, found, strict=True)
+        ]
+
+    def open_channel(name, node):
+        number = node.address[-1]
+        return FakeChannel(f"n{number}", {("ip", "-j", "-d", "addr"): NETDEVS.format(n=number)})
+
+    async def fingerprint(address, port):
+        return HostKey(type="ssh-ed25519", fingerprint=keys.get(address, KEY))
+
+    for where in ("sparkfleet.cli.init", "sparkfleet.fabric.probe"):
+        monkeypatch.setattr(f"{where}.run_batch", run_batch)
+    monkeypatch.setattr(module, "open_channel", open_channel)
+    monkeypatch.setattr(module, "fingerprint", fingerprint)
+    return answers, keys
+
+
+HOSTS = ("u@10.0.0.1", "u@10.0.0.2")
+
+
+def test_init_writes_what_it_finds(sparkfleet, machines, tmp_path):
+    file = tmp_path / "inventory.yaml"
+    code, out, _ = sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    assert code == 0
+    assert f"10.0.0.1  ssh-ed25519  {KEY}" in out
+    assert "found by arp" in out
+    inventory = load_inventory(file)
+    assert list(inventory.nodes) == ["spark-1", "spark-2"]
+    assert inventory.nodes["spark-1"].host_key == KEY
+    assert inventory.links[0].rails[0][1].address == "192.168.100.12/24"
+
+
+def test_again_changes_nothing_and_needs_no_hosts(sparkfleet, machines, tmp_path):
+    file = tmp_path / "inventory.yaml"
+    sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    code, out, _ = sparkfleet("init", "-i", file)
+    assert code == 0
+    assert "(pinned)" in out
+    assert "says so already" in out
+
+
+def test_nothing_is_pinned_or_overwritten_unasked(sparkfleet, machines, tmp_path):
+    file = tmp_path / "inventory.yaml"
+    code, out, err = sparkfleet("init", *HOSTS, "-i", file)
+    assert code == 1
+    assert KEY in out
+    assert "Nobody is there to agree" in err
+    assert not file.exists()
+    file.write_text(f'fleet: f\nhead: a\nnodes:\n  a: {{address: 10.0.0.1, user: u, host_key: "{KEY}"}}\n')
+    before = file.read_text()
+    code, out, err = sparkfleet("init", "10.0.0.1", "-i", file)
+    assert code == 1
+    assert "-  a: {address" in out or "+# " in out
+    assert file.read_text() == before
+
+
+def test_a_changed_host_key_is_not_accepted_by_yes(sparkfleet, machines, tmp_path):
+    file = tmp_path / "inventory.yaml"
+    sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    machines[1]["10.0.0.2"] = OTHER
+    code, out, err = sparkfleet("init", "--yes", "-i", file)
+    assert code == 1
+    assert f"(pinned is {KEY})" in out
+    assert "10.0.0.2 is another than the pinned one" in err
+    assert load_inventory(file).nodes["spark-2"].host_key == KEY
+
+
+def test_known_hosts_vouches(sparkfleet, machines, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_is_known", lambda where, key: key.fingerprint == KEY)
+    code, out, _ = sparkfleet("init", *HOSTS, "--known-hosts", "-i", tmp_path / "inventory.yaml")
+    assert code == 0
+    assert "(in known_hosts)" in out
+
+
+def test_a_machine_that_is_no_spark_is_refused_with_the_reason(sparkfleet, machines, tmp_path):
+    machines[0]["lspci"] = (
+        "01:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device [10de:2684]\n".replace(
+            "01:00", "0000:01:00", 1
+        )
+    )
+    file = tmp_path / "inventory.yaml"
+    code, _, err = sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    assert code == 1
+    assert "10.0.0.1 is no Spark: its GPU is 10de:2684" in err
+    assert not file.exists()
+    assert sparkfleet("init", *HOSTS, "--yes", "--any", "-i", file)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("u;reboot@10.0.0.1",), ("10.0.0.1", "--fleet", "Bad Name"), ("$(x)",), ("10.0.0.1", "-u", "a b")],
+)
+def test_hostile_words_are_a_clear_error(sparkfleet, machines, tmp_path, words):
+    code, _, err = sparkfleet("init", *words, "--yes", "-i", tmp_path / "inventory.yaml")
+    assert code == 1
+    assert "error:" in err
+
+
+def test_nobody_on_the_lan(sparkfleet, monkeypatch, tmp_path):
+    async def nobody():
+        return ()
+
+    monkeypatch.setattr(module, "discover", nobody)
+    code, _, err = sparkfleet("init", "-i", tmp_path / "inventory.yaml")
+    assert code == 1
+    assert "No Spark answered" in err
