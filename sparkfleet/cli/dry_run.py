@@ -15,13 +15,12 @@ from typing import Annotated
 import typer
 
 from sparkfleet.builtin import cache as builtin_cache
-from sparkfleet.cli.assume import assume
 from sparkfleet.cli.checkpoints import checkpoints_of
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console
+from sparkfleet.cli.plan import fleet_of
 from sparkfleet.cli.session import Session
 from sparkfleet.control.cluster import seats
-from sparkfleet.control.survey import survey
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
 from sparkfleet.engines.harmony import needs_encodings
@@ -29,7 +28,6 @@ from sparkfleet.engines.rails import Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.explain import explain_refusal
-from sparkfleet.planning.fleet import Fleet, links_of
 from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Plan
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.inventory import Inventory, Node
@@ -67,17 +65,8 @@ async def dry_run(files: list[Path], inventory: Path, assumed: str | None) -> in
     """Plan, and print what applying would run on which node."""
     specs = load_deployments(files)
     session = Session(inventory)
-    if assumed is None:
-        facts = await survey(session.inventory, session.channels)
-    else:
-        facts = assume(assumed, session.inventory)
-    fleet = Fleet(
-        name=session.inventory.fleet,
-        nodes=facts,
-        links=links_of(session.inventory),
-        assumed=() if assumed is None else tuple(node.name for node in facts),
-    )
-    plan = plan_fleet(specs, fleet, checkpoints_of(specs, facts), {})
+    fleet = await fleet_of(session, assumed)
+    plan = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), {})
     for line in shown(specs, plan, session.inventory):
         console.print(line, markup=False)
     return Exit.INFEASIBLE if plan.refused else Exit.DONE

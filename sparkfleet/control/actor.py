@@ -55,7 +55,7 @@ class ControllerActor:
             apps=ServeApps(),
             metrics=ControlMetrics(registry),
             endpoint=config.endpoint,
-            orders_of=lambda desired: orders_for(config.inventory, desired),
+            orders_of=lambda desired, rungs: orders_for(config.inventory, desired, rungs),
             nodes=self._nodes,
         )
         await self._serve_api(

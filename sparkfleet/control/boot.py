@@ -192,11 +192,14 @@ async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
     try:
         for apply in request.apply:
             store.put(apply.spec, apply.plan, apply.who)
-        wanted = store.desired()
+        wanted = [
+            (desired, {at: one.rung for at, one in store.rungs(desired.name, desired.generation).items()})
+            for desired in store.desired().values()
+        ]
     finally:
         store.close()
     runtime = ProcessRuntime(paths.run, paths.label)
-    orders = [order for desired in wanted.values() for order in orders_for(request.inventory, desired)]
+    orders = [order for desired, rungs in wanted for order in orders_for(request.inventory, desired, rungs)]
     here = request.inventory.head
     ranks = [(order, rank) for order in orders for rank, seat in enumerate(order.seats) if seat.node == here]
     await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))

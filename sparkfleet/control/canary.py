@@ -1,9 +1,15 @@
-"""The check after start: a real token, then how fast real tokens come. `/health` alone proves neither."""
+"""The check after start: real tokens, how fast they come, and whether they are sane.
+
+`/health` proves none of it. Wrong output that looks like output is found by reading the model's own probabilities: of a
+known text (a broken kernel makes it improbable), and of what the model itself has just said (broken speculation lets
+through tokens that the model would not have taken).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +22,49 @@ from sparkfleet.values import Value
 PROMPT = "Hello"
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
+
+TEXT = (
+    "A rail is one half of a QSFP cable: one network device and one RoCE device in its own subnet."
+    " One cable is two rails, and both are needed for the full bandwidth."
+)
+"""Plain English that any language model finds likely, and that the embedded models have learnt."""
+TEXT_PERPLEXITY = 1000.0
+"""Above this the known text is noise to the model. Sound models of 0.6 B parameters and more stay below 100; weights or
+kernels that are broken come near the size of the vocabulary (32,000 to 250,000)."""
+OWN_PERPLEXITY = 8.0
+"""Above this a model disagrees with its own greedy answer. Greedy answers of sound models lie between 1 and 3."""
+ACCEPTED_SHARE = 0.02
+"""Below this share of accepted draft tokens the drafts are noise: every published method accepts more than a fifth."""
+ENOUGH_DRAFTS = 30
+"""Draft tokens without which nothing is concluded."""
+
+
+class Sanity(Value):
+    """What the model's own probabilities say. None: the engine does not tell them."""
+
+    text_perplexity: float | None = None
+    own_perplexity: float | None = None
+    accepted_share: float | None = None
+    """Draft tokens that were accepted, of those proposed; None without speculation or with too few drafts."""
+
+    def complaint(self) -> str:
+        """What is wrong with the output, in words; "" where nothing is."""
+        if self.text_perplexity is not None and self.text_perplexity > TEXT_PERPLEXITY:
+            return f"plain English is noise to it (perplexity {self.text_perplexity:.0f}, limit {TEXT_PERPLEXITY:.0f})"
+        if self.own_perplexity is not None and self.own_perplexity > OWN_PERPLEXITY:
+            return (
+                f"it disagrees with what it has just said itself (perplexity {self.own_perplexity:.1f}, limit"
+                f" {OWN_PERPLEXITY:.0f}): tokens reach the client that the model did not choose"
+            )
+        if self.accepted_share is not None and self.accepted_share < ACCEPTED_SHARE:
+            return (
+                f"it accepts {self.accepted_share:.1%} of the draft tokens: they cost time and bring nothing"
+            )
+        return ""
+
+    def values(self) -> dict[str, float]:
+        """The numbers that are known, by name."""
+        return {name: value for name, value in self.model_dump().items() if value is not None}
 
 
 class Measured(Value):
@@ -102,6 +151,42 @@ class Probe:
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return Measured(ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - 1) / span, tokens=counted)
 
+    async def perplexity(self, text: str, timeout_s: float = 120.0) -> float | None:
+        """Of a text, by the model's own probabilities; None where the engine does not give them for a prompt."""
+        body = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+        answer = await self._complete(body, timeout_s)
+        try:
+            scores = answer["choices"][0]["logprobs"]["token_logprobs"]
+            told = [
+                float(score) for score in scores[1:] if score is not None
+            ]  # nothing comes before the first
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+        return math.exp(-sum(told) / len(told)) if len(told) > 1 else None
+
+    async def greedy(self, tokens: int = MEASURED_TOKENS, timeout_s: float = 120.0) -> str:
+        """What the model says by itself, at temperature 0."""
+        body = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        answer = await self._complete(body, timeout_s)
+        try:
+            return str(answer["choices"][0]["text"])
+        except (KeyError, IndexError, TypeError):
+            return ""
+
+    async def _complete(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """A completion; {} where the engine refuses the question. Raises EngineError where it does not answer."""
+        asked = {"model": self._model, **body}
+        try:
+            async with self._session.post(
+                self._url + "/v1/completions", json=asked, headers=self._headers, timeout=_seconds(timeout_s)
+            ) as response:
+                answer: dict[str, Any] = json.loads(await response.text())
+                if response.status >= 500:
+                    raise _no_token(f"HTTP {response.status}: {str(answer)[:300]}")
+                return answer if response.status == 200 else {}
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise _no_token(repr(error)) from error
+
     async def gauges(self, path: str, names: tuple[str, ...]) -> dict[str, float]:
         """Sums of the named series on the engine's metrics page; empty where it does not answer."""
         try:
@@ -120,6 +205,23 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
         if name in sums:
             sums[name] += float(line.rpartition(" ")[2])
     return sums
+
+
+async def sanity(probe: Probe, metrics_path: str, drafted: str, accepted: str) -> Sanity:
+    """Ask for the model's own probabilities.
+
+    Args:
+        probe: the engine.
+        metrics_path: where its metrics are.
+        drafted: name of its counter of draft tokens; "" where it has none.
+        accepted: name of its counter of accepted ones.
+    """
+    text = await probe.perplexity(TEXT)
+    own = await probe.perplexity(PROMPT + await probe.greedy())
+    counts = await probe.gauges(metrics_path, (drafted, accepted)) if drafted else {}
+    proposed = counts.get(drafted, 0.0)
+    share = counts.get(accepted, 0.0) / proposed if proposed >= ENOUGH_DRAFTS else None
+    return Sanity(text_perplexity=text, own_perplexity=own, accepted_share=share)
 
 
 async def wait_healthy(probe: Probe, path: str, every_s: float = 0.1) -> None:

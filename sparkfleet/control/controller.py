@@ -10,16 +10,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.control.apps import Apps
+from sparkfleet.control.ladder import step
 from sparkfleet.control.nodes import Nodes
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.reconcile import Action, Wanted, decide
-from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport, NodeReport
-from sparkfleet.control.store import Desired, Event, Store
+from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport, NodeReport, app_name
+from sparkfleet.control.store import Desired, Event, Failed, Standing, Store
 from sparkfleet.control.view import View, scrape_targets
+from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.report import GatewayReport
@@ -40,7 +43,11 @@ SETTLE_S = 10.0
 LOOK_S = 2.0
 """How often the nodes are looked at."""
 
-OrdersOf = Callable[[Desired], Sequence[GroupOrder]]
+BREAKER_FAILURES = 5
+BREAKER_S = 600.0
+"""A group that was ready and failed this often within this time is stopped for good: it would only crash again."""
+
+OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupOrder]]
 
 
 class Controller:
@@ -52,7 +59,7 @@ class Controller:
         apps: where groups run.
         metrics: counters and gauges of the controller.
         endpoint: URL of the gateway, for people.
-        orders_of: from a wanted deployment to what each of its groups is told.
+        orders_of: from a wanted deployment, and how far down its ladder each group is, to what each group is told.
         nodes: the machines.
     """
 
@@ -82,6 +89,9 @@ class Controller:
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._failed: set[tuple[str, int]] = set()
+        self._stepping: set[str] = set()
+        """Applications whose failure has been answered, until they are seen in another state."""
+        self._falls: defaultdict[str, list[float]] = defaultdict(list)
         self._said: dict[str, str] = {}
         self._paused = False
         self._began = time.monotonic()
@@ -90,7 +100,10 @@ class Controller:
 
     async def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
         """Ask for a deployment; returns what is wanted now and whether that is a change."""
-        desired, changed = self._store.put(spec, plan, who)
+        before = self._store.desired().get(spec.name)
+        # Applying what has failed asks to try it again.
+        again = before is not None and (spec.name, before.generation) in self._failed
+        desired, changed = self._store.put(spec, plan, who, again=again)
         if changed:
             await self._record(desired.name, desired.generation, "", "wanted", f"{who} asked for it")
             self._wake.set()
@@ -235,7 +248,7 @@ class Controller:
 
     async def _do(self, action: Action, desired: dict[str, Desired]) -> None:
         if action.verb == "deploy":
-            order = self._orders_of(desired[action.deployment])[action.replica]
+            order = self._order(desired[action.deployment], action.replica)
             await self._record(action.deployment, action.generation, order.name, "deploy", action.reason)
             await self._nodes.sweep(self._keep(desired))
             await self._apps.deploy(order)
@@ -244,6 +257,10 @@ class Controller:
             await self._publish(desired, without=(action.deployment, action.generation))
             await self._record(action.deployment, action.generation, "", "retire", action.reason)
             await self._apps.retire(action.deployment, action.generation, action.replica)
+
+    def _order(self, desired: Desired, replica: int) -> GroupOrder:
+        standings = self._store.rungs(desired.name, desired.generation)
+        return self._orders_of(desired, {at: one.rung for at, one in standings.items()})[replica]
 
     async def _room(self, desired: dict[str, Desired]) -> dict[str, bool]:
         """Whether each wanted generation fits beside what runs. Only asked where there is an older one."""
@@ -295,12 +312,67 @@ class Controller:
         }
 
     async def _note_failures(self, desired: dict[str, Desired]) -> None:
+        """Take the next step of every group that did not start, or that will not stay up."""
         for app in self._seen:
-            mark = (app.deployment, app.generation)
-            if app.status == "failed" and mark not in self._failed and app.deployment in desired:
-                self._failed.add(mark)
-                self._metrics.starts.labels(app.deployment, "failed").inc()
-                await self._record(*mark, "", "failed", self._view(desired).why_failed(app))
+            wanted = desired.get(app.deployment)
+            if wanted is None or app.generation != wanted.generation or self._has_failed(app):
+                continue
+            if app.status == "failed" and app.name not in self._stepping:
+                await self._step(app, wanted)
+            elif app.status != "failed":
+                self._stepping.discard(app.name)
+                if len(self._falls[app.name]) >= BREAKER_FAILURES:
+                    await self._break(app)
+
+    def _has_failed(self, app: App) -> bool:
+        return (app.deployment, app.generation) in self._failed
+
+    async def _step(self, app: App, wanted: Desired) -> None:
+        """Down the ladder, where there is a rung left."""
+        self._stepping.add(app.name)
+        group = wanted.plan.groups[app.replica]
+        standing = self._store.rungs(app.deployment, app.generation).get(app.replica, Standing())
+        report = self._last_report(app)
+        diagnosis = report.diagnosis if report else None
+        order = self._order(wanted, app.replica)
+        taken = step(group, standing, diagnosis)
+        if taken.verb != "again" and diagnosis is not None:
+            self._store.remember(failed_of(order, diagnosis))
+        self._store.stand(app.deployment, app.generation, app.replica, taken.standing)
+        if taken.verb == "end":
+            self._failed.add((app.deployment, app.generation))
+            self._metrics.starts.labels(app.deployment, "failed").inc()
+            why = self._view({app.deployment: wanted}).why_failed(app)
+            await self._record(app.deployment, app.generation, order.name, "failed", f"{taken.words}. {why}")
+            return
+        await self._record(app.deployment, app.generation, order.name, "fallback", taken.words)
+        await self._apps.deploy(self._order(wanted, app.replica))
+
+    async def _break(self, app: App) -> None:
+        """Stop a group that comes up and falls again and again."""
+        self._failed.add((app.deployment, app.generation))
+        words = (
+            f"it came up and failed {BREAKER_FAILURES} times within {BREAKER_S / 60:.0f} minutes, so it is not started"
+            " again; `sparkfleet apply` tries once more"
+        )
+        await self._record(
+            app.deployment,
+            app.generation,
+            f"{app.deployment}/g{app.generation}/{app.replica}",
+            "failed",
+            words,
+        )
+        await self._apps.retire(app.deployment, app.generation, app.replica)
+
+    def _last_report(self, app: App) -> GroupReport | None:
+        found = self._reports.get(f"{app.deployment}/g{app.generation}/{app.replica}")
+        return found[1] if found else None
+
+    def _count_fall(self, report: GroupReport) -> None:
+        """A group that was ready has failed: remember when, for the breaker."""
+        falls = self._falls[app_name(report.deployment, report.generation, report.replica)]
+        falls.append(time.monotonic())
+        falls[:] = [at for at in falls if time.monotonic() - at < BREAKER_S]
 
     # publishing
 
@@ -340,10 +412,20 @@ class Controller:
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
             self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
+            self._forget_failure(report)
         if report.phase is GroupPhase.FAILED:
             self._metrics.restarts.labels(report.deployment).inc()
+            if report.diagnosis is None:
+                self._count_fall(report)
         await self._record(report.deployment, report.generation, report.name, report.phase.value, words)
         self._wake.set()
+
+    def _forget_failure(self, report: GroupReport) -> None:
+        """It has started: what was remembered against it is no longer so."""
+        desired = self._store.desired().get(report.deployment)
+        if desired is not None and desired.generation == report.generation:
+            order = self._order(desired, report.replica)
+            self._store.forget_failure(*stack_of(order))
 
     async def _progress(self, report: GroupReport) -> None:
         await self._say_once(report.deployment, report.generation, report.name, "progress", report.detail)
@@ -371,12 +453,36 @@ def _needed(plan: DeploymentPlan) -> dict[str, int]:
     return needed
 
 
+def stack_of(order: GroupOrder) -> tuple[str, str, str, str]:
+    """What a failure is remembered by: engine or image, method, node of rank 0, model."""
+    candidate = order.candidate
+    stack = candidate.image or f"{candidate.engine} {candidate.engine_version}"
+    return stack, str(candidate.speculation), order.seats[0].node, candidate.model
+
+
+def failed_of(order: GroupOrder, diagnosis: Diagnosis) -> Failed:
+    """A failure as it is remembered."""
+    stack, method, node, model = stack_of(order)
+    return Failed(
+        stack=stack,
+        method=method,
+        node=node,
+        model=model,
+        cause=diagnosis.cause.value,
+        rule=diagnosis.rule,
+        says=diagnosis.says,
+        evidence=diagnosis.evidence,
+    )
+
+
 def _ready_words(report: GroupReport) -> str:
     measured = report.measured
     how = "adopted, ready after" if report.adopted else "started in"
     words = f"{how} {report.started_s or 0:.1f} s"
     if {"ttft_ms", "decode_tps"} <= measured.keys():
         words += f"; measured TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s alone"
+    if report.rung:
+        words += f"; at rung {report.rung + 1} of its ladder"
     return words
 
 

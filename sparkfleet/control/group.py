@@ -10,26 +10,49 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 
-from sparkfleet.control.canary import Measured, Probe, wait_healthy
+from sparkfleet.control.canary import Probe, sanity, wait_healthy
+from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.rank import RankHolder
 from sparkfleet.control.status import GroupPhase, GroupReport, RankReport
 from sparkfleet.engines.base import Engine
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.engines.signatures import Cause, Diagnosis, Failure, classify, first_cause
+from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.gateway.keys import engine_token
 from sparkfleet.nodes.runtime.base import Phase, RankStatus
 from sparkfleet.nodes.runtime.ports import free_port
 
 log = logging.getLogger(__name__)
 
+GIB = 1 << 30
+
 HEARTBEAT_S = 2.0
 START_PROGRESS_S = 1.0
+QUIET_S = 900.0
+"""A start in which no rank has printed a line for this long hangs: the longest silence known is a 235 B model's load."""
+ROOM_S = 60.0
+"""How long a start waits for memory that another group gives back."""
+PROOF_S = 30.0
+"""How long an engine that moves no token may take for one."""
+FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
+"""MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,
+and has to be switched off (research on memory of GB10). A CPU node swaps or kills, so less will do."""
+TAIL_LINES = 500
+
+
+class Load(NamedTuple):
+    """What an engine's metrics say of its work."""
+
+    running: int
+    waiting: int
+    tokens: float | None
+    """Generated since it started; None where its metrics did not answer."""
 
 
 class Reporter(Protocol):
@@ -64,11 +87,17 @@ class Group:
             phase=GroupPhase.STARTING,
             node=order.seats[0].node,
             engine=order.candidate.engine,
+            rung=order.rung,
             since=self._began,
         )
+        self._floor = FLOOR_BYTES[order.candidate.device]
+        self._low: dict[int, int] = {}
+        """The least memory that was seen on each rank's node, bytes."""
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
-        self.exited: RankStatus | None = None
+        self._exited: RankStatus | None = None
+        self.ended = ""
+        """Why the engine is no more; "" as long as it is."""
 
     @property
     def url(self) -> str:
@@ -96,27 +125,31 @@ class Group:
             measured = await self._until_exit(self._bring_up())
             statuses = await asyncio.gather(*(rank.status() for rank in self._ranks))
         except (EngineError, NodeError) as error:
-            self._say(GroupPhase.FAILED, str(error))
+            self._say(GroupPhase.FAILED, str(error), diagnosis=await self._diagnose(error))
             await self.stop(drain_s=0)
             raise
         self._say(
             GroupPhase.READY,
             started_s=round(time.time() - self._began, 3),
-            measured=measured.values(),
+            measured=measured,
             ranks=self._seen(statuses),
         )
 
-    async def watch(self) -> RankStatus:
-        """Report every few seconds; return when any rank has exited, with whatever code, and no other is left."""
+    async def watch(self) -> str:
+        """Report every few seconds; return the reason when the engine is no more, and no rank of it is left.
+
+        It is no more when any rank has exited, with whatever code, when it moves no token, or when memory ran out.
+        """
         beat = asyncio.create_task(self._beat())
+        exiting = asyncio.create_task(self._first_exit())
         try:
-            rank, self.exited = await self._first_exit()
+            await asyncio.wait({beat, exiting}, return_when=asyncio.FIRST_COMPLETED)
+            self.ended = _exited_words(self._where, exiting.result()) if exiting.done() else beat.result()
         finally:
-            beat.cancel()
-        why = self.exited.reason or self.exited.exit_code
-        self._say(GroupPhase.FAILED, f"the engine exited{self._where(rank)}: {why}")
+            await _cancel(beat, exiting)
+        self._say(GroupPhase.FAILED, self.ended)
         await self._stop_ranks()
-        return self.exited
+        return self.ended
 
     async def stop(self, drain_s: float) -> None:
         """Wait for what the engine still answers, at most `drain_s`, then stop it and everything it started."""
@@ -139,8 +172,52 @@ class Group:
         if len(adopted) == len(self._ranks):
             return adopted, True
         await self._stop_ranks()
+        await self._room()
         rendezvous = free_port(self._order.seats[0].address) if len(self._ranks) > 1 else 0
         return list(await asyncio.gather(*(rank.start(rendezvous) for rank in self._ranks))), False
+
+    async def _room(self) -> None:
+        """Wait for the memory that the plan counts with: a group that was stopped a moment ago gives it back late."""
+        deadline = time.monotonic() + ROOM_S
+        while lacking := [
+            f"{rank.node} has {memory / GIB:.1f} GiB"
+            for rank, memory in zip(self._ranks, await self._memory(), strict=True)
+            if memory < self._order.needs
+        ]:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"Each rank is predicted to need {self._order.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
+                    means="It was not started: a Spark that runs out of memory has to be switched off.",
+                    do="`sparkfleet doctor` shows what holds the memory.",
+                )
+            self._say(self._report.phase, f"waiting for memory: {', '.join(lacking)}")
+            await asyncio.sleep(START_PROGRESS_S)
+
+    async def _memory(self) -> list[int]:
+        """Memory available on each rank's node, bytes; the least that was seen is kept."""
+        found = await asyncio.gather(*(rank.memory() for rank in self._ranks))
+        for index, memory in enumerate(found):
+            self._low[index] = min(memory, self._low.get(index, memory))
+        return found
+
+    async def _diagnose(self, error: SparkfleetError) -> Diagnosis:
+        """Why it did not start, from every rank's log, memory and end."""
+        code = self._exited.exit_code if self._exited is not None else None
+        told = []
+        for index, rank in enumerate(self._ranks):
+            lines = await _lines(rank)
+            failure = Failure(
+                engine=self._order.candidate.engine,
+                method=self._order.candidate.speculation.method,
+                exit_code=code,
+                log=lines[-TAIL_LINES:],
+                memory_low=self._low.get(index),
+            )
+            told.append(classify(failure))
+        found = first_cause(told)
+        if found.cause is Cause.UNKNOWN and self._exited is None:
+            return found.model_copy(update={"says": error.what})  # it did not exit: what was seen says more
+        return found
 
     async def _stop_ranks(self) -> None:
         """Stop what is held. A node that cannot be asked stops its rank by itself when the lease runs out."""
@@ -168,25 +245,55 @@ class Group:
             for index, (rank, status) in enumerate(zip(self._ranks, statuses, strict=True))
         )
 
-    async def _bring_up(self) -> Measured:
+    async def _bring_up(self) -> dict[str, float]:
+        """Wait for the server, then the canary; what was measured, by name."""
         assert self._probe is not None
         progress = asyncio.create_task(self._progress())
+        healthy = asyncio.create_task(wait_healthy(self._probe, self._engine.health_path))
         try:
-            await wait_healthy(self._probe, self._engine.health_path)
+            await asyncio.wait({progress, healthy}, return_when=asyncio.FIRST_COMPLETED)
+            if not healthy.done():
+                progress.result()  # it ends early only by saying why
+                await healthy
         finally:
-            await _cancel(progress)
+            await _cancel(progress, healthy)
         self._say(GroupPhase.PROBING, "asking for a token")
         await self._probe.one_token()
-        return await self._probe.measure()
+        measured = await self._probe.measure()
+        self._say(GroupPhase.PROBING, "reading its own probabilities")
+        speculates = self._order.candidate.speculation.method != "none"
+        found = await sanity(
+            self._probe,
+            self._engine.metrics_path,
+            self._engine.drafted_metric if speculates else "",
+            self._engine.accepted_metric,
+        )
+        if complaint := found.complaint():
+            raise EngineError(
+                f"The engine is up and its output is wrong: {complaint}.",
+                means="Nobody would have seen an error: answers would have been nonsense.",
+                do="Another rung of the ladder is tried; `sparkfleet describe` shows which.",
+            )
+        return measured.values() | found.values()
 
     async def _progress(self) -> None:
-        """What the start is doing, from each rank's phase and the last line of its log."""
+        """What the start is doing, from each rank's phase and the last line of its log.
+
+        Raises:
+            EngineError: no rank says anything any more, or a node runs out of memory.
+        """
+        heard: tuple[float, list[str]] = (time.monotonic(), [])
         while True:
             try:
                 statuses = await asyncio.gather(*(rank.status() for rank in self._ranks))
                 lines = [_last_line(await rank.tail()) for rank in self._ranks]
+                self._check_memory(await self._memory())
             except NodeError:
                 return  # a supervisor is gone; `wait` says why
+            now = time.monotonic()
+            heard = heard if lines == heard[1] else (now, lines)
+            if now - heard[0] > QUIET_S:
+                raise _hangs(now - heard[0])
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             self._say(phase, self._told(lines), ranks=self._seen(statuses))
@@ -197,7 +304,17 @@ class Group:
             return lines[0]
         return " · ".join(f"rank {index}: {line}" for index, line in enumerate(lines) if line)
 
-    async def _until_exit(self, work: Coroutine[None, None, Measured]) -> Measured:
+    def _check_memory(self, available: Sequence[int]) -> None:
+        """Raise EngineError where a node is about to wedge."""
+        for rank, memory in zip(self._ranks, available, strict=True):
+            if memory < self._floor:
+                raise EngineError(
+                    f"Only {memory / GIB:.1f} GiB of memory are left on {rank.node}: the group is stopped.",
+                    means="A host without memory does not recover: it has to be switched off.",
+                    do="A smaller context or concurrency needs less; `sparkfleet plan` shows what would fit.",
+                )
+
+    async def _until_exit(self, work: Coroutine[None, None, dict[str, float]]) -> dict[str, float]:
         """Do the work, or raise EngineError as soon as a rank exits."""
         doing = asyncio.create_task(work)
         exiting = asyncio.create_task(self._first_exit())
@@ -205,29 +322,48 @@ class Group:
             await asyncio.wait({doing, exiting}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 return doing.result()
-            rank, self.exited = exiting.result()
+            rank, self._exited = exiting.result()
         finally:
             await _cancel(doing, exiting)
         raise EngineError(
-            f"The engine exited while it was starting{self._where(rank)} ({_exit_words(self.exited)}).",
-            means=self.exited.reason,
+            f"The engine exited while it was starting{self._where(rank)} ({_exit_words(self._exited)}).",
+            means=self._exited.reason,
             do=f"The whole log: `sparkfleet logs {self._order.deployment}`.",
         )
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> str:
+        """Report load, watch memory and tokens; returns why the group must end."""
+        liveness = Liveness()
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            running, waiting = await self._load()
-            self._say(self._report.phase, running=running, waiting=waiting)
+            load = await self._load()
+            self._say(self._report.phase, running=load.running, waiting=load.waiting)
+            if liveness.is_suspect(time.monotonic(), load.running, load.tokens):
+                try:
+                    await self._prove()
+                except EngineError as error:
+                    return f"it runs and generates nothing: {error.what}"
+                liveness.proved(time.monotonic())
+            try:
+                self._check_memory(await self._memory())
+            except EngineError as error:
+                return error.what
+            except NodeError:
+                continue  # the rank's exit says so, if that is what it is
 
-    async def _load(self) -> tuple[int, int]:
+    async def _prove(self) -> None:
         assert self._probe is not None
-        names = (self._engine.running_metric, self._engine.waiting_metric)
+        await self._probe.one_token(PROOF_S)
+
+    async def _load(self) -> Load:
+        assert self._probe is not None
+        names = (self._engine.running_metric, self._engine.waiting_metric, self._engine.tokens_metric)
         gauges = await self._probe.gauges(self._engine.metrics_path, names)
-        return int(gauges.get(names[0], 0)), int(gauges.get(names[1], 0))
+        running, waiting, _ = (int(gauges.get(name, 0)) for name in names)
+        return Load(running=running, waiting=waiting, tokens=gauges.get(names[2]))
 
     async def _idle(self) -> None:
-        while sum(await self._load()):
+        while (load := await self._load()).running + load.waiting:
             await asyncio.sleep(0.2)
 
     def _say(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
@@ -249,6 +385,27 @@ def _last_line(log: str) -> str:
     """The last line of a log that says something, for a progress line."""
     lines = log.replace("\r", "\n").splitlines()
     return next((line.strip()[:160] for line in reversed(lines) if line.strip()), "")
+
+
+async def _lines(rank: RankHolder) -> tuple[str, ...]:
+    """The last lines of a rank's log; () where its node is gone."""
+    try:
+        return tuple((await rank.tail()).replace("\r", "\n").splitlines())
+    except NodeError:
+        return ()
+
+
+def _hangs(quiet_s: float) -> EngineError:
+    return EngineError(
+        f"The engine has said nothing for {quiet_s:.0f} s while it was starting.",
+        means="It hangs; it was stopped.",
+        do="Another rung of the ladder is tried; the log shows where it stopped.",
+    )
+
+
+def _exited_words(where: Callable[[int], str], exit_: tuple[int, RankStatus]) -> str:
+    rank, status = exit_
+    return f"the engine exited{where(rank)}: {status.reason or status.exit_code}"
 
 
 def _exit_words(status: RankStatus) -> str:

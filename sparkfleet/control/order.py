@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from sparkfleet.builtin import cache as builtin_cache
@@ -40,7 +41,11 @@ class GroupOrder(Value):
     generation: int
     replica: int = 0
     """Which of the deployment's groups, from 0."""
+    rung: int = 0
+    """Which rung of its ladder this is, from 0."""
     candidate: Candidate
+    needs: int = 0
+    """Memory that a rank is predicted to take, bytes; it is not started where less is available."""
     seats: tuple[RankSeat, ...]
     """One per rank, in order."""
     drain_s: float = 30.0
@@ -146,8 +151,15 @@ def _prepare(order: GroupOrder) -> tuple[str, ...]:
     )
 
 
-def orders_for(inventory: Inventory, desired: Desired) -> tuple[GroupOrder, ...]:
+def orders_for(
+    inventory: Inventory, desired: Desired, rungs: Mapping[int, int] | None = None
+) -> tuple[GroupOrder, ...]:
     """What each group of a wanted deployment is told, in the order of its plan. Reads nothing.
+
+    Args:
+        inventory: the fleet.
+        desired: the deployment.
+        rungs: how far down its ladder each group has come, by its place in the plan; left out: not at all.
 
     Raises:
         ControlError: the plan names a node that the inventory does not have any more.
@@ -157,10 +169,14 @@ def orders_for(inventory: Inventory, desired: Desired) -> tuple[GroupOrder, ...]
             deployment=desired.name,
             generation=desired.generation,
             replica=replica,
-            candidate=group.choice.candidate,
-            seats=_seats(inventory, group.choice.candidate.shape.nodes),
+            rung=at,
+            candidate=rung.candidate,
+            needs=int(rung.prediction.memory_bytes_per_rank.mid),
+            seats=_seats(inventory, rung.candidate.shape.nodes),
         )
         for replica, group in enumerate(desired.plan.groups)
+        for at in [min((rungs or {}).get(replica, 0), len(group.ladder) - 1)]
+        for rung in [group.ladder[at]]
     )
 
 

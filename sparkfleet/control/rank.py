@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from sparkfleet.control.order import GroupOrder, Ports, rank_spec
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.facts.node import ReadMemory
 from sparkfleet.nodes.runtime.base import Phase, Rank, RankId, RankStatus, Runtime
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.values import Value
@@ -63,6 +64,10 @@ class RankHolder(Protocol):
 
     async def tail(self) -> str:
         """The last of its log, at most 64 KiB."""
+        ...
+
+    async def memory(self) -> int:
+        """Memory available on its node, bytes."""
         ...
 
 
@@ -143,6 +148,10 @@ class LocalRank:
         """See `RankHolder.tail`."""
         return await asyncio.to_thread(_tail, Path(self.log_path))
 
+    async def memory(self) -> int:
+        """See `RankHolder.memory`."""
+        return available_memory()
+
     @property
     def _held(self) -> Rank:
         assert self._rank is not None, "adopt or start it first"
@@ -199,6 +208,10 @@ class RemoteRank:
         """See `RankHolder.tail`."""
         return str(await self._ask(self._actor.tail.remote))
 
+    async def memory(self) -> int:
+        """See `RankHolder.memory`."""
+        return int(await self._ask(self._actor.memory.remote))
+
     def _read(self, text: str) -> RankStatus:
         seen = Seen.model_validate_json(text)
         self._last, self.log_path = seen.status, seen.log_path
@@ -214,6 +227,11 @@ class RemoteRank:
                 do="`sparkfleet doctor` looks at the node.",
             ) from error
         return answer
+
+
+def available_memory() -> int:
+    """MemAvailable of this node, bytes. Reads a pseudo-file: it takes microseconds."""
+    return ReadMemory.parse(Path(ReadMemory.argv[1]).read_text()).available
 
 
 def _tail(path: Path) -> str:

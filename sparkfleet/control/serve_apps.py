@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 HEALTH_PERIOD_S = 1.0
 BUNDLE = {"CPU": 0.001}
 """What a rank takes of Ray's accounts: next to nothing, since memory and GPU are accounted for by the plan."""
-MAX_STARTS = 2
-"""How often Serve constructs a replica that fails before the application counts as failed."""
+MAX_STARTS = 1
+"""How often Serve constructs a replica that fails before the application counts as failed: the ladder decides what next."""
 
 _STATUS: dict[ApplicationStatus, AppStatus] = {
     ApplicationStatus.RUNNING: "running",
@@ -127,8 +127,8 @@ class GroupReplica:
 
     async def check_health(self) -> None:
         """Raise when the engine is gone; the watch normally ends the process before Serve asks."""
-        if self._group.exited is not None:
-            raise EngineError("The engine has exited.")
+        if self._group.ended:
+            raise EngineError(self._group.ended)
 
     async def __del__(self) -> None:
         """Serve awaits this on a graceful shutdown: drain, then stop the engine."""
@@ -176,6 +176,10 @@ class RankActor:
     async def tail(self) -> str:
         """See `RankHolder.tail`."""
         return await self._rank.tail()
+
+    async def memory(self) -> int:
+        """See `RankHolder.memory`."""
+        return await self._rank.memory()
 
     def _seen(self, status: RankStatus) -> str:
         return Seen(status=status, log_path=self._rank.log_path).model_dump_json()

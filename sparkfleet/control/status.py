@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.planning.plan import DeploymentPlan
 from sparkfleet.values import Value
@@ -56,6 +57,10 @@ class GroupReport(Value):
     started_s: float | None = None
     """Seconds from start to ready."""
     adopted: bool = False
+    rung: int = 0
+    """Which rung of its ladder this is, from 0."""
+    diagnosis: Diagnosis | None = None
+    """Why it did not start; None where it was not starting."""
     running: int = 0
     waiting: int = 0
     measured: dict[str, float] = Field(default_factory=dict)

@@ -14,9 +14,9 @@ from sparkfleet.planning.plan import DeploymentPlan
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.values import Value
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-SCHEMA = """
+FIRST = """
 CREATE TABLE deployments (
     name TEXT PRIMARY KEY, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL,
     who TEXT NOT NULL, since REAL NOT NULL
@@ -33,6 +33,21 @@ CREATE TABLE measurements (
     subject TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL
 ) STRICT;
 """
+
+SECOND = """
+CREATE TABLE rungs (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, replica INTEGER NOT NULL, rung INTEGER NOT NULL,
+    tries INTEGER NOT NULL, PRIMARY KEY (name, generation, replica)
+) STRICT;
+CREATE TABLE failures (
+    stack TEXT NOT NULL, method TEXT NOT NULL, node TEXT NOT NULL, model TEXT NOT NULL, at REAL NOT NULL,
+    cause TEXT NOT NULL, rule TEXT NOT NULL, says TEXT NOT NULL, evidence TEXT NOT NULL,
+    PRIMARY KEY (stack, method, node, model)
+) STRICT;
+"""
+
+SCHEMAS = (FIRST, SECOND)
+"""What each version adds to the one before it."""
 
 KEEP_EVENTS = 10_000
 
@@ -73,6 +88,31 @@ class Measurement(Value):
     subject: str
     name: str
     value: float
+
+
+class Standing(Value):
+    """Where a group is on its ladder."""
+
+    rung: int = 0
+    tries: int = 0
+    """Starts of this rung that have failed."""
+
+
+class Failed(Value):
+    """Something that did not start on this fleet, and why."""
+
+    stack: str
+    """Engine and version, or image by digest."""
+    method: str
+    """Of speculation."""
+    node: str
+    """Of rank 0."""
+    model: str
+    cause: str
+    rule: str = ""
+    says: str
+    evidence: str = ""
+    at: float = 0.0
 
 
 class Store:
@@ -117,14 +157,16 @@ class Store:
             )
         }
 
-    def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
-        """Ask for a deployment. An equal one that is already asked for is left alone.
+    def put(
+        self, spec: Deployment, plan: DeploymentPlan, who: str, *, again: bool = False
+    ) -> tuple[Desired, bool]:
+        """Ask for a deployment. An equal one that is already asked for is left alone, unless `again`.
 
         Returns the desired state and whether it changed. A generation number is never used twice for one name, not
         even after a delete, so that a process of an old generation is always told from a new one.
         """
         before = self.desired().get(spec.name)
-        if before is not None and before.spec == spec and same_launch(before.plan, plan):
+        if before is not None and not again and before.spec == spec and same_launch(before.plan, plan):
             return before, False
         with self._transaction():
             row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
@@ -213,6 +255,46 @@ class Store:
         )
         return tuple(Measurement(**dict(zip(Measurement.model_fields, row, strict=True))) for row in rows)
 
+    def rungs(self, deployment: str, generation: int) -> dict[int, Standing]:
+        """How far down its ladder each group has come, by replica; those at the top are left out."""
+        rows = self._db.execute(
+            "SELECT replica, rung, tries FROM rungs WHERE name = ? AND generation = ?",
+            (deployment, generation),
+        )
+        return {replica: Standing(rung=rung, tries=tries) for replica, rung, tries in rows}
+
+    def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
+        """Keep how far down its ladder a group is. What is known of older generations is dropped."""
+        with self._transaction():
+            self._db.execute("DELETE FROM rungs WHERE name = ? AND generation < ?", (deployment, generation))
+            self._db.execute(
+                "INSERT OR REPLACE INTO rungs VALUES (?, ?, ?, ?, ?)",
+                (deployment, generation, replica, standing.rung, standing.tries),
+            )
+
+    def remember(self, failure: Failed) -> None:
+        """Keep that something does not start; the newest of its kind counts."""
+        values = (*failure.model_dump(exclude={"at"}).values(),)
+        self._db.execute(
+            "INSERT OR REPLACE INTO failures (stack, method, node, model, cause, rule, says, evidence, at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, self._clock()),
+        )
+
+    def forget_failure(self, stack: str, method: str, node: str, model: str) -> None:
+        """It has started after all."""
+        self._db.execute(
+            "DELETE FROM failures WHERE stack = ? AND method = ? AND node = ? AND model = ?",
+            (stack, method, node, model),
+        )
+
+    def failures(self) -> tuple[Failed, ...]:
+        """What is known not to start here, oldest first."""
+        rows = self._db.execute(
+            "SELECT stack, method, node, model, cause, rule, says, evidence, at FROM failures ORDER BY at"
+        )
+        return tuple(Failed(**dict(zip(Failed.model_fields, row, strict=True))) for row in rows)
+
     def _migrate(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == SCHEMA_VERSION:
@@ -222,7 +304,7 @@ class Store:
                 f"The state was written by a newer sparkfleet (schema {version}, this one knows {SCHEMA_VERSION})."
             )
         with self._transaction():
-            for statement in SCHEMA.split(";"):
+            for statement in ";".join(SCHEMAS[version:]).split(";"):
                 if statement.strip():
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -16,14 +16,13 @@ from sparkfleet.facts.gpu import GpuProcess, GpuState
 from sparkfleet.facts.identity import Identity, PciDevice
 from sparkfleet.facts.journal import KernelLog
 from sparkfleet.facts.memory import Kernel, MemoryMap
-from sparkfleet.facts.netdev import Fec, LinkSettings, Netdev, PciLink, Route
+from sparkfleet.facts.netdev import Fec, LinkSettings, Netdev, PciLink
 from sparkfleet.facts.privileges import Limit, Services, User
 from sparkfleet.facts.processes import HoldingProcess
 from sparkfleet.facts.python_env import PythonEnvironment
 from sparkfleet.facts.rdma import Gid, RdmaDevice, RdmaLink
 from sparkfleet.facts.sockets import ListeningSocket
 from sparkfleet.values import Value
-
 
 _PCI_NAME = re.compile(r"en(?:P(\d{1,5}))?p(\d{1,3})s(\d{1,2})(?:f(\d))?(?:n\w{1,8})?", re.ASCII)
 
@@ -64,7 +63,6 @@ class NodeView(Value):
     pci: tuple[PciDevice, ...] | None = None
     host_keys: tuple[str, ...] | None = None
     gpus: tuple[GpuState, ...] | None = None
-    cuda: str | None = None
     gpu_processes: tuple[GpuProcess, ...] | None = None
     memory: MemoryMap | None = None
     kernel: Kernel | None = None
@@ -86,7 +84,6 @@ class NodeView(Value):
     sockets: tuple[ListeningSocket, ...] | None = None
 
     netdevs: tuple[Netdev, ...] | None = None
-    routes: tuple[Route, ...] | None = None
     rdma_links: tuple[RdmaLink, ...] | None = None
     rdma_devices: tuple[RdmaDevice, ...] | None = None
     gids: tuple[Gid, ...] | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sparkfleet.doctor.findings import Finding, Severity
+from sparkfleet.spec.fields import escape
 from sparkfleet.values import Value
 
 REPORT_VERSION = 1
@@ -101,11 +102,11 @@ def lines(report: Report, *, everything: bool = False) -> Iterator[tuple[Severit
 
 
 def _finding(finding: Finding) -> Iterator[tuple[Severity | None, str]]:
-    yield finding.severity, f"  {finding.severity.value:<8}{finding.what}   [{finding.id}]"
+    yield finding.severity, f"  {finding.severity.value:<8}{escape(finding.what)}   [{finding.id}]"
     if finding.means:
-        yield None, f"          {finding.means}"
+        yield None, f"          {escape(finding.means)}"
     for step in finding.do:
-        yield None, f"          → {step}"
+        yield None, f"          → {escape(step)}"
 
 
 def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str]]:
@@ -115,7 +116,7 @@ def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str
         reasons[_reason(finding)].append(finding.id)
     for reason, ids in reasons.items():
         listed = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        yield Severity.UNKNOWN, f"  {Severity.UNKNOWN.value:<8}{reason}   [{listed}]"
+        yield Severity.UNKNOWN, f"  {Severity.UNKNOWN.value:<8}{escape(reason)}   [{listed}]"
 
 
 def _reason(finding: Finding) -> str:

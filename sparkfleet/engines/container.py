@@ -67,7 +67,8 @@ class Box(Value):
 def run_argv(launch: RankLaunch, box: Box) -> tuple[str, ...]:
     """`docker run` or `podman run` for one rank.
 
-    The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself.
+    The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself. Whoever may
+    inspect containers on the node can read them, and nobody else.
 
     Raises:
         EngineError: the launch has files and the box no directory for them.
@@ -126,20 +127,21 @@ class Found(Value):
 
 
 def found(listing: str) -> tuple[Found, ...]:
-    """What `find_argv` printed: one JSON object per line, in docker's words or in podman's.
+    """What `find_argv` printed: from docker one JSON object per line, from podman one array of them.
 
     Containers whose labels are not ours, or not whole, are left out: somebody else made them.
     """
-    rows = (_object(line) for line in listing.splitlines())
-    return tuple(one for row in rows if (one := _found(row)) is not None)
+    whole = _json(listing)
+    rows = whole if isinstance(whole, list) else [_json(line) for line in listing.splitlines()]
+    return tuple(one for row in rows if isinstance(row, dict) and (one := _found(row)) is not None)
 
 
-def _object(line: str) -> Mapping[str, Any]:
+def _json(text: str) -> object:
     try:
-        value = json.loads(line)
+        value: object = json.loads(text)
     except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
+    return value
 
 
 def _found(row: Mapping[str, Any]) -> Found | None:

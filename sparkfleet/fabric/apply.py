@@ -95,7 +95,7 @@ async def _not_permitted(channel: Channel, user: str, home: str) -> NotPermitted
         means=f"One program has to run as root: {HELPER_PATH}. It sets the rails' addresses, and nothing else;"
         f" a copy to read is at {copy}.",
         do=f"Run this once on {channel.node}, then try again:\n"
-        f"  sudo install -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
+        f"  sudo install -D -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
         f"  echo '{sudoers(user)}' | sudo tee /etc/sudoers.d/sparkfleet-rails\n"
         "  sudo chmod 0440 /etc/sudoers.d/sparkfleet-rails",
     )

@@ -107,7 +107,7 @@ async def _listen(channel: Channel, one: NodeView, others: Sequence[IPv4Interfac
 
 
 async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[Heard]:
-    """Who answers an all-nodes ping. The third round ends at its first answer; the first two collect everybody's."""
+    """Who answers an all-nodes ping. The second round ends at its first answer; the first collects everybody's."""
     asked = [netdev for netdev in rails if netdev.link_local]
     answers = await run_batch(channel, [all_nodes_ping(netdev.name) for netdev in asked])
     return [
@@ -121,7 +121,8 @@ async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[Heard]:
 
 def all_nodes_ping(netdev: str) -> tuple[str, ...]:
     """The command that asks everybody on a wire to answer."""
-    return ("ping", "-6", "-n", "-c", "3", "-i", "0.3", "-w", "2", "-I", netdev, ALL_NODES)
+    # Without root, multicast may be sent once a second only.
+    return ("ping", "-6", "-n", "-c", "2", "-i", "1", "-w", "2", "-I", netdev, ALL_NODES)
 
 
 def replies(output: str) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from sparkfleet.lab.run import run
 from sparkfleet.lab.state import UID, USER, State, load, locked, replace_file, save
 
 _CACHE = f"/home/{USER}/.cache/huggingface"
+_LIVE = ("memlock", "disk", "container", "meminfo", "holder_mib")
+"""Knobs that change the running node; for one that is off they wait until it boots."""
 _HIDDEN = "/run/lab/hidden"
 _HOLDER = "import sys, time; sys.stdin.close(); time.sleep(10**8)"
 
@@ -139,7 +141,8 @@ def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
         _check_others(state, changes)
         state = save(_write(state, node, given))
         for key in dict.fromkeys(split(key)[0] for key in changes):
-            _EFFECTS.get(key, _nothing)(state, node)
+            if node in state.powered or key not in _LIVE:
+                _EFFECTS.get(key, _nothing)(state, node)
 
 
 def heal(name: str, node: str) -> None:
@@ -168,8 +171,8 @@ def _write(state: State, node: str, given: Mapping[str, str]) -> State:
 def reapply(state: State, node: str) -> None:
     """After a boot: do again what lives in the running node only."""
     given = state.settings.get(node, {})
-    for key in ("memlock", "disk", "container", "meminfo"):
-        if key in given:
+    for key in _LIVE:
+        if key in given and key != "holder_mib":
             _EFFECTS[key](state, node)
     if given.get("holder_mib", "0") != "0":
         # A leftover process does not survive a reboot.
@@ -187,10 +190,11 @@ def _identity(state: State, node: str) -> None:
 def _host_key(state: State, node: str) -> None:
     write_host_key(state, node, settings_of(state, node).text("host_key"))
     # sshd reads its keys again on SIGHUP; the copy is made by root inside, where /run is the node's.
-    _inside(state, node, PIDFILE_HUP)
+    if node in state.powered:
+        _inside(state, node, _RELOAD_SSHD)
 
 
-PIDFILE_HUP = ("/usr/bin/python3", "-IS", "-c", "import os; os.kill(int(open('/run/sshd.pid').read()), 1)")
+_RELOAD_SSHD = ("/usr/bin/python3", "-IS", "-c", "import os; os.kill(int(open('/run/sshd.pid').read()), 1)")
 
 
 def _groups(state: State, node: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from sparkfleet.lab.state import (
     save,
 )
 
+_PATH = re.compile(r"[A-Za-z0-9._+@=,/-]+")
+"""What ssh's configuration and an inventory take without quotes."""
 _NEEDED = ("/usr/sbin/sshd", "/usr/sbin/cron", PYTHON)
 
 
@@ -81,11 +85,22 @@ def up(
         # Until it is complete the keeper watches this process: killed half-way, it leaves nothing.
         state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
         try:
-            state = save(replace(_make(state), complete=True))
+            with _readable():
+                state = save(replace(_make(state), complete=True))
         except BaseException:
             _clear(name)
             raise
     return state
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What nodes are given can be read by their users, whatever this process's umask is."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _refuse_second(name: str) -> None:
@@ -101,6 +116,11 @@ def _claim(
     name: str, nodes: int, topology: Topology | None, directory: Path, shares: tuple[str, ...]
 ) -> State:
     """Choose a subnet that nobody has and write the lab down, before anything of it is made."""
+    if not _PATH.fullmatch(str(directory)):
+        raise LabError(
+            f"{str(directory)!r} cannot be a lab's directory.",
+            do="Use letters, digits and . _ + @ = , - in it.",
+        )
     if directory.exists():
         raise LabError(
             f"{directory} is there already.", do="Give a --dir that does not exist; `down` will delete it."

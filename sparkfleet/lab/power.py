@@ -18,7 +18,7 @@ from sparkfleet.lab.machine import PATH, PYTHON, boot_spec
 from sparkfleet.lab.state import UID, USER, Process, State, of_process, replace_file, with_init
 
 MARKER = "sparkfleet-lab"
-_BOOT_S = 30.0
+_BOOT_S = 120.0
 _START = (
     "import sys; sys.path.insert(0, sys.argv[5]); from sparkfleet.lab.inside.init import main; main(sys.argv)"
 )

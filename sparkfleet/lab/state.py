@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.layout import Layout, Topology, check_name, make_layout
@@ -102,13 +103,16 @@ def load(name: str) -> State:
 def find(name: str) -> State | None:
     """The lab of that name, or None."""
     try:
-        given = json.loads((REGISTRY / f"{check_name(name)}.json").read_text())
+        return _parsed(json.loads((REGISTRY / f"{check_name(name)}.json").read_text()))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise LabError(
             f"{REGISTRY / name}.json cannot be read: {error}.", do="`scripts/lab down` clears it."
         ) from None
+
+
+def _parsed(given: dict[str, Any]) -> State:
     inits = {node: Process(**process) for node, process in given.pop("inits").items()}
     keeper = given.pop("keeper")
     shares, pulled = (tuple(given.pop(name)) for name in ("shares", "pulled"))

@@ -157,6 +157,7 @@ class Stream:
         return not self._paused and self._in_flight < _IN_FLIGHT
 
     def _transmit(self) -> None:
+        ending = self._ending  # asked before: what is given to `send` until then is sent first
         moved = False
         while (piece := self._next_piece()) is not None and self.channel.send_ready():
             sent = self.channel.send(bytes(piece[:_SENT_PIECE]))
@@ -166,7 +167,7 @@ class Stream:
             moved = True
         if moved and piece is None:
             self._tell(self._receiver.drained)
-        if piece is None and self._ending and "finished" not in self._told:
+        if piece is None and ending and "finished" not in self._told:
             self._told.add("finished")
             self.channel.shutdown_write()
 

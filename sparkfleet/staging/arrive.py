@@ -17,7 +17,7 @@ Get = Callable[[File, Path, int], Awaitable[None]]
 """Makes a part grow to its whole size, from what is there: the file, the part, and the number of the stream."""
 
 STREAMS = 4
-"""Files at a time. One TCP stream does not fill a rail of a Spark; what is measured is in docs/staging.md."""
+"""Files at a time. One rsync keeps one processor core busy, and a Spark has two rails and 20 cores: two per rail."""
 RESERVE_BYTES = 10 << 30
 """Kept free on every disk: logs, container layers, and compile caches of the engines need room while they start."""
 _TRIES = 2

@@ -18,7 +18,7 @@ from sparkfleet.values import Value
 Over = Literal["link", "lan"]
 
 RAIL_BYTES_PER_S = 0.6e9
-"""Predicted rate of one rail: 51 GB in 85 s between two Sparks by scp, one stream (docs/staging.md)."""
+"""Predicted rate of one rail: NVIDIA's playbook reports 51 GB in 85 s from Spark to Spark by scp, one stream."""
 LAN_BYTES_PER_S = 0.11e9
 """Predicted rate of the LAN: one gigabit Ethernet, 94 % of it payload."""
 MAX_SENDS = 2
@@ -137,13 +137,14 @@ def copies(
         StagingError: nobody has it, or no address leads to a target.
     """
     have_it, pending = list(holders), list(lacking)
+    routes = _Routes(inventory)
     if pending and not have_it:
         raise StagingError(f"no node has {manifest.name}.", do="Put it on one of the nodes first.")
     planned: list[Copy] = []
     number = 0
     while pending:
         number += 1
-        for source, target, found in tuple(_round(inventory, have_it, pending)):
+        for source, target, found in tuple(_round(routes, have_it, pending)):
             size = to_move(manifest, have[target])
             seconds = size / found.bytes_per_s
             planned.append(
@@ -175,14 +176,34 @@ def linked(inventory: Inventory, one: str, other: str) -> bool:
     return next(_linked(inventory, one, other), None) is not None
 
 
+class _Routes:
+    """Links between nodes, each looked up once."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._found: dict[tuple[str, str], Route | None] = {}
+
+    def link(self, source: str, target: str) -> Route | None:
+        """The route over cables, if there is one."""
+        pair = (source, target)
+        if pair not in self._found:
+            joined = linked(self._inventory, source, target)
+            self._found[pair] = route(self._inventory, source, target) if joined else None
+        return self._found[pair]
+
+    def any(self, source: str, target: str) -> Route:
+        """The route over cables, or over the LAN. Raises StagingError where there is neither."""
+        return self.link(source, target) or route(self._inventory, source, target)
+
+
 def _round(
-    inventory: Inventory, have_it: Sequence[str], pending: Sequence[str]
+    routes: _Routes, have_it: Sequence[str], pending: Sequence[str]
 ) -> Iterator[tuple[str, str, Route]]:
     """Copies that may run at the same time: over links as many as there are; else one over the LAN."""
     busy: set[tuple[str, int]] = set()
     sends = dict.fromkeys(have_it, 0)
     began = False
-    offers = {target: _offers(inventory, have_it, target) for target in pending}
+    offers = {target: _offers(routes, have_it, target) for target in pending}
     for target in sorted(pending, key=lambda node: len(offers[node])):
         for source in sorted(offers[target], key=lambda node: sends[node]):
             found = offers[target][source]
@@ -194,29 +215,27 @@ def _round(
                 yield source, target, found
                 break
     if not began:
-        yield have_it[0], pending[0], route(inventory, have_it[0], pending[0])
+        yield have_it[0], pending[0], routes.any(have_it[0], pending[0])
 
 
-def _offers(inventory: Inventory, have_it: Sequence[str], target: str) -> dict[str, Route]:
+def _offers(routes: _Routes, have_it: Sequence[str], target: str) -> dict[str, Route]:
     """Who could send to a target over a link."""
-    return {
-        source: route(inventory, source, target) for source in have_it if linked(inventory, source, target)
-    }
+    offers = {source: routes.link(source, target) for source in have_it}
+    return {source: found for source, found in offers.items() if found is not None}
 
 
 def _linked(
     inventory: Inventory, source: str, target: str
 ) -> Iterator[tuple[tuple[int, ...], tuple[Way, ...]]]:
     """Cables that lead from one to the other, and the ways over them."""
+    theirs = [(number, link) for number, link in enumerate(inventory.links) if link.nodes == (target,)]
     for number, link in enumerate(inventory.links):
         if set(link.nodes) == {source, target}:
             yield (number,), _ways(_ends(link, source), _ends(link, target))
         elif link.nodes == (source,):
-            for other_number, other in enumerate(inventory.links):
-                if other.nodes == (target,) and other.switch == link.switch:
-                    ways = _ways(_ends(link, source), _ends(other, target))
-                    if ways:
-                        yield (number, other_number), ways
+            for other_number, other in theirs:
+                if other.switch == link.switch and (ways := _ways(_ends(link, source), _ends(other, target))):
+                    yield (number, other_number), ways
 
 
 def _ends(link: Link, node: str) -> tuple[RailEnd, ...]:

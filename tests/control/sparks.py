@@ -15,6 +15,7 @@ from sparkfleet.facts.memory import ReadKernel
 from sparkfleet.facts.privileges import ReadServices
 from sparkfleet.facts.processes import ReadHoldingProcesses
 from sparkfleet.facts.python_env import ReadPythonEnvironment
+from sparkfleet.facts.rdma import ReadGidsOfKernel
 from sparkfleet.nodes.base import Completed
 from sparkfleet.spec.load import parse_inventory
 
@@ -106,11 +107,11 @@ def _answers(number):
     return {
         ReadIdentity.argv: capture("identity.txt").replace("3f1e5b2c", f"{number:08d}"),
         ("lspci", "-Dnn"): capture("lspci.txt"),
+        ("lspci", "-D", "-vv"): "",
         ReadHostKeys.argv: host_key(number),
         ReadGpuState.argv: capture("smi-state.csv"),
         ReadGpuProcesses.argv: "",
         ReadClock.argv: _now,
-        ("nvidia-smi", "--version"): capture("smi-version.txt"),
         ("cat", "/proc/meminfo"): capture("meminfo-idle.txt"),
         ReadKernel.argv: capture("kernel.txt"),
         ("docker", "info"): capture("docker-info.json"),
@@ -119,7 +120,6 @@ def _answers(number):
         ("prlimit",): "MEMLOCK unlimited unlimited\n",
         ("id",): "uid=1000(nvidia) gid=1000(nvidia) groups=1000(nvidia),27(sudo),999(docker)\n",
         ("ss",): "LISTEN 0 4096 0.0.0.0:22 0.0.0.0:*\nLISTEN 0 4096 127.0.0.1:11000 0.0.0.0:*\n",
-        ("ip", "-j", "-4", "route", "show"): "[]",
         ("journalctl",): Completed(argv=("journalctl",), exit_code=1, stdout="", stderr=""),
         ("dpkg-query",): "ii |docker-ce|5:29.2.1\n",
         ("ls",): "/etc/cdi:\nnvidia.yaml\n",
@@ -168,4 +168,4 @@ def _rdma(number):
         "\t\t\tlink_layer:\t\tEthernet\n\n"
         for index, (_, rdma, _) in enumerate(RAILS)
     )
-    return {("rdma", "link"): link, ("show_gids",): gids, ("ibv_devinfo",): devices}
+    return {("rdma", "link"): link, ReadGidsOfKernel.argv: gids, ("ibv_devinfo",): devices}

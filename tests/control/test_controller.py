@@ -31,7 +31,7 @@ class World:
             apps=self.apps,
             metrics=self.metrics,
             endpoint="http://127.0.0.1:8000/v1",
-            orders_of=lambda desired: orders_for(inventory(), desired),
+            orders_of=lambda desired, rungs: orders_for(inventory(), desired, rungs),
             nodes=self.nodes,
         )
         return self.controller

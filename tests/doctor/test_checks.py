@@ -2,13 +2,15 @@
 
 import inspect
 import json
+from pathlib import Path
 
 import pytest
-from sparks import RAILS, capture, host_key, netdev
+from sparks import INVENTORY, RAILS, capture, host_key, netdev
 
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.check import Check
 from sparkfleet.doctor.findings import Severity
+from sparkfleet.doctor.gather import gather
 from sparkfleet.doctor.gathered import Needed, pci_address
 from sparkfleet.fabric.measure import TransportProof
 from sparkfleet.facts.clock import ReadClock
@@ -20,8 +22,10 @@ from sparkfleet.facts.memory import ReadKernel
 from sparkfleet.facts.privileges import ReadServices
 from sparkfleet.facts.processes import ReadHoldingProcesses
 from sparkfleet.facts.python_env import ReadPythonEnvironment
+from sparkfleet.facts.rdma import ReadGidsOfKernel
 from sparkfleet.knowledge.rules import doctor_rules
 from sparkfleet.nodes.base import Completed
+from sparkfleet.spec.load import parse_inventory
 
 DOCKER = ("docker", "info")
 LIMITS = ("cat", "/proc/self/limits")
@@ -91,8 +95,10 @@ def rdma_down(a, b):
 
 
 def gid_missing(a, b):
-    lines = a.answers["show_gids",].splitlines(keepends=True)
-    a.answers["show_gids",] = "".join(line for line in lines if not ("roceP2p1s0f1" in line and "v2" in line))
+    lines = a.answers[ReadGidsOfKernel.argv].splitlines(keepends=True)
+    a.answers[ReadGidsOfKernel.argv] = "".join(
+        line for line in lines if not ("roceP2p1s0f1" in line and "v2" in line)
+    )
 
 
 def rdma_mtu(a, b):
@@ -231,6 +237,17 @@ def engine_on_every_address(a, b):
     b.answers["ss",] = 'LISTEN 0 4096 *:8001 *:* users:(("vllm",pid=77,fd=3))\n'
 
 
+def engine_with_many_ports(a, b):
+    b.answers["ss",] = "".join(
+        f'LISTEN 0 4096 192.168.1.12:{port} *:* users:(("VLLM::Worker_TP",pid=77,fd=3))\n'
+        for port in range(40001, 40011)
+    )
+
+
+def rays_metrics(a, b):
+    b.answers["ss",] = 'LISTEN 0 5 0.0.0.0:44217 0.0.0.0:* users:(("python3.11",pid=4069,fd=21))\n'
+
+
 def ray_of_somebody(a, b):
     b.answers["ss",] = "LISTEN 0 4096 192.168.1.12:8265 0.0.0.0:*\n"
 
@@ -328,6 +345,8 @@ FAULTS = [
     (no_init, "starts-at-boot", "warning", "neither systemd nor cron"),
     (hot, "zones-cool", "warning", "97 °C"),
     (engine_on_every_address, "exposed-ports", "error", "vllm listens on every address, port 8001"),
+    (engine_with_many_ports, "exposed-ports", "error", "192.168.1.12, ports 40001, 40002, 40003, 40004, 40005, 40006 …"),
+    (rays_metrics, "exposed-ports", "warning", "44217 (metrics of Ray's autoscaler) is open on every address"),
     (ray_of_somebody, "exposed-ports", "warning", "port 8265 (Ray's dashboard) is open on 192.168.1.12"),
     (firewall, "firewall", "info", "ufw is on"),
     (same_host_keys, "host-keys-differ", "error", "spark1 and spark2 have one SSH host key"),
@@ -470,6 +489,29 @@ async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):
     assert await findings() == []
 
 
+async def test_without_a_rail_that_joins_all_ray_has_to_use_the_lan(sparks):
+    spec = parse_inventory(INVENTORY.partition("links:")[0], "inventory.yaml")
+    sparks[1].answers["ss",] = 'LISTEN 0 9 192.168.1.12:6379 *:* users:(("gcs_server",pid=7,fd=3))\n'
+    fleet = await gather(spec, {spark.name: spark.channel() for spark in sparks})
+    (told,) = [one for one in registry.examine(fleet) if one.id == "exposed-ports" and one.severity != "ok"]
+    assert told.severity == "warning"
+    assert "No rail joins all nodes" in told.means
+
+
+async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
+    sparks[0].answers["ss",] = "".join(
+        f'LISTEN 0 9 {address} *:* users:(("raylet",pid=7,fd=3))\n'
+        for address in (
+            "192.168.100.11:6379",
+            "127.0.0.1:8265",
+            "[::1]:9000",
+            "0.0.0.0:8000",
+            "127.0.1.1:40001",
+        )
+    )
+    assert await findings() == []
+
+
 async def test_a_kernel_that_caps_roce_is_known_by_its_rule(sparks, findings):
     for spark in sparks:
         spark.change(ReadIdentity.argv, "6.17.0-1026-nvidia", "6.17.0-1008-nvidia")
@@ -499,3 +541,9 @@ def test_every_check_of_a_theme_is_registered_and_named_once():
     ]
     assert {check.id for check in found} == {check.id for check in registry.CHECKS}
     assert len({check.id for check in registry.CHECKS}) == len(registry.CHECKS)
+
+
+def test_the_document_lists_every_check():
+    text = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    for check in registry.CHECKS:
+        assert f"| `{check.id}` | {check.title} |" in text

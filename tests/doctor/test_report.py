@@ -37,6 +37,12 @@ def test_what_a_person_reads():
     assert not any("is ok" in line for line in told)
 
 
+def test_nothing_that_a_terminal_would_obey():
+    hostile = finding(Severity.ERROR, what="\x1b[2Jgone\nnode x", means="\x07", do=("\x1b]0;x\x07",))
+    for _, line in lines(Report.of("home", [hostile])):
+        assert line.isprintable()
+
+
 def test_everything():
     told = [line for _, line in lines(Report.of("home", FINDINGS), everything=True)]
     assert any("is ok" in line for line in told)

@@ -119,10 +119,45 @@ def listed(tool, labels, **fields):
 
 @pytest.mark.parametrize("tool", ["docker", "podman"])
 def test_containers_are_found_by_their_labels(tool):
-    gone = listed(tool, {**OURS, "rank": "0"}, State="exited")
-    first, second = found(f"{listed(tool, OURS)}\n{gone}\n")
+    rows = [listed(tool, OURS), listed(tool, {**OURS, "rank": "0"}, State="exited")]
+    first, second = found("\n".join(rows) if tool == "docker" else f"[{', '.join(rows)}]")
     assert (first.name, first.identity, first.specification, first.running) == ("n", WHO, "abc", True)
     assert (second.identity.rank, second.running) == (0, False)
+
+
+PODMAN_4_3 = """[
+  {
+    "AutoRemove": false,
+    "Command": ["sh", "-c", "exec sleep 30"],
+    "ExitCode": 0,
+    "Image": "localhost/eng:1",
+    "Labels": {
+      "sparkfleet.deployment": "d",
+      "sparkfleet.fleet": "f",
+      "sparkfleet.generation": "1",
+      "sparkfleet.group": "0",
+      "sparkfleet.rank": "0",
+      "sparkfleet.spec": "ee89791ca07bd7e6"
+    },
+    "Names": [
+      "sparkfleet-f-d-g1-0-0"
+    ],
+    "Ports": null,
+    "State": "created",
+    "Created": 1795185418
+  }
+]
+"""
+
+
+def test_what_a_real_podman_printed():
+    (one,) = found(PODMAN_4_3)
+    assert (one.name, one.specification, one.running) == (
+        one.identity.container_name,
+        "ee89791ca07bd7e6",
+        False,
+    )
+    assert found("[]\n") == ()
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,14 @@ def test_on_cpus_ranks_find_a_vllm_by_name(launch):
     assert not any(name.startswith("NCCL") for name in env)
 
 
+def test_on_cpus_containers_find_it_where_files_are_mounted(launch):
+    alone = launch(runtime="container", image="i")
+    one = launch(1, nodes=2, runtime="container", image="i", engine_version="0.32.0+cpu")
+    assert alone.argv[:3] == ("python3", "-m", "vllm.entrypoints.openai.api_server")
+    assert one.argv[:4] == ("python3", "-m", "vllm.entrypoints.cli.main", "serve")
+    assert dict(one.env)["PYTHONPATH"] == "/run/sparkfleet"
+
+
 def test_on_cpus_experts_are_mended_by_a_plugin(launch):
     files = {file.name: file.text for file in launch(nodes=2, ep=2, engine_version="0.32.0+cpu").files}
     assert "sparkfleet_cpu_experts:register" in files["vllm-0.32.0+cpu.dist-info/entry_points.txt"]

@@ -63,6 +63,11 @@ def group(fleet, name="tiny"):
     return fleet.deployment(name)["groups"][0]
 
 
+def engine_pid(group):
+    """The process of rank 0; None as long as it is not started."""
+    return group["ranks"][0]["pid"] if group["ranks"] else None
+
+
 def ready(fleet, name="tiny"):
     found = fleet.deployment(name)
     return found is not None and found["state"] == "ready"
@@ -70,10 +75,10 @@ def ready(fleet, name="tiny"):
 
 def test_applying_the_same_again_changes_nothing(fleet):
     file = fleet.write("tiny.yaml", TINY)
-    pid = group(fleet)["pid"]
+    pid = engine_pid(group(fleet))
     assert fleet.run("plan", file)[0] == 0
     assert "No change" in fleet.apply(file)
-    assert group(fleet)["pid"] == pid
+    assert engine_pid(group(fleet)) == pid
 
 
 def test_plan_says_what_would_change_and_exits_with_2(fleet):
@@ -127,7 +132,7 @@ def test_a_changed_file_replaces_only_that_and_no_request_fails(fleet):
     assert "concurrency" in out
     after = group(fleet)
     assert after["generation"] == before["generation"] + 1
-    assert after["pid"] != before["pid"]
+    assert engine_pid(after) != engine_pid(before)
     assert set(load.statuses) == {200}
 
 
@@ -153,7 +158,7 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
     """Two deployments: the group of one is replaced; what the other streams arrives whole."""
     other = fleet.write("other.yaml", TINY.replace("name: tiny", "name: other"))
     fleet.apply(other)
-    victim = group(fleet)["pid"]
+    victim = engine_pid(group(fleet))
     results, flowing = {}, threading.Event()
 
     def stream(name):
@@ -183,12 +188,12 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
         thread.join()
     assert isinstance(results["tiny"], openai.APIError), results
     assert isinstance(results["other"], int), results
-    fleet.until(lambda: ready(fleet) and group(fleet)["pid"] != victim)
+    fleet.until(lambda: ready(fleet) and engine_pid(group(fleet)) != victim)
     fleet.ok("delete", "--yes", "other")
 
 
 def test_a_group_that_is_not_ready_is_503_with_retry_after(fleet):
-    victim = group(fleet)["pid"]
+    victim = engine_pid(group(fleet))
     os.kill(victim, signal.SIGKILL)
     headers = {"authorization": f"Bearer {fleet.key}"}
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 1}
@@ -200,17 +205,17 @@ def test_a_group_that_is_not_ready_is_503_with_retry_after(fleet):
     response = fleet.until(refused, timeout=15, every=0.02)
     assert int(response.headers["retry-after"]) > 0
     assert response.json()["error"]["message"]
-    fleet.until(lambda: ready(fleet) and group(fleet)["pid"] != victim)
+    fleet.until(lambda: ready(fleet) and engine_pid(group(fleet)) != victim)
 
 
 def test_kill_a_groups_actor_and_its_engine_is_adopted(fleet):
     """Fifteen minutes of loading are not thrown away because a small process died."""
-    engine = group(fleet)["pid"]
+    engine = engine_pid(group(fleet))
     (actor,) = actors(fleet, "ServeReplica:tiny")
     os.kill(actor, signal.SIGKILL)
     fleet.until(lambda: actors(fleet, "ServeReplica:tiny") not in ([], [actor]))
     fleet.until(lambda: ready(fleet) and group(fleet)["adopted"])
-    assert group(fleet)["pid"] == engine
+    assert engine_pid(group(fleet)) == engine
 
 
 def test_kill_the_gateway_and_it_comes_back(fleet):
@@ -229,24 +234,39 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
 
 def test_kill_all_of_ray_and_up_adopts_the_engine(fleet):
     """Ray is gone, controller and gateway with it; the engine lives on for its lease, and nothing is loaded twice."""
-    engine = group(fleet)["pid"]
+    engine = engine_pid(group(fleet))
     for process in processes.labelled({LABEL: fleet.paths.label}):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
     assert fleet.json("status")["up"] is False
     fleet.ok("up")
     fleet.until(lambda: ready(fleet) and group(fleet)["adopted"])
-    assert group(fleet)["pid"] == engine
+    assert engine_pid(group(fleet)) == engine
     assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list().data
 
 
+def test_kill_ray_and_its_keeper_starts_it_again(fleet):
+    engine = engine_pid(group(fleet))
+    for process in processes.labelled({LABEL: fleet.paths.label}):
+        if b"raylet/raylet" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            os.kill(process.pid, signal.SIGKILL)
+
+    def adopted():
+        with contextlib.suppress(httpx.TransportError):
+            return ready(fleet) and group(fleet)["adopted"]
+
+    fleet.until(lambda: not adopted(), timeout=30)
+    fleet.until(adopted)
+    assert engine_pid(group(fleet)) == engine
+
+
 def test_an_engine_that_cannot_start_fails_with_its_reason_and_leaves_the_old_one(fleet):
-    pid = group(fleet)["pid"]
+    pid = engine_pid(group(fleet))
     broken = TINY.replace("16", "8") + "engine_args: [--no-such-flag]\n"
     code, out, err = fleet.run("apply", "--yes", fleet.write("tiny.yaml", broken))
     assert code == 1
     assert "--no-such-flag" in out + err
-    assert group(fleet)["pid"] == pid
+    assert engine_pid(group(fleet)) == pid
     assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
     fleet.apply(fleet.write("tiny.yaml", TINY))
 

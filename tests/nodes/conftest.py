@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -264,3 +264,34 @@ class Proxy:
 @pytest.fixture
 def proxied() -> Callable[[int], Proxy]:
     return Proxy
+
+
+@pytest.fixture
+def serving() -> Callable[..., AbstractAsyncContextManager[int]]:
+    """A server on a loopback port, of which nothing is left afterwards."""
+
+    @asynccontextmanager
+    async def listen(serve: Callable[..., Awaitable[None]]) -> AsyncIterator[int]:
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(asyncio.current_task())
+            try:
+                await serve(reader, writer)
+            except asyncio.CancelledError:
+                return
+            finally:
+                writer.transport.abort()
+
+        server = await asyncio.start_server(tracked, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for _ in range(3):  # for the loop to close the sockets
+                await asyncio.sleep(0)
+
+    return listen

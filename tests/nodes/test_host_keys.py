@@ -73,14 +73,13 @@ async def test_reading_a_key_where_there_is_none_says_why():
             await fingerprint("127.0.0.1", taken.getsockname()[1], timeout_s=0.2)
 
 
-async def test_a_server_that_hangs_up_is_said():
+async def test_a_server_that_hangs_up_is_said(serving):
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server:
+    async with serving(hang_up) as port:
         with pytest.raises(Refused, match="MaxStartups"):
-            await fingerprint("127.0.0.1", server.sockets[0].getsockname()[1])
+            await fingerprint("127.0.0.1", port)
 
 
 def test_paramiko_still_has_what_is_used_of_its_inside():

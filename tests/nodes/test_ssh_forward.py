@@ -2,19 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import asynccontextmanager
 
 import pytest
 
 from sparkfleet.nodes.ssh import SshChannel
 from sparkfleet.nodes.unreachable import Refused
-
-
-@asynccontextmanager
-async def serving(serve):
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,20 +28,20 @@ async def ask(address: tuple[str, int], sent: bytes) -> bytes:
         await writer.wait_closed()
 
 
-async def test_a_port_of_the_node_is_on_our_loopback(ssh):
+async def test_a_port_of_the_node_is_on_our_loopback(ssh, serving):
     async with serving(echo) as port, ssh.forward("127.0.0.1", port) as address:
         assert address[0] == "127.0.0.1"
         assert address[1] != port
         assert await ask(address, b"hello") == b"hello"
 
 
-async def test_many_connections_at_a_time(ssh):
+async def test_many_connections_at_a_time(ssh, serving):
     async with serving(echo) as port, ssh.forward("127.0.0.1", port) as address:
         sent = [os.urandom(10_000) + bytes([i]) for i in range(40)]
         assert await asyncio.gather(*(ask(address, s) for s in sent)) == sent
 
 
-async def test_much_passes_both_ways_and_commands_pass_beside_it(ssh):
+async def test_much_passes_both_ways_and_commands_pass_beside_it(ssh, serving):
     sent = os.urandom(12_000_000)
     async with serving(echo) as port, ssh.forward("127.0.0.1", port) as address:
         asking = asyncio.create_task(ask(address, sent))
@@ -57,7 +49,7 @@ async def test_much_passes_both_ways_and_commands_pass_beside_it(ssh):
         assert await asking == sent
 
 
-async def test_a_client_that_does_not_read_holds_the_sender(ssh):
+async def test_a_client_that_does_not_read_holds_the_sender(ssh, serving):
     written = 0
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +64,7 @@ async def test_a_client_that_does_not_read_holds_the_sender(ssh):
 
     stopped = asyncio.Event()
     async with serving(pour) as port, ssh.forward("127.0.0.1", port) as address:
-        reader, writer = await asyncio.open_connection(*address, limit=65536)
+        _, writer = await asyncio.open_connection(*address, limit=65536)
         before = -1
         while written != before:  # until nothing moves any more
             before = written
@@ -92,7 +84,7 @@ async def test_a_port_where_nothing_listens_ends_the_connection_only(ssh):
     assert (await ssh.run(["echo", "alive"])).stdout == "alive\n"
 
 
-async def test_leaving_ends_every_connection_and_the_listener(ssh):
+async def test_leaving_ends_every_connection_and_the_listener(ssh, serving):
     ended = asyncio.Event()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +113,7 @@ async def test_a_node_that_is_not_there_is_said_at_once(sshd):
                 pass
 
 
-async def test_a_forward_lives_on_after_the_connection_was_lost(sshd, proxied):
+async def test_a_forward_lives_on_after_the_connection_was_lost(sshd, proxied, serving):
     with sshd.running():
         async with (
             proxied(sshd.port).listening() as proxy,

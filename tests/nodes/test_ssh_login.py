@@ -46,7 +46,7 @@ async def test_the_agent_is_asked(sshd, agent):
 
 async def test_an_encrypted_key_is_used_through_the_agent(sshd, agent):
     agent(sshd.identity)
-    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", sshd.identity], check=True)
+    sshd.keygen("id", "-p", "-N", "secret")
     with sshd.running():
         async with sshd.channel() as channel:
             assert (await channel.run(["true"])).exit_code == 0

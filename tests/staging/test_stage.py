@@ -199,6 +199,8 @@ async def test_built_in_models_travel_too(machines, staging):
     source.mkdir(parents=True)
     (source / "model.safetensors").write_bytes(b"w" * 100_000)
     (source / "config.json").write_text("{}")
+    (machines.root / "shared.json").write_text("[]")
+    (source / "tokenizer.json").symlink_to(machines.root / "shared.json")
     (staged,) = await staging(Need.model("builtin:tiny", ("n1", "n2")), "n1", "n2")
     target = builtin.path("tiny", machines.cache("n2") / ".builtin")
     assert staged.paths == {"n1": str(source), "n2": str(target)}

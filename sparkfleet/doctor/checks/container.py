@@ -17,7 +17,7 @@ def container_tool(node: NodeView, container_tools: tuple[ContainerTool, ...]) -
     """One usable tool is enough."""
     if any(tool.usable for tool in container_tools):
         return
-    say = warning if node.engines_of_its_own else error
+    say = warning if node.engines_of_its_own or not node.gpus else error
     if not container_tools:
         yield say(
             f"{node.name} has no container runtime: neither docker nor podman is installed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
@@ -18,6 +19,8 @@ ENGINES = re.compile(
 )
 RAY_PORTS = {6379: "Ray's GCS", 8265: "Ray's dashboard", 10001: "Ray's client server", 52365: "Ray's agent"}
 """Ray's own defaults: whoever reaches them runs code as this user."""
+METRICS_PORTS = {44217: "metrics of Ray's autoscaler", 44227: "metrics of Ray's dashboard"}
+"""Ray opens them on every address, whatever it is told to bind to (AUTOSCALER_METRIC_PORT, DASHBOARD_METRIC_PORT)."""
 
 
 @node_check(
@@ -25,31 +28,68 @@ RAY_PORTS = {6379: "Ray's GCS", 8265: "Ray's dashboard", 10001: "Ray's client se
 )
 def exposed_ports(node: NodeView, sockets: tuple[ListeningSocket, ...], fleet: FleetView) -> Iterator[Fault]:
     """Sockets on any address or on the management network; loopback and rails are fine."""
-    told: set[int] = set()
+    ours: dict[str, set[int]] = defaultdict(set)
+    shared: dict[str, set[int]] = defaultdict(set)
     for socket in sockets:
-        if socket.port in told or _fine(socket, node, fleet):
+        if _fine(socket, node, fleet):
             continue
-        told.add(socket.port)
         where = "on every address" if socket.anywhere else f"on {socket.address}"
-        if _is_ours(socket, node):
-            yield error(
-                f"{node.name}: {socket.process or 'a process of ours'} listens {where}, port {socket.port}",
-                means="Anybody on the management network reaches it, without an API key.",
-                do=(
-                    f"ss -ltnp 'sport = :{socket.port}'",
-                    "sparkfleet down && sparkfleet up   # binds to loopback and the rails",
-                ),
-            )
-        elif socket.port in RAY_PORTS:
-            yield warning(
-                f"{node.name}: port {socket.port} ({RAY_PORTS[socket.port]}) is open {where}",
-                means="If it is Ray, anybody on the network runs code as its user. Whose it is could not be told.",
-                do=f"sudo ss -ltnp 'sport = :{socket.port}'",
-            )
+        who = f"{socket.process or 'a process of ours'} listens {where}"
+        if socket.port in METRICS_PORTS or (socket.port in RAY_PORTS and not _is_ours(socket, node)):
+            yield _known_port(node, socket, where)
+        elif _is_ours(socket, node):
+            (ours if socket.anywhere or _joined(fleet) else shared)[who].add(socket.port)
+    for who, ports in ours.items():
+        yield _exposed(node, who, ports)
+    if shared:
+        yield _without_rails(node, shared)
+
+
+def _exposed(node: NodeView, who: str, ports: set[int]) -> Fault:
+    return error(
+        f"{node.name}: {who}, {_ports(ports)}",
+        means="Anybody on the management network reaches it, without an API key.",
+        do=(
+            f"ss -ltnp 'sport = :{min(ports)}'",
+            "sparkfleet down && sparkfleet up   # binds to loopback and the rails",
+        ),
+    )
+
+
+def _without_rails(node: NodeView, shared: dict[str, set[int]]) -> Fault:
+    listed = "; ".join(f"{who}, {_ports(ports)}" for who, ports in list(shared.items())[:3])
+    return warning(
+        f"{node.name}: {listed}{' …' if len(shared) > 3 else ''}",
+        means="No rail joins all nodes, so Ray and engines speak over the management network. Ray asks for its token;"
+        " what engines say to each other is neither secret nor checked.",
+        do="Keep strangers off that network, or join the nodes by a switch and run `sparkfleet fabric apply`.",
+    )
+
+
+def _known_port(node: NodeView, socket: ListeningSocket, where: str) -> Fault:
+    metrics = METRICS_PORTS.get(socket.port)
+    return warning(
+        f"{node.name}: port {socket.port} ({metrics or RAY_PORTS[socket.port]}) is open {where}",
+        means="Anybody on the network reads these numbers; nothing can be changed there."
+        if metrics
+        else "If it is Ray, anybody on the network runs code as its user. Whose it is could not be told.",
+        do=f"sudo ss -ltnp 'sport = :{socket.port}'",
+    )
+
+
+def _ports(ports: set[int]) -> str:
+    listed = ", ".join(str(port) for port in sorted(ports)[:6])
+    return f"port{'s' if len(ports) > 1 else ''} {listed}{' …' if len(ports) > 6 else ''}"
+
+
+def _joined(fleet: FleetView) -> bool:
+    """Whether there is a rail on which every node has an address."""
+    networks = [set(fleet.rail_networks(node.name)) for node in fleet.nodes]
+    return len(networks) < 2 or bool(set.intersection(*networks))
 
 
 def _fine(socket: ListeningSocket, node: NodeView, fleet: FleetView) -> bool:
-    if socket.local or (node.name == fleet.head and socket.port == fleet.gateway_port):
+    if socket.local or socket.port == fleet.gateway_port:
         return True
     if socket.anywhere:
         return False

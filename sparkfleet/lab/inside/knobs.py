@@ -17,6 +17,7 @@ TOOLS = "/run/lab/bin"
 REAL = "/run/lab/real"
 """The host's /usr/bin, below the device commands that stand before it."""
 _NUMBER = r"-?[0-9]{1,9}(\.[0-9]{1,6})?"
+_POSITIVE = r"(?!0+(\.0+)?$)[0-9]{1,9}(\.[0-9]{1,6})?"
 _WORD = r"[A-Za-z0-9._-]{1,64}"
 NETDEVS = ("enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1")
 HCAS = ("rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1")
@@ -52,8 +53,8 @@ KNOBS: dict[str, Knob] = {
     ),
     "host_key": Knob("own", rf"own|new|{_WORD}", "own, new (changed since), or the node whose key it has"),
     "pcie_width": Knob("4", "1|2|4|8|16", "PCIe lanes of a ConnectX function", HCAS),
-    "rdma_gbit": Knob("98.04", _NUMBER, "what ib_write_bw reports for one rail, Gb/s", HCAS),
-    "rdma_us": Knob("1.5", _NUMBER, "what ib_write_lat reports, µs", HCAS),
+    "rdma_gbit": Knob("98.04", _POSITIVE, "what ib_write_bw reports for one rail, Gb/s", HCAS),
+    "rdma_us": Knob("1.5", _POSITIVE, "what ib_write_lat reports, µs", HCAS),
     "slow_gbit": Knob("0", _NUMBER, "set by `slow`: what the rail really carries, Gb/s", NETDEVS),
     "slow_ms": Knob("0", _NUMBER, "set by `slow`: added delay, ms", NETDEVS),
     "speed": Knob("200000", r"[0-9]{1,6}", "link speed that ethtool tells, Mb/s", NETDEVS),

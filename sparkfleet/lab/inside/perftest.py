@@ -94,7 +94,10 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
         parser.add_argument(flag, action="store_true", dest=f"ignored{flag}")
     parser.add_argument("--report_gbits", action="store_true")
     parser.add_argument("host", nargs="?")
-    return parser.parse_args(argv[1:])
+    asked = parser.parse_args(argv[1:])
+    if asked.size < 1 or asked.iters < 1 or not 0 < asked.port < 65536:
+        parser.error("size, iterations and port must be positive")
+    return asked
 
 
 def _end(asked: argparse.Namespace, hca: Hca, settings: Settings, port: int) -> tuple[End, int]:

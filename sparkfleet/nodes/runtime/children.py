@@ -25,7 +25,7 @@ from sparkfleet.nodes.runtime.processes import (
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_OOM_SCORE = 500
+OOM_SCORE = 500
 """How much rather than others the kernel should kill a rank when memory is gone, -1000 to 1000: before sshd, Ray and the
 supervisor, which inherits 1000 where a Ray worker started it."""
 _SETTLE_S = 0.01
@@ -56,17 +56,20 @@ class Children:
         _adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
-    def spawn(self, argv: Sequence[str]) -> tuple[int, asyncio.Future[int]]:
+    def spawn(self, argv: Sequence[str], output: int | None = None) -> tuple[int, asyncio.Future[int]]:
         """Start `argv` in a session of its own: its pid, and its exit code when it comes.
+
+        `output` takes what it prints, instead of where all others print to.
 
         Raises:
             OSError, ValueError: it cannot be started.
         """
+        stream = self._output if output is None else output
         child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
+            stdout=stream,
+            stderr=stream,
             env=self._env,
             cwd=self._directory,
             start_new_session=True,
@@ -113,7 +116,7 @@ def _die_with(parent: int) -> Callable[[], None]:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before it could be watched
             os.kill(os.getpid(), signal.SIGKILL)
-        set_oom_score(_OOM_SCORE)
+        set_oom_score(OOM_SCORE)
 
     return arm
 

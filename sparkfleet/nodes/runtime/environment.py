@@ -9,16 +9,23 @@ RANK_LABEL = "SPARKFLEET_RANK"
 FLEET_LABEL = "SPARKFLEET_FLEET"
 """Carried beside it; the value is the fleet's state id, so that two fleets on one node never meet."""
 
+PASSED = ("SPT_NOENV",)
+"""Set for every rank; a container is given them by name."""
+
 _KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR"})
+_TOOLS = frozenset(
+    {"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"}
+)
+"""Where a container tool finds its daemon, its settings and its store."""
 _KEPT_PREFIXES = ("LC_", "XDG_")
 
 
 def clean_environment(source: Mapping[str, str]) -> dict[str, str]:
     """The part of `source` that a rank may inherit: no `RAY_*`, no `CUDA_*`, no `PYTHON*`, no tokens."""
-    kept = {k: v for k, v in source.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)}
+    kept = {k: v for k, v in source.items() if k in _KEPT | _TOOLS or k.startswith(_KEPT_PREFIXES)}
     # vLLM and SGLang name their workers with setproctitle, which overwrites /proc/<pid>/environ, and with it the
     # labels, unless it is told not to (observed with setproctitle 1.3.8; the variable is in its README).
-    return {**kept, "SPT_NOENV": "1"}
+    return {**kept, **dict.fromkeys(PASSED, "1")}
 
 
 def labels(fleet: str, rank: str) -> dict[str, str]:

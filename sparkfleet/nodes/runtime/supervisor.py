@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 from sparkfleet.nodes.files import make_private, write_atomically
 from sparkfleet.nodes.runtime.children import Children, set_oom_score
+from sparkfleet.nodes.runtime.container import Container, run_argv
 from sparkfleet.nodes.runtime.door import Answer, Door
 from sparkfleet.nodes.runtime.environment import clean_environment, labels
 from sparkfleet.nodes.runtime.exits import NOT_EXECUTABLE, NOT_FOUND, meaning
@@ -62,6 +63,8 @@ class Order:
     port: int
     lease_s: float
     grace_s: float
+    container: dict[str, str] | None
+    """`tool`, `name` and `image`, where `argv` runs a container."""
 
     @classmethod
     def take(cls, path: Path) -> Order:
@@ -95,6 +98,7 @@ class Supervisor:
         self._exit_code: int | None = None
         self._reason = ""
         self._ooms = _oom_kills()
+        self._container: Container | None = None
 
     async def run(self) -> None:
         """Live, and say how it ended."""
@@ -146,6 +150,9 @@ class Supervisor:
         """Run one command to its end, or to ours."""
         self._phase = phase
         self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
+        if phase == "running" and self._order.container:
+            argv = run_argv(argv)
+            self._container = Container(children, **self._order.container)
         try:
             pid, end = children.spawn(argv)
         except (OSError, ValueError) as error:
@@ -162,10 +169,19 @@ class Supervisor:
         stop.cancel()
         self._over = end.done() and (self._phase == "running" or end.result() != 0)
         if not end.done():
-            await children.terminate()
-            await asyncio.wait([end], timeout=self._order.grace_s)
+            await self._end(children, end)
         grace_s = min(_STRAGGLER_GRACE_S, self._order.grace_s)
+        if self._container:
+            if not end.done():
+                await children.clear(0)  # first the client: it might still create what is to be removed
+            await self._container.bury()
         return await children.clear(grace_s if end.done() else 0)
+
+    async def _end(self, children: Children, end: asyncio.Future[int]) -> None:
+        if self._container:
+            return await self._container.stop(end, self._order.grace_s)
+        await children.terminate()
+        await asyncio.wait([end], timeout=self._order.grace_s)
 
     def _cannot_start(self, argv: Sequence[str], error: Exception) -> int:
         self._over = True

@@ -1,0 +1,59 @@
+"""What to do when a group did not start: once more, the next rung, or no further. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sparkfleet.control.store import Standing
+from sparkfleet.engines.signatures import Cause, Diagnosis
+from sparkfleet.planning.plan import GroupPlan, Rung
+from sparkfleet.values import Value
+
+TRIES = 2
+"""Starts of one rung, where the cause may pass by itself; others get one."""
+
+
+class Step(Value):
+    """Where a group stands next, and why, for people."""
+
+    verb: Literal["again", "next", "end"]
+    standing: Standing
+    words: str
+
+
+def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> Step:
+    """The step after a failed start.
+
+    Args:
+        group: its plan, with the ladder.
+        standing: where it stood when it failed.
+        diagnosis: why, where that is known.
+    """
+    failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
+    why = str(diagnosis) if diagnosis else "it did not start"
+    tries = standing.tries + 1
+    if (diagnosis.cause if diagnosis else Cause.UNKNOWN).again and tries < TRIES:
+        return Step(
+            verb="again", standing=Standing(rung=standing.rung, tries=tries), words=f"{why}; trying again"
+        )
+    if standing.rung + 1 < len(group.ladder):
+        following = group.ladder[standing.rung + 1]
+        words = f"{_what(failed)} did not start ({why}); next: {_what(following)}{_lost(failed, following)}"
+        return Step(verb="next", standing=Standing(rung=standing.rung + 1), words=words)
+    rungs = len(group.ladder)
+    end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
+    words = f"{_what(failed)} did not start ({why}); {end}"
+    return Step(verb="end", standing=Standing(rung=standing.rung, tries=tries), words=words)
+
+
+def _what(rung: Rung) -> str:
+    candidate = rung.candidate
+    return f"{'+'.join(candidate.shape.nodes)} · {candidate.engine} · {candidate.speculation}"
+
+
+def _lost(failed: Rung, following: Rung) -> str:
+    """What the fall costs, in predicted tokens per second; "" where that is not predicted."""
+    before, after = failed.prediction.decode_tps_per_request, following.prediction.decode_tps_per_request
+    if before is None or after is None:
+        return ""
+    return f", predicted {after.mid:.1f} instead of {before.mid:.1f} tok/s alone"

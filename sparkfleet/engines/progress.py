@@ -1,0 +1,59 @@
+"""How far an engine is with coming up, told from a line of its log. Pure.
+
+Engines print their bars over one another: the last share in a line counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from sparkfleet.values import Value
+
+Phase = Literal["loading", "compiling", "warming", "up"]
+
+ORDER: tuple[Phase, ...] = ("loading", "compiling", "warming", "up")
+
+_SIGNS: tuple[tuple[Phase, str], ...] = (
+    # vLLM 0.19 to 0.32, SGLang 0.5.12 to 0.5.23, TensorRT-LLM 1.3: all end their server's start with uvicorn's line.
+    ("up", r"Application startup complete|The server is fired up and ready to roll"),
+    (
+        "warming",
+        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture cuda graph|warm-?up",
+    ),
+    ("compiling", r"torch\.compile|Dynamo bytecode transform|Compiling a graph|JIT|autotun"),
+    ("loading", r"checkpoint shards|Starting to load model|Loading weights|Load weight (begin|end)"),
+)
+
+_SHARE = re.compile(r"(\d{1,3})% ?(?:Completed|\|)")
+WIDTH = 4000
+"""Characters of a line that are looked at, from its end."""
+
+
+class Step(Value):
+    """Where an engine is."""
+
+    phase: Phase
+    share: float | None = None
+    """Of this phase, 0 to 1; None where the line does not tell."""
+
+
+def step_of(line: str) -> Step | None:
+    """What a line tells; None for most."""
+    tail = line[-WIDTH:]
+    for phase, pattern in _SIGNS:
+        if re.search(pattern, tail, re.IGNORECASE):
+            shares = _SHARE.findall(tail)
+            return Step(phase=phase, share=min(1.0, int(shares[-1]) / 100) if shares else None)
+    return None
+
+
+def latest(lines: Iterable[str], before: Step | None = None) -> Step | None:
+    """Where an engine is after these lines. It never goes back to an earlier phase: engines warm up more than once."""
+    found = before
+    for line in lines:
+        step = step_of(line)
+        if step is not None and (found is None or ORDER.index(step.phase) >= ORDER.index(found.phase)):
+            found = step
+    return found

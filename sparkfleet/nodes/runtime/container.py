@@ -1,0 +1,145 @@
+"""The container of one rank, as its supervisor deals with it. Stdlib only.
+
+The supervisor runs `docker run` or `podman run` in the foreground. That client is its child; the container is not: with
+docker it is the daemon's, and with podman it outlives the client. So it is ended by the tool, and by name.
+
+    the client ends                  how the container ended is asked for, then it is removed, whatever its state
+    the rank is to stop              `TOOL stop -t GRACE NAME`: TERM, grace, KILL of everything in it
+    the tool does not answer         what /proc shows of it is killed; the rest is found by its labels, before the next start
+    the supervisor is killed         the client dies with it; the container is removed by label: see `leftovers`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkfleet.nodes.runtime.children import OOM_SCORE, Children
+from sparkfleet.nodes.runtime.environment import FLEET_LABEL, PASSED, RANK_LABEL
+from sparkfleet.nodes.runtime.exits import NOT_EXECUTABLE, NOT_FOUND, meaning
+
+_TOOL_S = 5.0
+"""What a container tool may take for one answer; 0.1 to 0.3 s on two x86 cores."""
+_CLIENT_S = 3.0
+"""From the end of a container to that of the client that shows its output."""
+_ANSWER_BYTES = 4096
+_TOOL_FAILED = 125
+"""Of `docker run` and `podman run`: it was they that failed, before anything ran."""
+_STATE = "{{.State.Status}} {{.State.OOMKilled}}"
+_NO_IMAGE = re.compile(r"image not known|no such image|unable to find image", re.IGNORECASE)
+_COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
+
+
+def run_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """`TOOL run …` with what every rank is given: labels in the environment of its processes, and the kernel's order of
+    killing. The daemon of docker would not pass these on by itself."""
+    tool, run, *rest = argv
+    named = [word for name in (FLEET_LABEL, RANK_LABEL, *PASSED) for word in ("--env", name)]
+    return (tool, run, *named, "--oom-score-adj", str(OOM_SCORE), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Autopsy:
+    """How a container ended."""
+
+    state: str = ""
+    """`created`: nothing ever ran in it; "" where there is none (any more)."""
+    oom_killed: bool = False
+
+    @property
+    def began(self) -> bool:
+        """Whether something ran in it, as far as is known."""
+        return self.state not in ("", "created")
+
+
+class Container:
+    """A container that a client among `children` runs.
+
+    Args:
+        children: of the supervisor. Its environment is what the tool gets.
+        tool: `docker` or `podman`.
+        name: the container's.
+        image: for words only.
+    """
+
+    def __init__(self, children: Children, tool: str, name: str, image: str) -> None:
+        self._children = children
+        self._tool = tool
+        self._name = name
+        self._image = image
+        self._autopsy = Autopsy()
+
+    async def stop(self, client: asyncio.Future[int], grace_s: float) -> None:
+        """TERM, `grace_s`, KILL of everything in it; returns when the client has ended, or will not.
+
+        Where there is no container yet, the client is asked to end instead.
+        """
+        grace = str(math.ceil(grace_s))
+        code, _ = await self._ask("stop", "-t", grace, self._name, timeout_s=grace_s + 1 + _TOOL_S)
+        if code != 0:
+            await self._children.terminate()
+        await asyncio.wait([client], timeout=_CLIENT_S)
+
+    async def bury(self) -> None:
+        """Ask how it ended, and remove it, running or not."""
+        code, told = await self._ask("container", "inspect", "--format", _STATE, self._name)
+        if code == 0:
+            state, _, oom_killed = told.strip().partition(" ")
+            self._autopsy = Autopsy(state, oom_killed == "true")
+        await self._ask("rm", "--force", "--volumes", self._name)
+
+    def ending(self, code: int, tail: str) -> tuple[int, str]:
+        """The rank's exit code (negative: the signal that ended it), and what became of it, in words.
+
+        Args:
+            code: the client's.
+            tail: the last lines that were printed, the tool's own among them.
+        """
+        code = _signalled(code)
+        if self._autopsy.state == "running":
+            return code, f"the {self._tool} client that ran it {meaning(code)}"
+        if code == _TOOL_FAILED and not self._autopsy.began:
+            return code, self._tools_fault(tail)
+        if code in _COMMAND and not self._autopsy.began:
+            return code, f"its command {_COMMAND[code]} the image {self._image}"
+        hint = " (out of memory, says the container's record)" if self._autopsy.oom_killed else ""
+        return code, f"the engine {meaning(code)}{hint}"
+
+    def _tools_fault(self, tail: str) -> str:
+        if _NO_IMAGE.search(tail):
+            return f"the image {self._image} is not on this node: {self._tool} pull {self._image}"
+        lines = [line for line in tail.splitlines() if line.strip()]
+        return f"{self._tool} could not run its container: {lines[-1].strip() if lines else 'it did not say why'}"
+
+    async def _ask(self, *words: str, timeout_s: float = _TOOL_S) -> tuple[int | None, str]:
+        """Exit code (None: it could not be started, or did not end in time) and what was printed, stdout and stderr."""
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            pid, end = self._children.spawn((self._tool, *words), output=writer)
+            await asyncio.wait([end], timeout=timeout_s)
+            if not end.done():
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, or `end` would be done: it is still this child
+                return None, ""
+            return end.result(), _available(reader)
+        except OSError:
+            return None, ""
+        finally:
+            os.close(reader)
+            os.close(writer)
+
+
+def _available(reader: int) -> str:
+    try:
+        return os.read(reader, _ANSWER_BYTES).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+
+
+def _signalled(code: int) -> int:
+    """Docker and podman tell a signal as 128 + its number."""
+    return 128 - code if code - 128 in signal.valid_signals() else code

@@ -1,0 +1,118 @@
+import asyncio
+import json
+
+import pytest
+from sparks import INVENTORY, Spark
+
+import sparkfleet
+from sparkfleet.cli import doctor as verb
+from sparkfleet.cli.session import Session
+from sparkfleet.doctor.measure import Measured, path_of, with_measurement
+from sparkfleet.errors import NodeError
+from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
+from sparkfleet.facts.gpu import ReadGpuState
+from sparkfleet.facts.python_env import ReadPythonEnvironment
+from sparkfleet.nodes.fake import FakeChannel
+
+
+@pytest.fixture
+def sparks(monkeypatch):
+    sparks = Spark(1), Spark(2)
+    for spark in sparks:
+        spark.change(ReadPythonEnvironment.argv, '"0.1.0"', f'"{sparkfleet.__version__}"')
+    monkeypatch.setattr(
+        Session, "channels", property(lambda self: {spark.name: spark.channel() for spark in sparks})
+    )
+    return sparks
+
+
+@pytest.fixture
+def inventory(tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_text(INVENTORY)
+    return path
+
+
+def test_two_healthy_sparks(sparkfleet, sparks, inventory):
+    code, out, err = sparkfleet("doctor", "-i", inventory, "--no-measure")
+    assert code == 0, out + err
+    assert "Nothing is wrong" in out
+    assert "error" not in out
+
+
+def test_an_error_is_told_with_its_remedy_and_the_exit_code_says_so(sparkfleet, sparks, inventory):
+    sparks[1].change(ReadGpuState.argv, "580.142", "580.95.05")
+    code, out, err = sparkfleet("doctor", "-i", inventory, "--no-measure")
+    assert code == 1
+    assert "fleet home" in out
+    assert "NVIDIA drivers differ: 580.142 on spark1, 580.95.05 on spark2   [driver-same]" in out
+    assert "→ sudo apt update && sudo apt full-upgrade && sudo reboot" in out
+    assert "2 errors, 0 warnings" in err
+
+
+def test_json_has_a_version(sparkfleet, sparks, inventory):
+    code, out, _ = sparkfleet("doctor", "-i", inventory, "--no-measure", "--json")
+    told = json.loads(out)
+    assert (code, told["version"], told["failed"], told["fleet"]) == (0, 1, False, "home")
+    assert {one["severity"] for one in told["findings"]} == {"ok", "unknown"}
+
+
+def test_only_some_nodes(sparkfleet, sparks, inventory):
+    _, out, _ = sparkfleet("doctor", "spark2", "-i", inventory, "--no-measure", "--json")
+    assert {one["subject"] for one in json.loads(out)["findings"]} == {"spark2", "home"}
+
+
+def test_a_node_that_is_not_in_the_inventory(sparkfleet, sparks, inventory):
+    code, _, err = sparkfleet("doctor", "spark3", "-i", inventory)
+    assert code == 1
+    assert "spark3" in err
+    assert "spark1" in err
+
+
+def test_a_silent_node_is_one_error(sparkfleet, sparks, inventory, monkeypatch):
+    class Gone(FakeChannel):
+        async def run(self, argv, **more):
+            await asyncio.sleep(0)
+            raise NodeError(
+                "spark2: no answer from 192.168.1.12 port 22 in 10 s", means="It is suspected to be down."
+            )
+
+    monkeypatch.setattr(
+        Session, "channels", property(lambda self: {"spark1": sparks[0].channel(), "spark2": Gone("spark2")})
+    )
+    code, out, err = sparkfleet("doctor", "-i", inventory, "--no-measure")
+    assert code == 1
+    assert "spark2: no answer from 192.168.1.12" in out
+    assert "suspected" in out
+    assert "1 error, 0 warnings" in err
+
+
+def test_what_was_measured_is_kept_for_the_planner(sparkfleet, sparks, inventory, monkeypatch, tmp_path):
+    async def measured(spec, fleet, channels):
+        (pair,) = pairs_of(spec)
+        rails = tuple(
+            RailMeasurement(netdev=a.netdev, method="ib_write_bw", gb_per_s=1.65, latency_us=1.5)
+            for a, _ in pair.rails
+        )
+        proof = TransportProof(moved={}, holds=True, said="moved")
+        kept = LinkMeasurement(nodes=pair.nodes, rails=rails, proof=proof, when=0.0)
+        return Measured((with_measurement(path_of(pair), kept),), (kept,))
+
+    monkeypatch.setattr(verb, "measure_paths", measured)
+    code, out, _ = sparkfleet("doctor", "-i", inventory)
+    assert code == 1
+    assert "rail 1 of spark1–spark2 gives 13.2 Gb/s, measured with ib_write_bw" in out
+    assert json.loads((tmp_path / "state" / "home" / "links.json").read_text())["links"]
+
+
+def test_weights_that_do_not_fit(sparkfleet, sparks, inventory, tmp_path):
+    for spark in sparks:
+        for argv, said in spark.answers.items():
+            if isinstance(said, str) and "3200000000000" in said:
+                spark.answers[argv] = said.replace("3200000000000", "30000000000")
+    spec = tmp_path / "big.yaml"
+    spec.write_text("name: big\nmodel: Qwen/Qwen3-235B-A22B-GPTQ-Int4\n")
+    code, out, err = sparkfleet("doctor", "-i", inventory, "--no-measure", "--for", spec)
+    assert code == 1, out + err
+    assert "[disk-for-weights]" in out
+    assert "sparkfleet models prune" in out

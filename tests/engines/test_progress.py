@@ -1,0 +1,46 @@
+import pytest
+
+from sparkfleet.engines.progress import Step, latest, step_of
+
+SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
+BATCHES = "Capturing batches (bs=128 avail_mem=57.52 GB):   0%|          | 0/20 [00:00<?, ?it/s]"
+BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB):  33%|███▎ | 1/3 [00:00<00:01,  1.2it/s]"
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("INFO 11-20 09:00:01 [gpu_model_runner.py:5040] Starting to load model /m...", Step(phase="loading")),
+        (SHARDS, Step(phase="loading", share=0.42)),
+        ("INFO [default_loader.py:502] Loading weights took 6.31 seconds", Step(phase="loading")),
+        ("[2026-08-28 21:19:30] Load weight begin. avail mem=111.97 GB", Step(phase="loading")),
+        ("INFO [backends.py:1167] Dynamo bytecode transform time: 8.72 s", Step(phase="compiling")),
+        ("INFO [monitor.py:20] torch.compile took 31.02 s in total", Step(phase="compiling")),
+        ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  50%|█████     | 2/4", Step(phase="warming", share=0.5)),
+        (BATCHES, Step(phase="warming", share=0.0)),
+        (BAR, Step(phase="warming", share=0.33)),
+        ("INFO:     Application startup complete.", Step(phase="up")),
+        ("[2026-06-01 08:01:30] The server is fired up and ready to roll!", Step(phase="up")),
+        ("INFO 11-20 09:00:01 [api_server.py:1] vLLM API server version 0.32.0", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_what_a_line_tells(line, step):
+    assert step_of(line) == step
+
+
+def test_an_engine_does_not_go_back():
+    assert latest([SHARDS, BATCHES, SHARDS]) == Step(phase="warming", share=0.0)
+    assert latest(["nothing"], Step(phase="up")) == Step(phase="up")
+    assert latest([]) is None
+
+
+def test_every_engines_own_word_for_being_up_is_known():
+    from sparkfleet.engines.registry import ENGINES
+
+    told = [engine.ready_log for engine in ENGINES.values() if engine.ready_log]
+    assert [step_of(line) for line in told] == [Step(phase="up")] * 3
+
+
+def test_a_hostile_line_is_looked_at_from_its_end():
+    assert step_of("9" * 1_000_000 + "% Completed checkpoint shards") is not None
