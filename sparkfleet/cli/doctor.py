@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import Report, lines
 from sparkfleet.errors import SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
+from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.fields import unknown
 from sparkfleet.spec.load import load_deployments
 
@@ -41,7 +43,11 @@ NodesArgument = Annotated[
 ]
 ForOption = Annotated[
     list[Path] | None,
-    typer.Option("--for", metavar="FILE", help="Deployments whose weights have to fit on the disks."),
+    typer.Option(
+        "--for",
+        metavar="FILE",
+        help="Deployments whose weights must fit; left out: what the fleet serves.",
+    ),
 ]
 
 
@@ -66,12 +72,27 @@ async def _doctor(session: Session, nodes: list[str], deployments: list[Path], *
     for name in nodes:
         if name not in session.inventory.nodes:
             raise SpecError(unknown("node", name, session.inventory.nodes))
-    needed = _needed(deployments)
-    fleet = await gather(session.inventory, session.channels, nodes=nodes)
-    paths = await _measure(session, fleet) if measure else None
-    return report_of(
-        with_context(fleet, sparkfleet=sparkfleet.__version__, ray=_ray(), needed=needed, paths=paths)
+    fleet, specs = await asyncio.gather(
+        gather(session.inventory, session.channels, nodes=nodes), _deployments(session, deployments)
     )
+    paths = await _measure(session, fleet) if measure else None
+    needed = [one for spec in specs for one in _needed(spec)]
+    return report_of(with_context(fleet, sparkfleet=sparkfleet.__version__, needed=needed, paths=paths))
+
+
+async def _deployments(session: Session, files: list[Path]) -> tuple[Deployment, ...]:
+    """Those that were named; else those that the fleet is to serve, where its controller answers."""
+    if files:
+        return tuple(load_deployments(files))
+    try:
+        client = await session.find_controller()
+        if client is None:
+            return ()
+        async with client:
+            status = await client.fleet()
+    except SparkfleetError:  # what keeps it from answering is found by other checks
+        return ()
+    return tuple(Deployment.model_validate_json(one.spec) for one in status.deployments if one.spec)
 
 
 async def _measure(session: Session, fleet: FleetView) -> tuple[PathView, ...]:
@@ -87,34 +108,22 @@ def report_of(fleet: FleetView) -> Report:
     return Report.of(fleet.name, examine(fleet))
 
 
-def _needed(files: list[Path]) -> list[Needed]:
-    """Weights that deployments need; one whose size cannot be told is said so and left out."""
-    found: list[Needed] = []
-    for spec in load_deployments(files) if files else ():
-        for variant in spec.resolved():
-            if variant.engine == "custom" or variant.model.startswith("builtin:"):
-                continue
-            try:
-                size = find_checkpoint(variant.model).bytes_on_disk
-            except SparkfleetError as error:
-                print_error(error)
-                continue
-            found.append(
-                Needed(
-                    deployment=spec.name,
-                    model=variant.model,
-                    weights_bytes=size,
-                    nodes=tuple(spec.nodes or ()),
-                )
-            )
-    return found
-
-
-def _ray() -> str:
-    try:
-        return version("ray")
-    except PackageNotFoundError:
-        return ""
+def _needed(spec: Deployment) -> Iterator[Needed]:
+    """The weights of a deployment. A model whose size cannot be told is said so and left out."""
+    for variant in spec.resolved():
+        if variant.engine == "custom" or variant.model.startswith("builtin:"):
+            continue
+        try:
+            size = find_checkpoint(variant.model).bytes_on_disk
+        except SparkfleetError as error:
+            print_error(error)
+            continue
+        yield Needed(
+            deployment=spec.name,
+            model=variant.model.partition("@")[0],
+            weights_bytes=size,
+            nodes=tuple(variant.nodes or spec.nodes),
+        )
 
 
 def _print(report: Report, everything: bool) -> None:

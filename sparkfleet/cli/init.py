@@ -27,6 +27,7 @@ from sparkfleet.fabric.enrol import Machine, describe, merge, name_machines, usa
 from sparkfleet.fabric.mdns import discover
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import Found, find_links
+from sparkfleet.facts.fact import text
 from sparkfleet.facts.identity import Identity, ReadIdentity, ReadPciDevices
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.batch import run_batch
@@ -267,7 +268,7 @@ async def _ask(channel: Channel) -> tuple[str, Recognised]:
     if isinstance(name, NodeError):
         raise name
     said = value_or(identity, ReadIdentity.parse, Identity(), fine=ReadIdentity.fine)
-    return name.stdout.strip(), recognise(said, value_or(pci, ReadPciDevices.parse, ()))
+    return text(name.stdout.strip(), 64), recognise(said, value_or(pci, ReadPciDevices.parse, ()))
 
 
 async def _found(named: Mapping[str, Node], nodes: Sequence[Node], channels: Mapping[str, Channel]) -> Found:

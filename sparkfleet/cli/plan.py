@@ -133,8 +133,8 @@ def decide(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None
     found = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), _running(status))
     if found.refused:
         raise infeasible(found.refused[0])
-    for one in found.deployments:
-        _check_launchable(one)
+    for plan_ in found.deployments:
+        _check_launchable(plan_)
     return [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
 
 

@@ -242,7 +242,9 @@ class Controller:
             for name, one in desired.items()
         }
         for action in decide(wanted, self._seen, room):
-            await self._do(action, desired)
+            given_up = (action.deployment, action.generation) in self._failed
+            if action.verb == "retire" or not given_up:
+                await self._do(action, desired)
         await self._note_failures(desired)
         await self._publish(desired)
 

@@ -102,15 +102,17 @@ def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> Non
 
 
 def _spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Start it in a session of its own, as nobody's child: whoever starts it need not wait for it."""
+    setsid = shutil.which("setsid", path=os.defpath) or "setsid"
     with log.open("ab") as output:
-        subprocess.Popen(
-            argv,
+        subprocess.run(
+            (setsid, "--fork", *argv),
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,
             cwd="/",
+            check=True,
         )
 
 

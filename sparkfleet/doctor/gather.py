@@ -272,15 +272,13 @@ def with_context(
     fleet: FleetView,
     *,
     sparkfleet: str = "",
-    ray: str = "",
     needed: Sequence[Needed] = (),
     paths: Sequence[PathView] | None = None,
 ) -> FleetView:
-    """The fleet with what the asker knows: its versions, what deployments need, and what was measured between nodes."""
+    """The fleet with what the asker knows: its version, what deployments need, and what was measured between nodes."""
     return fleet.model_copy(
         update={
             "sparkfleet": sparkfleet,
-            "ray": ray,
             "needed": tuple(needed),
             "paths": None if paths is None else tuple(paths),
         }

@@ -217,7 +217,6 @@ class FleetView(Value):
     """None where measuring was not asked for."""
     sparkfleet: str = ""
     """Version of who asks."""
-    ray: str = ""
 
     @property
     def answered(self) -> tuple[NodeView, ...]:

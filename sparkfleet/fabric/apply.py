@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 
-from sparkfleet.errors import NodeError
+from pydantic import ValidationError
+
+from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fabric.netplan import FabricPlan, NodePlan
+from sparkfleet.facts.fact import json_of, text
 from sparkfleet.nodes.base import Channel, Completed
 from sparkfleet.nodes.batch import run_batch
 from sparkfleet.values import Value
@@ -26,8 +30,17 @@ APPLY_S = 120.0
 SETTLE_TRIES = 5
 HELPER = (files("sparkfleet.fabric") / "rails_helper.py").read_bytes()
 
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}")
+_HOME = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}")
+
 Reopen = Callable[[str], Awaitable[Channel]]
 """Opens a new connection to the node of that name."""
+
+
+class _Shown(Value):
+    backend: str
+    version: str
+    files: dict[str, str]
 
 
 class Helper(Value):
@@ -81,13 +94,19 @@ async def find_helper(channel: Channel) -> Helper:
 
 async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
     said = await _run(channel, (*argv, "show"))
-    shown = json.loads(said)
-    if shown["version"] not in ("", hashlib.sha256(HELPER).hexdigest()):
+    try:
+        shown = _Shown.model_validate_json(said)
+    except ValidationError:
+        raise _odd(channel, said) from None
+    if shown.version not in ("", hashlib.sha256(HELPER).hexdigest()):
         raise NodeError(f"{channel.node}: {HELPER_PATH} is of another version")
-    return Helper(node=channel.node, argv=argv, backend=shown["backend"], files=shown["files"])
+    return Helper(node=channel.node, argv=argv, backend=shown.backend, files=shown.files)
 
 
-async def _not_permitted(channel: Channel, user: str, home: str) -> NotPermitted:
+async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
+    # Both come from the node, and a person is about to paste them into a shell.
+    if not (_USER.fullmatch(user) and _HOME.fullmatch(home)):
+        return _odd(channel, f"{user} {home}")
     copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
     await channel.write(copy, HELPER, mode=0o700)
     return NotPermitted(
@@ -143,7 +162,9 @@ async def apply_plan(
 async def _begin(plan: NodePlan, helper: Helper, channel: Channel, rollback_s: int) -> str:
     request = json.dumps(plan.request()).encode()
     said = await _run(channel, (*helper.argv, "apply", str(rollback_s)), stdin=request)
-    token: str = json.loads(said)["token"]
+    token = json_of(said, dict, "the change").get("token")
+    if not isinstance(token, str) or not token.isalnum():
+        raise _odd(channel, said)
     return token
 
 
@@ -205,11 +226,17 @@ async def _answer(
 async def _run(channel: Channel, argv: Sequence[str], stdin: bytes = b"") -> str:
     done = await channel.run(argv, stdin=stdin, timeout_s=APPLY_S)
     if done.exit_code != 0:
-        raise NodeError(f"{channel.node}: {' '.join(done.stderr.split())[:300] or 'the helper failed'}")
+        raise NodeError(f"{channel.node}: {text(' '.join(done.stderr.split())) or 'the helper failed'}")
     return done.stdout
 
 
+def _odd(channel: Channel, said: str) -> NodeError:
+    return NodeError(
+        f"{channel.node}: not understood: {text(said, 80)}", do="See what the node runs at login."
+    )
+
+
 def _said(error: BaseException) -> str:
-    if not isinstance(error, NodeError):
+    if not isinstance(error, SparkfleetError):
         raise error
     return error.what if error.what.endswith(".") else f"{error.what}."

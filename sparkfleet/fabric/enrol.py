@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Interface
 
+from pydantic import ValidationError
+
 from sparkfleet.fabric.netplan import shared_addresses
 from sparkfleet.fabric.topology import Found, FoundEnd, FoundLink
 from sparkfleet.spec.fields import FrozenDict
@@ -58,14 +60,26 @@ def usable_links(found: Found) -> tuple[tuple[Link, ...], tuple[str, ...]]:
             if why := _why_not(rail.ends, addresses, used):
                 doubts.append(why)
             elif addresses is not None:
-                rails.append(tuple(_end(end, one) for end, one in zip(rail.ends, addresses, strict=True)))
-                for end, one in zip(rail.ends, addresses, strict=True):
+                rails.append(tuple(zip(rail.ends, addresses, strict=True)))
+                for end, one in rails[-1]:
                     used.setdefault(end.node, []).append(one)
-        if rails:
-            links.append(Link(nodes=link.nodes, switch=link.switch, rails=tuple(rails)))
+        made = _link(link, rails) if rails else None
+        if isinstance(made, Link):
+            links.append(made)
         else:
-            doubts.append(f"The cable {describe(link)} has no usable rail yet: `sparkfleet fabric plan`.")
+            doubts.append(
+                made or f"The cable {describe(link)} has no usable rail yet: `sparkfleet fabric plan`."
+            )
     return tuple(links), tuple(doubts)
+
+
+def _link(link: FoundLink, rails: Sequence[tuple[tuple[FoundEnd, IPv4Interface], ...]]) -> Link | str:
+    """The link, or why an inventory does not take it: its addresses come from the nodes."""
+    try:
+        made = tuple(tuple(_end(end, one) for end, one in rail) for rail in rails)
+        return Link(nodes=link.nodes, switch=link.switch, rails=made)
+    except ValidationError as error:
+        return f"The cable {describe(link)}: {error.errors(include_url=False)[0]['msg']}"
 
 
 def _why_not(
@@ -100,11 +114,15 @@ def _switch(name: str) -> str:
 def merge(old: Inventory | None, nodes: Mapping[str, Node], links: Sequence[Link], fleet: str) -> Inventory:
     """What was found, with what people wrote into `old` and nobody can find out: head, gateway, engines, ways in.
 
-    Links of `old` between nodes that were not looked at are kept.
+    Links of `old` between nodes that were not looked at are kept. An `old` that is this machine alone, as in the
+    inventory that comes with sparkfleet, gives its name and its gateway only.
     """
     if old is None:
         first = next(iter(nodes))
         return Inventory(fleet=fleet, head=first, nodes=FrozenDict(nodes), links=tuple(links))
+    if not set(old.nodes) & set(nodes) and all(node.is_local for node in old.nodes.values()):
+        found = {"nodes": FrozenDict(nodes), "head": next(iter(nodes)), "links": tuple(links)}
+        return old.model_copy(update=found)
     unseen = tuple(link for link in old.links if not set(link.nodes) <= set(nodes))
     merged = {name: nodes.get(name, node) for name, node in old.nodes.items()}
     return old.model_copy(

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
-from sparkfleet.facts.fact import failed, json_of
+from sparkfleet.facts.fact import failed, json_of, not_understood
 from sparkfleet.nodes.base import Channel, Completed
 from sparkfleet.spec.inventory import RailEnd
 
@@ -24,6 +24,8 @@ T = TypeVar("T")
 TCP_STREAMS = 4
 ROUNDS = 2000
 """Messages of a latency test."""
+MOST = 1e18
+"""No count of bytes and no time is larger."""
 STARTING_S = 20.0
 CONNECT_TRIES = 25
 CONNECT_PAUSE_S = 0.2
@@ -88,14 +90,19 @@ class Tcp:
 
     async def bandwidth(self, rail: RailPair, seconds: float) -> float:
         """See `Loader`."""
-        found = await self._run(rail, seconds, "bulk", str(seconds), str(TCP_STREAMS))
-        return found["bytes"] / found["seconds"] / 1e9
+        count, took = await self._run(
+            rail, seconds, ("bytes", "seconds"), "bulk", str(seconds), str(TCP_STREAMS)
+        )
+        return count / took / 1e9
 
     async def latency(self, rail: RailPair) -> float:
         """See `Loader`."""
-        return (await self._run(rail, 1.0, "latency", str(ROUNDS)))["latency_us"]
+        (found,) = await self._run(rail, 1.0, ("latency_us",), "latency", str(ROUNDS))
+        return found
 
-    async def _run(self, rail: RailPair, seconds: float, mode: str, *more: str) -> dict[str, float]:
+    async def _run(
+        self, rail: RailPair, seconds: float, wanted: tuple[str, ...], mode: str, *more: str
+    ) -> list[float]:
         token = secrets.token_bytes(64)
         own, peer = rail.addresses
         async with _listening(rail.channels[1], peer, token, seconds + STARTING_S) as port:
@@ -104,7 +111,11 @@ class Tcp:
         if done.exit_code != 0:
             raise failed((mode, "over", rail.ends[0].netdev), done.exit_code, done.stderr)
         said = json_of(done.stdout, dict, "a measurement")
-        return {str(name): float(value) for name, value in said.items() if isinstance(value, int | float)}
+        found = [said.get(name) for name in wanted]
+        numbers = [float(one) for one in found if isinstance(one, int | float) and 0 < one < MOST]
+        if len(numbers) != len(wanted):
+            raise not_understood("a measurement", done.stdout)
+        return numbers
 
 
 async def has_perftest(channel: Channel) -> bool:
@@ -131,8 +142,9 @@ async def _listening(channel: Channel, address: str, token: bytes, seconds: floa
 
     def on_output(piece: bytes) -> None:
         line.extend(piece)
-        if b"\n" in line and not said.done():
-            said.set_result(int(line.split(b"\n", 1)[0][:6]))
+        number, end, _ = bytes(line[:64]).partition(b"\n")
+        if end and number.isdigit() and not said.done():
+            said.set_result(int(number))
 
     argv = _program("listen", address, str(seconds))
     serving = asyncio.create_task(

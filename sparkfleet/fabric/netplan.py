@@ -137,10 +137,17 @@ def _kept(
         if (addresses := shared_addresses(wire)) is None:
             continue
         network = addresses[0].network
-        if not any(network.overlaps(other) for other in used):
+        if all(one.is_private and one.ip not in _ends(network) for one in addresses) and not any(
+            network.overlaps(other) for other in used
+        ):
             kept[index] = addresses
             used.append(network)
     return kept
+
+
+def _ends(network: IPv4Network) -> tuple[object, ...]:
+    """What no netdev may have as its address."""
+    return (network.network_address, network.broadcast_address) if network.num_addresses > 2 else ()
 
 
 def shared_addresses(ends: Sequence[FoundEnd]) -> tuple[IPv4Interface, ...] | None:

@@ -22,6 +22,8 @@ Method = Literal["lldp", "ipv6", "arp"]
 Kind = Literal["none", "direct", "ring", "switch", "mixed"]
 
 _SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+"""What an inventory takes for a device. Other names are not dealt with: they come from the node."""
 _NEVER = ("wl", "enP7s7")
 """Wi-Fi, and a Spark's 10 Gb/s Ethernet: a LAN, also where the node is reached in another way."""
 _HARDWARE = ("", "veth")
@@ -157,6 +159,7 @@ def _may_be_rail(netdev: Netdev, view: NodeView) -> bool:
         netdev.name != view.management
         and netdev.kind in _HARDWARE
         and bool(netdev.mac)
+        and bool(_NAME.fullmatch(netdev.name))
         and not netdev.master
         and not netdev.name.startswith(_NEVER)
     )
@@ -271,7 +274,8 @@ class _Sense(NamedTuple):
     def end(self, port: _Port) -> FoundEnd:
         """A port as the end of a rail."""
         view = next(view for view in self.views if view.node == port.node)
-        rdma = next((link.device for link in view.rdma if link.netdev == port.netdev), None)
+        devices = (link.device for link in view.rdma if link.netdev == port.netdev)
+        rdma = next((device for device in devices if _NAME.fullmatch(device)), None)
         return FoundEnd(node=port.node, netdev=self.ports[port], rdma=rdma)
 
     def methods(self, port: _Port) -> tuple[Method, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.layout import Layout, Topology, check_name, make_layout
@@ -149,9 +149,25 @@ def with_init(state: State, node: str, process: Process | None) -> State:
 def locked(name: str) -> Iterator[None]:
     """Alone with a lab (or, by the name "", with the choice of subnets)."""
     REGISTRY.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with open(REGISTRY / f"{name or '_'}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path = REGISTRY / f"{name or '_'}.lock"
+    with _locked_file(path):
         yield
+        # The file of a lab goes with the lab; who waits for it notices, and takes the next one.
+        if not (REGISTRY / f"{name}.json").exists():
+            path.unlink(missing_ok=True)
+
+
+def _locked_file(path: Path) -> IO[str]:
+    """The file at `path`, locked, and still there after the wait."""
+    while True:
+        file = open(path, "w")  # noqa: SIM115 - the caller closes it
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()
 
 
 def replace_file(path: Path, text: str, mode: int = 0o644) -> None:

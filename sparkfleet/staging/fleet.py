@@ -62,7 +62,8 @@ class Fleet:
             mine = request.model_copy(update={"cache": self.settings.cache_on(node)})
             return await self.ask(node, "look", mine, Seen, timeout_s=LOOK_S)
 
-        return await self._all(self.channels, one, frozenset(needed))
+        wanted = tuple(needed)
+        return await self._all((*self.channels, *wanted), one, frozenset(wanted))
 
     async def seal(self, kind: str, name: str, nodes: Iterable[str]) -> dict[str, Manifest]:
         """The manifest of a directory on each of `nodes`."""

@@ -101,19 +101,31 @@ def _signature(relative: str, found: os.stat_result) -> str:
 
 
 def _regular(directory: Path) -> list[Path]:
-    """Regular files; links are followed if they lead to some. Hidden ones and parts are nobody's weights."""
+    """Regular files; links are followed within the directory. Hidden ones and parts are nobody's weights."""
     found: list[Path] = []
+    root = directory.resolve()
     for where, directories, names in os.walk(directory):
         directories[:] = sorted(name for name in directories if not name.startswith("."))
         for name in sorted(names):
             path = Path(where, name)
             if not name.startswith(".") and not name.endswith(PART) and stat.S_ISREG(path.stat().st_mode):
+                _demand_inside(path, root)
                 found.append(path)
         if len(found) > MAX_FILES:
             raise StagingError(
                 f"{directory} has more than {MAX_FILES} files.", do="Give the directory of one checkpoint."
             )
     return found
+
+
+def _demand_inside(path: Path, root: Path) -> None:
+    """rsync's daemon serves nothing outside its module, whatever a link says; better said now than in the middle."""
+    if path.is_symlink() and not path.resolve().is_relative_to(root):
+        raise StagingError(
+            f"{path} is a link that leads out of its directory.",
+            means="What lies outside is not copied along.",
+            do="For a snapshot of the Hub's cache give the model's Hub id; else put the file itself there.",
+        )
 
 
 def _read(notes: Path) -> _Known:

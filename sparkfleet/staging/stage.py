@@ -72,6 +72,8 @@ class _Stager:
         self._moved = 0
 
     async def run(self) -> Staged:
+        if not self._need.nodes:
+            return Staged(wanted=self._need.wanted, paths={})
         match self._need.wanted.kind:
             case "hub":
                 return await self._from_hub()
@@ -189,7 +191,8 @@ class _Stager:
     async def _image(self) -> Staged:
         name = staged_name(self._name)
         look = ImageRequest(action="look", image=self._name)
-        seen = await self._fleet.images(self._fleet.channels, look, self._need.nodes)
+        everybody = (*self._fleet.channels, *self._need.nodes)
+        seen = await self._fleet.images(everybody, look, self._need.nodes)
         lacking = [node for node in self._need.nodes if not seen[node].id]
         if lacking and not any(held.id for held in seen.values()):
             first = lacking.pop(0)

@@ -129,6 +129,20 @@ def test_a_process_is_shown_with_its_environment(dry_run, deployments, tmp_path)
     assert "hf_secret" not in out
 
 
+def test_two_ranks_on_cpus_are_shown_with_their_files(dry_run, two_sparks, tmp_path):
+    home = "{gpu: null, engines: {vllm: {python: /venv/bin/python, version: 0.32.0+cpu}}}"
+    facts, file = tmp_path / "facts.yaml", tmp_path / "m.yaml"
+    facts.write_text(f"spark1: {home}\nspark2: {home}\n")
+    file.write_text("name: m\nmodel: /models/moe\nparallel: {tp: 2, ep: 2}\n")
+    code, out, err = dry_run(file, two_sparks, facts)
+    assert (code, err) == (DONE, "")
+    first, second = commands(out)
+    assert "GLOO_SOCKET_IFNAME=enp1s0f1np1" in first
+    assert ("--headless" in first, "--headless" in second) == (False, True)
+    assert out.count("vllm-0.32.0+cpu.dist-info/METADATA") == 2
+    assert "#   Name: vllm" in out
+
+
 def test_what_is_refused_is_told(dry_run, deployments):
     code, out, _ = dry_run(deployments / "nemotron-3-super-open.yaml")
     assert code == INFEASIBLE

@@ -16,7 +16,7 @@ def inventory(*names):
     return Inventory.model_validate({"fleet": "home", "head": next(iter(nodes)), "nodes": nodes})
 
 
-def plan(name="tiny", groups=1, high=1.0, **fields):
+def plan(name="tiny", groups=1, high=1.0, rungs=1, **fields):
     fields = {"context": 512, "concurrency": 4, "device": "cpu", **fields}
     candidate = Candidate(
         model="builtin:tiny",
@@ -27,4 +27,6 @@ def plan(name="tiny", groups=1, high=1.0, **fields):
     )
     prediction = Prediction(memory_bytes_per_rank=Band(low=0.0, mid=0.0, high=high))
     rung = Rung(candidate=candidate, prediction=prediction, reason="the only one")
-    return DeploymentPlan(name=name, objective="interactive", groups=(GroupPlan(ladder=(rung,)),) * groups)
+    return DeploymentPlan(
+        name=name, objective="interactive", groups=(GroupPlan(ladder=(rung,) * rungs),) * groups
+    )

@@ -10,6 +10,7 @@ from sparkfleet.control.nodes import FakeNodes
 from sparkfleet.control.order import orders_for
 from sparkfleet.control.status import GroupPhase, GroupReport
 from sparkfleet.control.store import Store
+from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.errors import ControlError
 from sparkfleet.observe.metrics import ControlMetrics
 
@@ -37,8 +38,8 @@ class World:
         return self.controller
 
     async def put(self, **fields):
-        high = fields.pop("high", 1.0)
-        desired, _ = await self.controller.put(deployment(), plan(high=high, **fields), "me")
+        high, rungs = fields.pop("high", 1.0), fields.pop("rungs", 1)
+        desired, _ = await self.controller.put(deployment(), plan(high=high, rungs=rungs, **fields), "me")
         await self.controller.reconcile()
         return desired.generation
 
@@ -241,3 +242,68 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     await world.put()
     assert world.nodes.swept == [frozenset({("tiny", 1)})]
+
+
+def diagnosed(cause="memory", **fields):
+    return report(
+        phase=GroupPhase.FAILED, diagnosis=Diagnosis(cause=Cause(cause), says="too little memory"), **fields
+    )
+
+
+async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
+    await world.put(rungs=2)
+    await world.controller.report(diagnosed())
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
+    events = await world.controller.events(0, "tiny", 0)
+    assert any(event.kind == "fallback" and "too little memory" in event.message for event in events)
+    assert world.store.failures()[0].cause == "memory"
+    await world.ready(1)
+    assert world.controller.status().deployments[0].state == "ready"
+
+
+async def test_a_restarted_controller_knows_the_rung(world):
+    await world.put(rungs=2)
+    await world.controller.report(diagnosed())
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    world.apps.apps.clear()
+    await world.restarted().reconcile()
+    assert world.apps.orders[-1].rung == 1
+
+
+async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(world):
+    await world.put()
+    await world.controller.report(diagnosed())
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    await world.controller.reconcile()
+    status = world.controller.status().deployments[0]
+    assert status.state == "failed"
+    assert len(world.apps.orders) == 1
+    assert await world.put() == 2
+
+
+async def test_what_starts_after_all_is_not_held_against_it(world):
+    await world.put()
+    await world.controller.report(diagnosed())
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    assert world.store.failures()
+    await world.put()
+    await world.ready(2)
+    assert world.store.failures() == ()
+
+
+async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
+    await world.put()
+    for _ in range(module.BREAKER_FAILURES):
+        await world.ready(1)
+        await world.controller.report(report(phase=GroupPhase.FAILED))
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert world.controller.status().deployments[0].state == "failed"
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.apps.apps == {}

@@ -8,9 +8,10 @@ import aiohttp
 import pytest
 
 from sparkfleet.control import group as module
-from sparkfleet.control.canary import Probe
 from sparkfleet.control import rank as rank_module
+from sparkfleet.control.canary import Probe
 from sparkfleet.control.group import Group
+from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.order import GroupOrder, Ports, RankSeat
 from sparkfleet.control.order import rank_spec as spec_of
 from sparkfleet.control.paths import FleetPaths
@@ -216,8 +217,8 @@ async def test_any_exit_ends_the_watch_whatever_the_code(world):
     watching = asyncio.create_task(group.watch())
     await asyncio.sleep(0)
     world.runtime.exit(world.rank_id(), 0)
-    status = await asyncio.wait_for(watching, 5)
-    assert status.exit_code == 0
+    assert "exited with code 0" in await asyncio.wait_for(watching, 5)
+    assert group.ended
     assert world.reports[-1].phase is GroupPhase.FAILED
     await group.stop(drain_s=0)
 
@@ -257,3 +258,79 @@ async def test_the_token_is_not_in_the_command(world, engine):
     assert token not in " ".join(spec.argv)
     assert token not in str(spec.env)
     assert SECRET not in spec.model_dump_json()
+
+
+async def test_a_failed_start_is_diagnosed_from_the_log(world, tmp_path, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    async def tail(rank):
+        return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(LocalRank, "tail", tail)
+    starting = asyncio.create_task(world.group().start())
+    while not world.runtime.started:
+        await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), 1)
+    with pytest.raises(EngineError):
+        await starting
+    diagnosis = world.reports[-1].diagnosis
+    assert diagnosis.cause == "memory"
+    assert "out of memory" in diagnosis.evidence
+
+
+async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
+    async def noise(probe, text, timeout_s=0):
+        return 50_000.0
+
+    monkeypatch.setattr(Probe, "perplexity", noise)
+    with pytest.raises(EngineError, match="plain English is noise"):
+        await world.group().start()
+    assert "noise" in world.reports[-1].diagnosis.says
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_without_the_memory_it_needs_nothing_is_started(world, monkeypatch):
+    monkeypatch.setattr(module, "ROOM_S", 0.0)
+    with pytest.raises(EngineError, match="predicted to need"):
+        await world.group(needs=1 << 60).start()
+    assert world.runtime.started == []
+
+
+async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.02)
+    with pytest.raises(EngineError, match="said nothing"):
+        await world.group().start()
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_before_the_host_wedges_the_group_is_stopped(world, monkeypatch):
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+    assert "memory are left on this" in await asyncio.wait_for(group.watch(), 5)
+    assert world.runtime.stopped == [world.rank_id()]
+    await group.stop(drain_s=0)
+
+
+async def test_an_engine_that_runs_and_moves_no_token_is_replaced(world, monkeypatch):
+    async def stuck(group):
+        return module.Load(running=1, waiting=0, tokens=7.0)
+
+    async def silent(probe, timeout_s=0):
+        raise EngineError("no token in 30 s")
+
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(Group, "_load", stuck)
+    monkeypatch.setattr(Probe, "one_token", silent)
+    monkeypatch.setattr(module, "Liveness", lambda: Liveness(stuck_s=0.05))
+    assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)
+    assert world.runtime.stopped == [world.rank_id()]
+    await group.stop(drain_s=0)

@@ -35,7 +35,7 @@ def look(sparks):
         ]
         proof = context.pop("proof", TransportProof(moved={}, holds=True, said="moved on the rails"))
         path = path.model_copy(update={"rails": tuple(rails), "proof": proof})
-        given = {"sparkfleet": "0.1.0", "ray": "2.60.0", **context}
+        given = {"sparkfleet": "0.1.0", **context}
         return with_context(fleet, paths=[path], **given)
 
     return look

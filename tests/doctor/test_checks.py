@@ -476,6 +476,17 @@ async def test_weights_that_do_not_fit(findings):
     assert "4400 GB" in told.what
 
 
+async def test_weights_that_fit_nowhere(findings):
+    needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)
+    (told,) = await findings(needed=[needed])
+    assert "no node has room: 3200 GB on spark1, 3200 GB on spark2 are free" in told.what
+
+
+async def test_weights_that_fit_on_one_node_are_fine_where_no_node_is_named(sparks, findings):
+    sparks[1].change(ReadDisks.argv, "3200000000000", "500000000000")
+    assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=2 * 10**12)]) == []
+
+
 async def test_weights_that_are_there_need_no_room(sparks, findings):
     models = [["Qwen/Big", 4 * 10**12, True]]
     for spark in sparks:

@@ -2,9 +2,8 @@ import pytest
 
 from sparkfleet.fabric.enrol import Machine, describe, merge, name_machines, node_name, usable_links
 from sparkfleet.fabric.topology import Found, FoundEnd, FoundLink, FoundRail
-from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.spec.inventory import Node
 from sparkfleet.spec.load import parse_inventory
-from sparkfleet.spec.write import write_inventory
 
 KEY = "SHA256:" + "A" * 43
 
@@ -70,6 +69,12 @@ def test_a_rail_without_addresses_is_a_doubt(found):
     assert "sparkfleet fabric plan" in doubts[1]
 
 
+def test_an_address_that_an_inventory_does_not_take_is_a_doubt(found):
+    links, doubts = usable_links(found((["192.168.100.0/24"], ["192.168.100.11/24"])))
+    assert links == ()
+    assert "192.168.100.0/24" in doubts[0]
+
+
 def test_both_rails_in_one_subnet_are_one_rail_and_a_doubt(found):
     links, doubts = usable_links(
         found((["192.168.200.12/24"], ["192.168.200.13/24"]), (["192.168.200.14/24"], ["192.168.200.15/24"]))
@@ -120,23 +125,13 @@ def test_a_switch_is_called_one_once():
     assert describe(link.model_copy(update={"switch": "crs812"})) == "a – switch crs812"
 
 
-# --- as a file --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text", [OLD, "fleet: f\nhead: 'on'\nnodes:\n  'on': {address: local}\n  '123': {address: 10.0.0.1, user: 'no',"
-             f" host_key: '{KEY}'}}\n"],
-)  # fmt: skip
-def test_what_is_written_loads_to_the_same(text):
-    inventory = parse_inventory(text)
-    written = write_inventory(inventory, about=["found\x1b[31m"], doubts=["a\nb: c"])
-    assert parse_inventory(written) == inventory
-    assert "\x1b" not in written
-    assert "# a\\nb: c" in written
-
-
-def test_every_example_loads_to_the_same(pytestconfig):
-    for file in (pytestconfig.rootpath / "docs" / "examples").glob("inventory*.yaml"):
-        inventory = parse_inventory(file.read_text())
-        assert parse_inventory(write_inventory(inventory)) == inventory
-        assert isinstance(inventory, Inventory)
+def test_the_inventory_that_comes_with_sparkfleet_gives_way():
+    old = parse_inventory(
+        "fleet: home\nhead: this\nnodes:\n  this: {address: local}\ngateway: {port: 9000}\n"
+    )
+    spark = machine("10.0.0.1", "x").node
+    merged = merge(old, {"spark1": spark}, [], "ignored")
+    assert dict(merged.nodes) == {"spark1": spark}
+    assert (merged.fleet, merged.head, merged.gateway.port) == ("home", "spark1", 9000)
+    both = merge(old, {"this": old.nodes["this"], "spark1": spark}, [], "ignored")
+    assert (both.head, list(both.nodes)) == ("this", ["this", "spark1"])

@@ -120,6 +120,27 @@ async def test_an_address_that_is_not_there_is_said():
         await Tcp().bandwidth(rail, 0.1)
 
 
+@pytest.mark.parametrize(
+    "said", ["", "{}", '{"bytes": 1, "seconds": 0}', '{"bytes": -1, "seconds": 1}', "[]"]
+)
+async def test_a_sender_that_says_nonsense_is_an_error(said):
+    rail = RailPair(
+        (FakeChannel("a", {("python3",): said}), FakeChannel("b", {("python3",): "5000\n"})),
+        (end("10.1.1.1/24"), end("10.1.1.2/24")),
+    )
+    with pytest.raises(FactError):
+        await Tcp().bandwidth(rail, 0.1)
+
+
+@pytest.mark.parametrize("said", ["port\n", "-1\n", "٣\n", "9" * 100])
+async def test_a_listener_that_says_nonsense_is_an_error(said):
+    rail = RailPair(
+        (FakeChannel("a"), FakeChannel("b", {("python3",): said})), (end("10.1.1.1/24"), end("10.1.1.2/24"))
+    )
+    with pytest.raises(NodeError, match="cannot listen"):
+        await Tcp().bandwidth(rail, 0.1)
+
+
 class Serving(FakeChannel):
     """A node on which the listening end runs until it is killed, and says when that was."""
 

@@ -137,7 +137,11 @@ def no_rays(lab):
 
 
 FAULTS = [
-    (cut_rail, "rail-down", "enP2p1s0f1np1 on spark2 has no carrier"),
+    (
+        cut_rail,
+        "rail-down",
+        "enP2p1s0f1np1 on spark1 has no carrier and enP2p1s0f1np1 on spark2 has no carrier",
+    ),
     (mtu_1500, "rail-mtu", "enp1s0f1np1 on spark1 has 1500"),
     (one_subnet, "rails-share-subnet", "in one subnet, 192.168.100.0/24"),
     (knob(driver="580.95.05"), "driver-same", "580.95.05 on spark2"),
@@ -174,6 +178,12 @@ async def test_a_fault_is_told_by_its_name(lab, request, harm, known_as, words):
     told = [one for one in bad(found) if one.id == known_as]
     assert any(words in one.what for one in told), bad(found)
     assert all(one.means and one.do for one in told)
+
+
+@pytest.mark.parametrize("machine", ["gx10", "pgx"])
+async def test_other_makers_boxes_are_sparks(lab, machine):
+    lab.set("spark2", machine=machine)
+    assert not {"machine-is-a-spark"} & {one.id for one in await examined(lab)}
 
 
 async def test_another_host_key_than_the_pinned_one(lab):

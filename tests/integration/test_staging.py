@@ -228,3 +228,12 @@ async def test_a_killed_operator_leaves_no_process_on_any_node(tmp_path):
             fleet.lab.mend(cable.name)
         await fleet.stage()
         assert fleet.digests("spark2") == DIGESTS
+
+        # The same nodes without a cable between them: the LAN carries it, and that is said.
+        fleet.lab.exec("spark2", ["rm", "-rf", "/home/nvidia/.cache/huggingface"])
+        fleet.inventory = fleet.inventory.model_copy(update={"links": ()})
+        fleet.heard.clear()
+        await fleet.stage()
+        assert fleet.digests("spark2") == DIGESTS
+        assert any("goes over the LAN" in progress.text for progress in fleet.heard)
+        assert "link" not in {progress.phase for progress in fleet.heard}

@@ -59,7 +59,7 @@ def traces(name: str) -> dict[str, list[str]]:
         "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if f"sfl-{name}" in line],
         "processes": [str(process.pid) for process in inits_of(name)] + keepers(name),
         "files": [
-            str(path) for path in (states.HOME / name, states.REGISTRY / f"{name}.json") if path.exists()
+            str(path) for path in (states.HOME / name, *states.REGISTRY.glob(f"{name}.*")) if path.exists()
         ],
     }
 

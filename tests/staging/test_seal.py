@@ -68,15 +68,22 @@ def test_damaged_notes_are_no_harm(model, tmp_path):
     assert sealed(model) == first
 
 
-def test_links_to_files_are_followed_and_directories_that_are_links_are_not(model, tmp_path):
-    (tmp_path / "elsewhere").write_bytes(b"shared")
-    (model / "tokenizer.json").symlink_to(tmp_path / "elsewhere")
+def test_links_within_are_followed_and_directories_that_are_links_are_not(model):
+    (model / "tokenizer.json").symlink_to("sub/model.safetensors")
     (model / "loop").symlink_to(model)
     assert [file.path for file in sealed(model).files] == [
         "config.json",
         "sub/model.safetensors",
         "tokenizer.json",
     ]
+
+
+def test_a_link_that_leads_out_is_refused(model, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"shared")
+    (model / "tokenizer.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StagingError, match="leads out") as refused:
+        sealed(model)
+    assert "Hub id" in refused.value.do
 
 
 @pytest.mark.parametrize("name", ["a b.json", "a*.json", "ü.json", "a\nb.json"])

@@ -194,13 +194,22 @@ async def test_push_of_what_nobody_has(staging):
         await staging(need, "n1", "n2")
 
 
+async def test_a_node_that_is_not_there(staging):
+    for need in (Need.model(MODEL, ("n1", "n9")), Need.image(f"x@sha256:{'a' * 64}", ("n9",))):
+        with pytest.raises(StagingError, match="no way to a node n9"):
+            await staging(need, "n1")
+
+
+async def test_nobody_needs_it(staging):
+    assert (await staging(Need.model(MODEL, ()), "n1"))[0].paths == {}
+
+
 async def test_built_in_models_travel_too(machines, staging):
     source = builtin.path("tiny", machines.cache("n1") / ".builtin")
     source.mkdir(parents=True)
     (source / "model.safetensors").write_bytes(b"w" * 100_000)
     (source / "config.json").write_text("{}")
-    (machines.root / "shared.json").write_text("[]")
-    (source / "tokenizer.json").symlink_to(machines.root / "shared.json")
+    (source / "tokenizer.json").symlink_to("config.json")
     (staged,) = await staging(Need.model("builtin:tiny", ("n1", "n2")), "n1", "n2")
     target = builtin.path("tiny", machines.cache("n2") / ".builtin")
     assert staged.paths == {"n1": str(source), "n2": str(target)}

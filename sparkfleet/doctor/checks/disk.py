@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
@@ -16,33 +16,43 @@ from sparkfleet.facts.disk import Disks
     "disk-for-weights", "disks hold the weights of every deployment", source="spark-ops 6.1: size + 10 %"
 )
 def disk_for_weights(fleet: FleetView) -> Iterator[Fault]:
-    """Per node: the weights that are not there yet, against what is free below the Hub's cache."""
+    """Weights that are not there yet, against what is free below the Hub's cache: where they are pinned to, or anywhere."""
+    pinned = [one for one in fleet.needed if one.nodes]
     for node in fleet.answered:
-        missing = [one for one in fleet.needed if _is_missing(node, one)]
-        if not missing:
+        missing = [one for one in pinned if node.name in one.nodes and _is_missing(node, one)]
+        if missing and (free := _free(node)) is None:
+            yield not_known(f"whether weights fit on {node.name} is not known, because its disks are not")
+        elif missing and free is not None and free < _wanted(missing):
+            yield _too_little(f"{node.name}: {free / GB:.0f} GB are free", missing)
+    for one in fleet.needed:
+        rooms = {node.name: _free(node) for node in fleet.answered}
+        somewhere = any(not _is_missing(node, one) for node in fleet.answered)
+        if one.nodes or somewhere or not rooms or None in rooms.values():
             continue
-        hub = node.disks.places.get("hub") if node.disks else None
-        if hub is None or node.disks is None:
-            yield not_known(f"whether the weights fit on {node.name} is not known: its disks are not")
-            continue
-        wanted = sum(one.weights_bytes for one in missing)
-        if hub.free < wanted * thresholds.DISK_HEADROOM:
-            yield error(
-                f"{node.name}: {hub.free / GB:.0f} GB are free in {node.disks.hub}, less than the"
-                f" {wanted * thresholds.DISK_HEADROOM / GB:.0f} GB that weights need",
-                means="The download would stop half way. Needed: "
-                + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
-                do=(
-                    "sparkfleet models list",
-                    "sparkfleet models prune",
-                    f"df -h {node.disks.hub}",
-                ),
-            )
+        if all(free is not None and free < _wanted([one]) for free in rooms.values()):
+            listed = ", ".join(f"{(free or 0) / GB:.0f} GB on {name}" for name, free in rooms.items())
+            yield _too_little(f"no node has room: {listed} are free", [one])
+
+
+def _free(node: NodeView) -> int | None:
+    hub = node.disks.places.get("hub") if node.disks else None
+    return hub.free if hub else None
+
+
+def _wanted(missing: Sequence[Needed]) -> float:
+    return sum(one.weights_bytes for one in missing) * thresholds.DISK_HEADROOM
+
+
+def _too_little(who: str, missing: Sequence[Needed]) -> Fault:
+    return error(
+        f"{who}, less than the {_wanted(missing) / GB:.0f} GB that weights need",
+        means="The download would stop half way. Needed: "
+        + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
+        do=("sparkfleet models list", "sparkfleet models prune", "df -h ~/.cache/huggingface"),
+    )
 
 
 def _is_missing(node: NodeView, needed: Needed) -> bool:
-    if needed.nodes and node.name not in needed.nodes:
-        return False
     cached = {model.id.lower(): model.size or 0 for model in node.disks.models} if node.disks else {}
     # A copy of nine tenths or more: a checkpoint's directory also has other files, and links.
     return cached.get(needed.model.lower(), 0) < needed.weights_bytes * 0.9

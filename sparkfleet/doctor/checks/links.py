@@ -31,8 +31,7 @@ def _netdevs(link: LinkView, fleet: FleetView) -> Iterator[tuple[int, EndView, N
 
 
 def _is_down(rail: RailView, fleet: FleetView) -> bool:
-    found = [fleet.node(end.node).netdev(end.netdev) for end in rail.ends]
-    return not all(netdev is not None and netdev.up and netdev.carrier for netdev in found)
+    return any(_why_down(fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
 
 
 @link_check(
@@ -41,28 +40,37 @@ def _is_down(rail: RailView, fleet: FleetView) -> bool:
 def rail_down(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """Missing, switched off, or without a carrier; the other rail is named where it still works."""
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
-    for number, end, node in _ends(link, fleet):
-        netdev = node.netdev(end.netdev)
-        if netdev is not None and netdev.up and netdev.carrier:
-            continue
-        state = "is not there" if netdev is None else "is switched off" if not netdev.up else "has no carrier"
-        switch_on = f"sudo ip link set {end.netdev} up   # on {end.node}"
-        yield error(
-            f"rail {number} of {link.name} is down: {end.netdev} on {end.node} {state}",
-            means=(
-                f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
+    for number, rail in enumerate(link.rails, start=1):
+        down = {
+            end: said for end in rail.ends if (said := _why_down(fleet.node(end.node).netdev(end.netdev)))
+        }
+        if down:
+            yield error(
+                f"rail {number} of {link.name} is down: "
+                + " and ".join(f"{end.netdev} on {end.node} {said}" for end, said in down.items()),
+                means=f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
                 if alive
-                else "Nothing goes over this link."
-            ),
-            do=(
-                switch_on
-                if netdev is not None and not netdev.up
-                else f"ethtool {end.netdev}   # on {end.node}",
-                "Push the QSFP plug in at both ends until it clicks; then reboot both nodes: a re-plugged ConnectX-7"
-                " may come up degraded.",
-            ),
-            state=netdev.state if netdev else "missing",
-        )
+                else "Nothing goes over this link.",
+                do=tuple(_lift(down)),
+            )
+
+
+def _why_down(netdev: Netdev | None) -> str:
+    if netdev is None:
+        return "is not there"
+    if not netdev.up:
+        return "is switched off"
+    return "" if netdev.carrier else "has no carrier"
+
+
+def _lift(down: dict[EndView, str]) -> Iterator[str]:
+    for end, said in down.items():
+        switch_on = f"sudo ip link set {end.netdev} up"
+        yield f"{switch_on if said == 'is switched off' else f'ethtool {end.netdev}'}   # on {end.node}"
+    yield (
+        "Push the QSFP plug in at both ends until it clicks; then reboot both nodes: a re-plugged ConnectX-7 may come"
+        " up degraded."
+    )
 
 
 @link_check(

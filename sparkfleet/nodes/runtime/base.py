@@ -1,11 +1,11 @@
-"""How one rank is run on a node: `process` (a supervised process group), later `container`, and `fake`."""
+"""How one rank is run on a node: as a supervised process group or container (`process`), and `fake`."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sparkfleet.values import Value
 
@@ -36,6 +36,15 @@ class RankFile(Value):
     executable: bool = False
 
 
+class ContainerSpec(Value):
+    """That a rank is a container, and which. Its labels are in the argv: see `engines.container`."""
+
+    tool: Literal["docker", "podman"]
+    name: str
+    """The same as in the argv, and no other rank's: what lies there under it is removed before a start."""
+    image: str
+
+
 class RankSpec(Value):
     """Everything needed to run one rank.
 
@@ -48,6 +57,9 @@ class RankSpec(Value):
     env: tuple[tuple[str, str], ...] = ()
     secret_env: tuple[tuple[str, str], ...] = ()
     files: tuple[RankFile, ...] = ()
+    container: ContainerSpec | None = None
+    """Then `argv` is its `TOOL run …`, in the foreground, and `env` and `secret_env` are the tool's own: the rank itself has
+    what `argv` passes on (`--env NAME`). `pid` in its status is the tool's. None: `argv` is the engine."""
     prepare: tuple[str, ...] = ()
     """A command that must succeed before `argv` starts, e.g. building a checkpoint; () for none."""
     log_path: str
@@ -64,13 +76,13 @@ class RankSpec(Value):
     def digest(self) -> str:
         """Same digest, same command: a running rank with it may be adopted instead of started again.
 
-        Ports do not count, neither as fields nor as a word of their own, or after a colon, in `argv` or `env`.
+        Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
         Secrets do.
         """
         told = self.model_dump_json(exclude={"port", "rendezvous_port"})
         for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous")):
             if port:
-                told = re.sub(rf'([":]){port}"', rf'\1{{{name}}}"', told)
+                told = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', told)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
@@ -149,5 +161,5 @@ class Runtime(Protocol):
         ...
 
     async def sweep(self, keep: frozenset[RankId]) -> tuple[str, ...]:
-        """Kill every process on the node that carries this fleet's rank label and is not in `keep`; says what it killed."""
+        """End every process and container that carries this fleet's rank labels and is not in `keep`; says what it ended."""
         ...

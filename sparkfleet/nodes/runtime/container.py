@@ -56,6 +56,11 @@ class Autopsy:
         """Whether something ran in it, as far as is known."""
         return self.state not in ("", "created")
 
+    @property
+    def alive(self) -> bool:
+        """Whether something runs in it still."""
+        return self.state in ("running", "stopping", "paused")
+
 
 class Container:
     """A container that a client among `children` runs.
@@ -91,6 +96,8 @@ class Container:
         if code == 0:
             state, _, oom_killed = told.strip().partition(" ")
             self._autopsy = Autopsy(state, oom_killed == "true")
+        if self._autopsy.alive:
+            await self._ask("kill", self._name)  # podman's `rm --force` begins with 10 s of grace
         await self._ask("rm", "--force", "--volumes", self._name)
 
     def ending(self, code: int, tail: str) -> tuple[int, str]:
@@ -101,7 +108,7 @@ class Container:
             tail: the last lines that were printed, the tool's own among them.
         """
         code = _signalled(code)
-        if self._autopsy.state == "running":
+        if self._autopsy.alive:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
         if code == _TOOL_FAILED and not self._autopsy.began:
             return code, self._tools_fault(tail)
@@ -113,12 +120,13 @@ class Container:
     def _tools_fault(self, tail: str) -> str:
         if _NO_IMAGE.search(tail):
             return f"the image {self._image} is not on this node: {self._tool} pull {self._image}"
-        lines = [line for line in tail.splitlines() if line.strip()]
-        return f"{self._tool} could not run its container: {lines[-1].strip() if lines else 'it did not say why'}"
+        said = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
+        return f"{self._tool} could not run its container: {said[-1] if said else 'it did not say why'}"
 
     async def _ask(self, *words: str, timeout_s: float = _TOOL_S) -> tuple[int | None, str]:
         """Exit code (None: it could not be started, or did not end in time) and what was printed, stdout and stderr."""
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(reader, False)
         try:
             pid, end = self._children.spawn((self._tool, *words), output=writer)
             await asyncio.wait([end], timeout=timeout_s)

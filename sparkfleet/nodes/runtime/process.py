@@ -1,4 +1,4 @@
-"""Ranks as supervised process groups on the node that this process runs on."""
+"""Ranks as supervised process groups or containers on the node that this process runs on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sparkfleet
+from sparkfleet.engines.container import Tool
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.files import make_private, write_atomically
 from sparkfleet.nodes.local import execute
 from sparkfleet.nodes.runtime.base import Phase, RankId, RankSpec, RankStatus
 from sparkfleet.nodes.runtime.client import Answer, Connection, ask, parse_answer
 from sparkfleet.nodes.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
+from sparkfleet.nodes.runtime.leftovers import TOOLS, Leftovers
 from sparkfleet.nodes.runtime.processes import Killed, Process, kill_all, labelled, variable
 from sparkfleet.nodes.runtime.rankfiles import RankFiles
 
@@ -41,16 +43,22 @@ class ProcessRuntime:
     Args:
         run_dir: for sockets, locks and post-mortems. Made 0700; best on a file system that does not outlive a boot.
         fleet: the fleet's state id: no two fleets of a node may share it.
+        tools: the container tools that are asked for what is left, where they are installed.
     """
 
-    def __init__(self, run_dir: Path, fleet: str) -> None:
+    def __init__(self, run_dir: Path, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
         self._run_dir = run_dir.absolute()
         self._fleet = fleet
+        self._leftovers = Leftovers(fleet, tools)
 
     async def start(self, spec: RankSpec) -> RankStatus:
         """See `Runtime.start`. A rank of that id that is being stopped is waited for, and then started anew."""
         if not spec.argv:
             raise NodeError(f"rank {spec.id} has nothing to run: its argv is empty")
+        if spec.container and spec.argv[:2] != (spec.container.tool, "run"):
+            raise NodeError(
+                f"rank {spec.id} is a container: its argv has to begin with {spec.container.tool} run"
+            )
         try:
             return await self._start_or_adopt(spec)
         except OSError as error:
@@ -83,9 +91,10 @@ class ProcessRuntime:
         kept = {str(id_) for id_ in keep}
         unwanted = [status.id for status in await self.list() if str(status.id) not in kept]
         await asyncio.gather(*(self._stop(id_) for id_ in unwanted))
+        removed = await self._leftovers.remove(lambda id_: str(id_) not in kept, grace_s=_STRAY_GRACE_S)
         killed = await kill_all(lambda: self._strangers(kept), grace_s=_STRAY_GRACE_S)
         self._remove_traces(keep)
-        return (*(f"rank {id_}" for id_ in unwanted), *killed.gone)
+        return (*(f"rank {id_}" for id_ in unwanted), *removed.gone, *killed.gone)
 
     async def post_mortem(self, id_: RankId) -> RankStatus | None:
         """See `Runtime.post_mortem`."""
@@ -185,7 +194,9 @@ class ProcessRuntime:
             await self.kill(id_)
 
     async def _kill_strays(self, id_: RankId) -> Killed:
-        return await kill_all(lambda: self._carriers(id_), grace_s=_STRAY_GRACE_S)
+        removed = await self._leftovers.remove(lambda one: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
+        killed = await kill_all(lambda: self._carriers(id_), grace_s=_STRAY_GRACE_S)
+        return Killed(removed.gone + killed.gone, removed.survivors + killed.survivors)
 
     def _carriers(self, id_: RankId) -> Iterable[Process]:
         return labelled(labels(self._fleet, str(id_)))

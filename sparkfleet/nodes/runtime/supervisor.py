@@ -8,9 +8,10 @@ has owned it for as long as its lease says. It imports the standard library only
 
 Whatever dies, nothing of the rank stays:
 
-    the engine                       its children are found by descent and by label, and killed
+    the engine                       its children are found by descent and by label, and killed; its container is removed
     the owner                        the lease runs out
-    this process (SIGKILL)           the engine dies with it (PDEATHSIG); the owner sees the socket close and sweeps by label
+    this process (SIGKILL)           the engine dies with it (PDEATHSIG), a container does not; the owner sees the socket
+                                     close, and kills and removes by label what is left
 """
 
 from __future__ import annotations
@@ -179,9 +180,10 @@ class Supervisor:
 
     async def _end(self, children: Children, end: asyncio.Future[int]) -> None:
         if self._container:
-            return await self._container.stop(end, self._order.grace_s)
-        await children.terminate()
-        await asyncio.wait([end], timeout=self._order.grace_s)
+            await self._container.stop(end, self._order.grace_s)
+        else:
+            await children.terminate()
+            await asyncio.wait([end], timeout=self._order.grace_s)
 
     def _cannot_start(self, argv: Sequence[str], error: Exception) -> int:
         self._over = True
@@ -189,7 +191,8 @@ class Supervisor:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
     def _conclude(self, code: int, killed: Killed) -> None:
-        self._reason = "; ".join(filter(None, (self._reason or self._how_it_ended(code), *_after(killed))))
+        code, how = self._how_it_ended(code)
+        self._reason = "; ".join((self._reason or how, *_after(killed)))
         self._log.say(f"{_now()} {self._reason}")
         if self._over and (tail := self._log.tail()):
             self._reason += f"\nlast lines of {self._order.log_path}:\n{tail}"
@@ -198,11 +201,14 @@ class Supervisor:
         with suppress(OSError):
             write_atomically(self._files.last, json.dumps(self.answer()).encode())
 
-    def _how_it_ended(self, code: int) -> str:
-        who = "its preparation" if self._phase == "preparing" else "the engine"
+    def _how_it_ended(self, code: int) -> tuple[int, str]:
         ooms = _oom_kills() - self._ooms
         hint = f" (the kernel killed {ooms} for lack of memory while it ran)" if ooms > 0 else ""
-        return f"{who} {meaning(code)}{hint}"
+        if self._container:
+            code, how = self._container.ending(code, self._log.tail())
+            return code, how + hint
+        who = "its preparation" if self._phase == "preparing" else "the engine"
+        return code, f"{who} {meaning(code)}{hint}"
 
     def _begin_output(self) -> Children:
         """The pipe that the rank prints to, and the one who may start something that does."""

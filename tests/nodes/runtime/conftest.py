@@ -38,7 +38,7 @@ def make_spec(rank_id: RankId, tmp_path: Path) -> MakeSpec:
 async def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ProcessRuntime]:
     """A runtime of a fleet of its own, swept when the test is over."""
     monkeypatch.setattr("sparkfleet.nodes.runtime.process._STRAY_GRACE_S", 0.1)
-    runtime = ProcessRuntime(tmp_path / "run", fleet=f"test {tmp_path}")
+    runtime = ProcessRuntime(tmp_path / "run", fleet=f"test {tmp_path}", tools=())
     yield runtime
     await runtime.sweep(frozenset())
 

@@ -1,0 +1,104 @@
+import pytest
+
+from sparkfleet.cli import fabric as module
+from sparkfleet.fabric.apply import Applied, Helper, NotPermitted
+from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
+from sparkfleet.fabric.topology import Heard, NodeView
+from sparkfleet.facts.netdev import NetAddress, Netdev
+from sparkfleet.nodes.fake import FakeChannel
+
+RAIL = "enp1s0f1np1"
+
+
+def view(number, address=None, mtu=1500):
+    rail = Netdev(
+        name=RAIL,
+        mac=f"02:00:00:00:00:0{number}",
+        mtu=mtu,
+        up=True,
+        carrier=True,
+        state="UP",
+        addresses=(NetAddress(address=address),) if address else (),
+    )
+    heard = (Heard(netdev=RAIL, method="arp", mac=f"02:00:00:00:00:0{3 - number}"),)
+    return NodeView(node=f"spark{number}", netdevs=(rail,), heard=heard)
+
+
+@pytest.fixture
+def fleet(monkeypatch):
+    """Two Sparks; fleet["views"], ["helpers"] and ["applied"] are what is seen, allowed, and what becomes of it."""
+    state = {"views": (view(1), view(2)), "helpers": {}, "applied": Applied(kept=True, problems=())}
+
+    async def look(channels):
+        return state["views"]
+
+    async def find_helper(channel):
+        if error := state["helpers"].get(channel.node):
+            raise error
+        return Helper(node=channel.node, argv=("rails",), backend="netplan", files=state.get("files", {}))
+
+    async def apply_plan(*_, **__):
+        return state["applied"]
+
+    def open_channels(inventory):
+        return {name: FakeChannel(name) for name in inventory.nodes}
+
+    for fake in (look, find_helper, apply_plan, open_channels):
+        monkeypatch.setattr(module, fake.__name__, fake)
+    return state
+
+
+def test_plan_shows_the_file_and_what_would_change(sparkfleet, fleet, two_sparks):
+    fleet["files"] = {"/etc/netplan/40-cx7.yaml": f"    {RAIL}:\n"}
+    code, out, _ = sparkfleet("fabric", "plan", "-i", two_sparks)
+    assert code == 2
+    assert f"{RAIL}: address none → 192.168.100.10/24" in out
+    assert "+      addresses: [192.168.100.11/24]" in out
+    assert "/etc/netplan/40-cx7.yaml names enp1s0f1np1 too" in out
+
+
+def test_nothing_to_do(sparkfleet, fleet, two_sparks):
+    fleet["views"] = (view(1, "192.168.100.1/24", 9000), view(2, "192.168.100.2/24", 9000))
+    code, out, _ = sparkfleet("fabric", "apply", "-i", two_sparks)
+    assert (code, "as it should be" in out) == (0, True)
+
+
+def test_apply_asks(sparkfleet, fleet, two_sparks):
+    code, _, err = sparkfleet("fabric", "apply", "-i", two_sparks)
+    assert code == 1
+    assert "nobody is there to agree" in err
+    assert sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[0] == 0
+
+
+def test_what_was_taken_back_is_an_error_with_the_reasons(sparkfleet, fleet, two_sparks):
+    fleet["applied"] = Applied(kept=False, problems=("spark2: no answer.",))
+    code, _, err = sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)
+    assert code == 1
+    assert "taken back" in err
+    assert "spark2: no answer." in err
+
+
+def test_permission_is_asked_for_all_nodes_at_once(sparkfleet, fleet, two_sparks):
+    fleet["helpers"] = {
+        name: NotPermitted(f"{name}: u may not.", means="One program.", do=f"Run on {name}")
+        for name in ("spark1", "spark2")
+    }
+    code, out, err = sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)
+    assert code == 1
+    assert "Run on spark1" in err
+    assert "Run on spark2" in err
+    assert "addresses: [192.168.100.10/24]" in out
+
+
+@pytest.mark.parametrize(("holds", "expected"), [(True, 0), (False, 1)])
+def test_measure(sparkfleet, fleet, two_sparks, monkeypatch, holds, expected):
+    rail = RailMeasurement(netdev=RAIL, method="ib_write_bw", gb_per_s=12.25, latency_us=1.5)
+    proof = TransportProof(moved={}, holds=holds, said="moved on the rails")
+
+    async def measure_links(*_, **__):
+        return (LinkMeasurement(nodes=("spark1", "spark2"), rails=(rail,), proof=proof, when=1.0),)
+
+    monkeypatch.setattr(module, "measure_links", measure_links)
+    code, out, _ = sparkfleet("fabric", "measure", "-i", two_sparks)
+    assert code == expected
+    assert "12.25 GB/s  1.5 µs  by ib_write_bw" in out

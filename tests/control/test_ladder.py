@@ -1,0 +1,62 @@
+import pytest
+
+from sparkfleet.control.ladder import step
+from sparkfleet.control.store import Standing
+from sparkfleet.engines.signatures import Cause, Diagnosis
+from sparkfleet.planning.plan import Band, Candidate, GroupPlan, Prediction, Rung, Shape, Speculation
+
+
+def rung(method, tps=None):
+    candidate = Candidate(
+        model="org/model",
+        shape=Shape(nodes=("spark1",)),
+        engine="sglang",
+        engine_version="0.5.12",
+        context=512,
+        concurrency=4,
+        speculation=Speculation(method=method, tokens=3 if method != "none" else 0),
+    )
+    band = Band(low=0.0, mid=tps, high=100.0) if tps else None
+    memory = Band(low=0.0, mid=1.0, high=2.0)
+    prediction = Prediction(memory_bytes_per_rank=memory, decode_tps_per_request=band)
+    return Rung(candidate=candidate, prediction=prediction, reason="")
+
+
+LADDER = GroupPlan(ladder=(rung("nextn", 22.6), rung("ngram", 12.7), rung("none", 11.5)))
+
+
+def diagnosis(cause):
+    return Diagnosis(cause=cause, rule="sglang-nextn-prealloc-oom", says="the draft pool is sized first")
+
+
+def test_the_next_rung_with_the_reason_and_what_is_lost():
+    taken = step(LADDER, Standing(), diagnosis(Cause.KNOWN))
+    assert (taken.verb, taken.standing) == ("next", Standing(rung=1))
+    assert "sglang-nextn-prealloc-oom" in taken.words
+    assert "predicted 12.7 instead of 22.6 tok/s" in taken.words
+
+
+@pytest.mark.parametrize("cause", [Cause.PORT, Cause.TRANSIENT])
+def test_what_may_pass_is_tried_once_more(cause):
+    first = step(LADDER, Standing(), diagnosis(cause))
+    assert (first.verb, first.standing) == ("again", Standing(rung=0, tries=1))
+    second = step(LADDER, first.standing, diagnosis(cause))
+    assert (second.verb, second.standing.rung) == ("next", 1)
+
+
+def test_at_the_end_of_the_ladder_it_stops_and_says_so():
+    taken = step(LADDER, Standing(rung=2), diagnosis(Cause.MEMORY))
+    assert taken.verb == "end"
+    assert "none of 3 rungs started" in taken.words
+
+
+def test_without_a_diagnosis_it_goes_on_all_the_same():
+    assert step(LADDER, Standing(), None).verb == "next"
+
+
+def test_it_always_ends():
+    for cause in Cause:
+        standing, steps = Standing(), 0
+        while (taken := step(LADDER, standing, diagnosis(cause))).verb != "end":
+            standing, steps = taken.standing, steps + 1
+        assert steps <= 2 * len(LADDER.ladder)

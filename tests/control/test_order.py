@@ -1,0 +1,73 @@
+from control_values import deployment, plan
+from test_cluster import cable, inventory, spark
+
+from sparkfleet.control.order import Ports, orders_for, rank_spec
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.store import Desired
+from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Shape
+
+FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
+
+
+def desired(*shapes):
+    """A deployment with a group per shape."""
+    base = plan().groups[0].choice
+    groups = tuple(
+        GroupPlan(ladder=(base.model_copy(update={"candidate": _candidate(base.candidate, shape)}),))
+        for shape in shapes
+    )
+    plan_ = DeploymentPlan(name="tiny", objective="interactive", groups=groups)
+    return Desired(spec=deployment(), plan=plan_, generation=3, who="me", since=0.0)
+
+
+def _candidate(candidate: Candidate, shape: Shape):
+    return candidate.model_copy(update={"shape": shape})
+
+
+def test_replicas_get_an_order_each_on_their_own_node():
+    first, second = orders_for(FLEET, desired(Shape(nodes=("a",)), Shape(nodes=("b",))))
+    assert (first.replica, first.seats[0].node, first.seats[0].address) == (0, "a", "192.168.100.10")
+    assert (second.replica, second.seats[0].node, second.seats[0].address) == (1, "b", "192.168.100.11")
+    assert second.name == "tiny/g3/1"
+
+
+def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
+    (order,) = orders_for(FLEET, desired(Shape(nodes=("a", "b"), tp=2)))
+    assert [seat.rails[0].netdev for seat in order.seats] == ["enp1s0f1np1", "enp1s0f1np1"]
+    paths = FleetPaths(tmp_path / "home")
+    zero, one = (
+        rank_spec(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
+    )
+    assert "--nnodes" in zero.argv
+    assert "192.168.100.10" in one.argv
+    serves = {"--host", "--port", "4000"}
+    assert set(zero.argv) - set(one.argv) <= {*serves, "0", "--node-rank"}
+    assert set(one.argv) - set(zero.argv) <= {"--headless", "1"}
+    assert zero.secret_env == one.secret_env
+
+
+def test_on_one_node_the_engine_listens_on_loopback():
+    alone = inventory({"a": {"address": "local"}})
+    (order,) = orders_for(alone, desired(Shape(nodes=("a",))))
+    assert order.seats[0].address == "127.0.0.1"
+
+
+def test_a_ladder_is_gone_down_and_not_beyond_its_end():
+    wanted = desired(Shape(nodes=("a",)))
+    ladder = (*wanted.plan.groups[0].ladder, *desired(Shape(nodes=("b",))).plan.groups[0].ladder)
+    wanted = wanted.model_copy(
+        update={"plan": wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})}
+    )
+    assert orders_for(FLEET, wanted)[0].seats[0].node == "a"
+    assert orders_for(FLEET, wanted, {0: 1})[0].seats[0].node == "b"
+    assert orders_for(FLEET, wanted, {0: 9})[0].rung == 1
+
+
+def test_ports_are_no_part_of_what_a_rank_is(tmp_path):
+    (order,) = orders_for(FLEET, desired(Shape(nodes=("a", "b"), tp=2)))
+    paths = FleetPaths(tmp_path / "home")
+    digests = {
+        rank_spec(paths, order, 1, Ports(http=http, rendezvous=rendezvous), "secret").digest
+        for http, rendezvous in ((4000, 5000), (4001, 5001))
+    }
+    assert len(digests) == 1

@@ -1,0 +1,173 @@
+import hashlib
+import json
+
+import pytest
+
+from sparkfleet.errors import NodeError
+from sparkfleet.fabric import apply as module
+from sparkfleet.fabric.apply import HELPER, Helper, NotPermitted, apply_plan, find_helper, full_ping, sudoers
+from sparkfleet.fabric.netplan import FabricPlan, NodePlan, PortPlan
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.fake import FakeChannel
+
+DIGEST = hashlib.sha256(HELPER).hexdigest()
+SUDO = ("sudo", "-n", "/usr/local/sbin/sparkfleet-rails")
+
+
+def shown(version=DIGEST):
+    return json.dumps({"backend": "netplan", "version": version, "files": {"/etc/netplan/a.yaml": "x"}})
+
+
+def node(user="nvidia", **answers):
+    given = {("id",): f"{user}\n", ("printenv", "HOME"): "/home/nvidia\n"}
+    return FakeChannel("spark1", given | answers.get("more", {}))
+
+
+# --- permission -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_installed_helper_is_used():
+    helper = await find_helper(node(more={SUDO: shown()}))
+    assert helper == Helper(node="spark1", argv=SUDO, backend="netplan", files={"/etc/netplan/a.yaml": "x"})
+
+
+async def test_root_needs_no_sudo():
+    channel = node("root", more={("python3", "-I", "-c"): shown("")})
+    helper = await find_helper(channel)
+    assert helper.argv == ("python3", "-I", "-c", HELPER.decode())
+    assert not any(call.argv[0] == "sudo" for call in channel.calls)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        NodeError("sudo was not found"),
+        Completed(argv=SUDO, exit_code=1, stdout="", stderr="sudo: a password is required"),
+        shown("0" * 64),
+    ],
+)
+async def test_without_permission_the_commands_that_give_it_are_said(answer):
+    channel = node(more={SUDO: answer})
+    with pytest.raises(NotPermitted, match="spark1: nvidia may not") as caught:
+        await find_helper(channel)
+    copy = "/home/nvidia/.local/share/sparkfleet/sparkfleet-rails"
+    assert channel.files[copy] == HELPER
+    assert f"sudo install -D -o root -g root -m 0755 {copy} {SUDO[-1]}" in caught.value.do
+    assert sudoers("nvidia") in caught.value.do
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {("printenv", "HOME"): "/home/$(reboot)\n"},
+        {("id",): "x ALL=(ALL) NOPASSWD: ALL #\n"},
+        {SUDO: "[]"},
+        {("printenv", "HOME"): "/home/../etc\n"},
+    ],
+)
+async def test_nothing_that_a_node_says_gets_into_a_command_for_a_shell(given):
+    with pytest.raises(NodeError) as caught:
+        await find_helper(node(more={SUDO: NodeError("no"), **given}))
+    assert "$(" not in caught.value.do
+    assert "ALL #" not in caught.value.do
+    assert ".." not in caught.value.do
+
+
+def test_the_permission_is_for_one_program():
+    assert sudoers("nvidia") == "nvidia ALL=(root) NOPASSWD: /usr/local/sbin/sparkfleet-rails"
+
+
+# --- the change -------------------------------------------------------------------------------------------------------
+
+PLAN = FabricPlan(
+    nodes=tuple(
+        NodePlan(node=f"s{n}", ports=(PortPlan(netdev="enp1s0f1np1", address=f"192.168.100.{10 + n}/24"),))
+        for n in (1, 2)
+    )
+)
+
+
+class Fleet:
+    """Two nodes whose helpers remember what they were told."""
+
+    def __init__(self, monkeypatch, *, deaf=(), failing=(), silent=()):
+        self.told, self.silent = [], silent
+        self.helpers = {
+            name: Helper(node=name, argv=("rails", name), backend="netplan", files={})
+            for name in ("s1", "s2")
+        }
+        self.failing = failing
+        self.channels = {name: self.channel(name) for name in self.helpers}
+        self.fresh = []
+
+        async def run_batch(channel, argvs, **_):
+            code = 1 if channel.node in deaf else 0
+            return [Completed(argv=tuple(argv), exit_code=code, stdout="", stderr="") for argv in argvs]
+
+        monkeypatch.setattr(module, "run_batch", run_batch)
+
+    def channel(self, name):
+        def helper(call):
+            self.told.append((name, *call.argv[2:]))
+            if (name, call.argv[2]) in self.failing:
+                return Completed(argv=call.argv, exit_code=1, stdout="", stderr="no such device")
+            return Completed(
+                argv=call.argv, exit_code=0, stdout=json.dumps({"token": f"token{name}"}), stderr=""
+            )
+
+        return FakeChannel(name, {("rails", name): helper, ("true",): ""})
+
+    async def reopen(self, name):
+        if name in self.silent:
+            raise NodeError(f"{name}: no answer")
+        self.fresh.append(self.channel(name))
+        return self.fresh[-1]
+
+    async def apply(self):
+        return await apply_plan(PLAN, self.helpers, self.channels, self.reopen, rollback_s=30)
+
+
+async def test_what_works_everywhere_is_confirmed_through_new_connections(monkeypatch):
+    fleet = Fleet(monkeypatch)
+    assert (await fleet.apply()).kept
+    assert sorted(fleet.told) == [
+        ("s1", "apply", "30"),
+        ("s1", "confirm", "tokens1"),
+        ("s2", "apply", "30"),
+        ("s2", "confirm", "tokens2"),
+    ]
+    (begun,) = (call for call in fleet.channels["s1"].calls if "apply" in call.argv)
+    assert json.loads(begun.stdin) == {
+        "ports": [{"netdev": "enp1s0f1np1", "address": "192.168.100.11/24", "mtu": 9000}]
+    }
+    assert all("confirm" not in call.argv for call in fleet.channels["s1"].calls)
+    assert all(channel.is_closed for channel in fleet.fresh)
+
+
+async def test_a_rail_that_is_not_heard_takes_everything_back(monkeypatch):
+    fleet = Fleet(monkeypatch, deaf=("s2",))
+    applied = await fleet.apply()
+    assert applied.problems == (
+        "enp1s0f1np1 of s2 does not reach 192.168.100.11 with packets of 9000 bytes.",
+    )
+    assert {told[1] for told in fleet.told} == {"apply", "rollback"}
+
+
+async def test_a_node_that_refuses_takes_the_others_back(monkeypatch):
+    fleet = Fleet(monkeypatch, failing=(("s2", "apply"),))
+    applied = await fleet.apply()
+    assert applied.problems == ("s2: no such device.",)
+    assert ("s1", "rollback", "tokens1") in fleet.told
+    assert ("s2", "rollback", "tokens2") not in fleet.told
+
+
+async def test_a_node_that_is_lost_is_never_confirmed(monkeypatch):
+    fleet = Fleet(monkeypatch, silent=("s2",))
+    applied = await fleet.apply()
+    assert not applied.kept
+    assert "takes its change back by itself" in applied.problems[0]
+    assert [told for told in fleet.told if told[1] != "apply"] == [("s1", "rollback", "tokens1")]
+
+
+def test_a_ping_that_fills_the_mtu():
+    assert full_ping("e0", "10.0.0.1", 9000)[4:7] == ("do", "-s", "8972")
