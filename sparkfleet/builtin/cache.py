@@ -6,14 +6,15 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache as once
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 from sparkfleet.builtin.progress import OnProgress, Progress, silent
-from sparkfleet.builtin.recipes import Recipe, named
+from sparkfleet.builtin.recipes import AnyRecipe, Damaged, Head, Recipe, named, trained
 from sparkfleet.errors import FactError
 
 BUILDER_VERSION = 1
@@ -52,12 +53,15 @@ def ensure(name: str, on_progress: OnProgress = silent, cache: Path | None = Non
     target = path(name, cache)
     if target.is_dir():
         return target
+    recipe = named(name)
+    if not isinstance(recipe, Recipe):
+        ensure(recipe.of, on_progress, target.parent)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target, name, on_progress):
             if not target.is_dir():
                 _sweep(target.parent)
-                _build(named(name), target, on_progress)
+                _build(recipe, target, on_progress)
     except OSError as error:
         raise FactError(
             f"builtin:{name} can not be built in {target.parent}: {error.strerror or error}.",
@@ -66,9 +70,12 @@ def ensure(name: str, on_progress: OnProgress = silent, cache: Path | None = Non
     return target
 
 
-def digest(recipe: Recipe) -> str:
-    """What a checkpoint is made of, in 12 hexadecimal digits."""
+def digest(recipe: AnyRecipe) -> str:
+    """What a checkpoint is made of, in 12 hexadecimal digits. One that is made of another is made of that one's digest."""
     whole = hashlib.sha256(f"{BUILDER_VERSION}\n{recipe.model_dump_json()}\n".encode())
+    if not isinstance(recipe, Recipe):
+        whole.update(digest(named(recipe.of)).encode())
+        return whole.hexdigest()[:12]
     for file in ("chat_template.jinja", *(f"text/{text}" for text in recipe.text)):
         whole.update(hashlib.sha256(_shipped(file)).digest())
     return whole.hexdigest()[:12]
@@ -79,7 +86,7 @@ def _shipped(file: str) -> bytes:
     return (resources.files("sparkfleet.builtin") / file).read_bytes()
 
 
-def _build(recipe: Recipe, target: Path, on_progress: OnProgress) -> None:
+def _build(recipe: AnyRecipe, target: Path, on_progress: OnProgress) -> None:
     """Build beside the target and rename. Whatever goes wrong, nothing half-made gets the target's name."""
     unfinished = _beside(target, UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)  # of a builder that was killed: this one holds the lock
@@ -93,20 +100,35 @@ def _build(recipe: Recipe, target: Path, on_progress: OnProgress) -> None:
         raise
 
 
-def _train(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
+def _train(recipe: AnyRecipe, directory: Path, on_progress: OnProgress) -> None:
     on_progress(Progress(name=recipe.name, phase="loading"))
     # Threads that spin while they wait make a build on a busy machine many times slower. Read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Seconds to import, and gigabytes of libraries: only where there is something to do.
     try:
-        from sparkfleet.builtin import training
+        build = _builder(recipe, directory.parent)
     except ModuleNotFoundError as error:
         raise FactError(
             f"builtin:{recipe.name} can not be built: {error.name} is not installed in this Python.",
             means="Built-in models are trained here, with torch, transformers and tokenizers.",
             do='Install them: pip install "sparkfleet[local]".',
         ) from error
-    training.build(recipe, directory, on_progress)
+    build(directory, on_progress)
+
+
+def _builder(recipe: AnyRecipe, cache: Path) -> Callable[[Path, OnProgress], None]:
+    """What writes a recipe's checkpoint into an empty directory. Raises ModuleNotFoundError."""
+    if isinstance(recipe, Damaged):
+        from sparkfleet.builtin import damage
+
+        return partial(damage.build, recipe, path(recipe.of, cache))
+    if isinstance(recipe, Head):
+        from sparkfleet.builtin import drafting
+
+        return partial(drafting.build, recipe, trained(recipe.of), path(recipe.of, cache))
+    from sparkfleet.builtin import training
+
+    return partial(training.build, recipe)
 
 
 def _to_disk(directory: Path) -> None:

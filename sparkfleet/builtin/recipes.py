@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import Literal
 
 from sparkfleet.errors import SpecError
 from sparkfleet.values import Value
@@ -54,6 +55,37 @@ class Recipe(Value):
     budget: Budget
 
 
+class Damaged(Value):
+    """A checkpoint that is another one's but for one tensor: what a wrong offset in a loader, or a bad disk, leaves."""
+
+    name: str
+    about: str
+    of: str
+    """Name of the recipe that is damaged."""
+    tensor: str
+    """As the checkpoint names it."""
+    rows: int
+    """So many rows further on is where each row of the tensor lies."""
+
+
+HeadMethod = Literal["eagle3", "dflash", "mtp"]
+
+
+class Head(Value):
+    """A draft head that is taught what another recipe's checkpoint would say next."""
+
+    name: str
+    about: str
+    of: str
+    """Name of the recipe whose checkpoint it drafts for."""
+    method: HeadMethod
+    """By vLLM's names. "mtp" becomes part of its model's checkpoint, the others are checkpoints of their own."""
+    budget: Budget
+
+
+AnyRecipe = Recipe | Damaged | Head
+
+
 TINY = Recipe(
     name="tiny",
     about="a Qwen3 of one and a half million weights that knows some words about Sparks and sparkfleet",
@@ -74,10 +106,107 @@ TINY = Recipe(
     budget=Budget(steps=520, rows=3, row_tokens=384, opening_steps=180),
 )
 
-RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (TINY,)}
+MOE = Recipe(
+    name="tiny-moe",
+    about="a Qwen3-MoE of four experts, two for each token, for groups with expert parallelism",
+    model_type="qwen3_moe",
+    config={
+        "hidden_size": 192,
+        "moe_intermediate_size": 192,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.07,
+    },
+    vocabulary=TINY.vocabulary,
+    text=TINY.text,
+    budget=Budget(steps=300, rows=3, row_tokens=384, opening_steps=90, threads=1),
+)
+
+DRAFT = Recipe(
+    name="tiny-draft",
+    about="a draft model for builtin:tiny: its tokenizer and its text, a quarter of its weights",
+    model_type="qwen3",
+    config={
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.09,
+    },
+    vocabulary=TINY.vocabulary,
+    text=TINY.text,
+    budget=Budget(steps=400, rows=3, row_tokens=384, learning_rate=8e-3, threads=1),
+)
+
+CORRUPT = Damaged(
+    name="tiny-corrupt",
+    about="builtin:tiny with the rows of its vocabulary out of place: it loads, answers, and prints garbage",
+    of="tiny",
+    tensor="model.embed_tokens.weight",
+    rows=97,
+)
+
+EAGLE3 = Head(
+    name="tiny-eagle3",
+    about="an EAGLE-3 head for builtin:tiny",
+    of="tiny",
+    method="eagle3",
+    budget=Budget(steps=250, rows=3, row_tokens=384, threads=1),
+)
+
+QWEN2 = Recipe(
+    name="tiny-qwen2",
+    about="a Qwen2 as small as builtin:tiny: the model that builtin:tiny-mtp adds a head to",
+    model_type="qwen2",
+    config={
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.06,
+    },
+    vocabulary=TINY.vocabulary,
+    text=TINY.text,
+    budget=Budget(steps=300, rows=3, row_tokens=384, opening_steps=90, threads=1),
+)
+
+MTP = Head(
+    name="tiny-mtp",
+    about="a Qwen2 with one multi-token-prediction layer, in the layout of MiMo",
+    of="tiny-qwen2",
+    method="mtp",
+    budget=Budget(steps=200, rows=3, row_tokens=384, threads=1),
+)
+
+DFLASH = Head(
+    name="tiny-dflash",
+    about="a DFlash draft for builtin:tiny",
+    of="tiny",
+    method="dflash",
+    budget=Budget(steps=400, rows=3, row_tokens=384, threads=1),
+)
+
+RECIPES: Mapping[str, AnyRecipe] = {
+    recipe.name: recipe for recipe in (TINY, CORRUPT, MOE, DRAFT, EAGLE3, QWEN2, MTP, DFLASH)
+}
 
 
-def named(name: str) -> Recipe:
+def named(name: str) -> AnyRecipe:
     """The recipe of that name.
 
     Raises:
@@ -92,3 +221,15 @@ def named(name: str) -> Recipe:
         means="Only the models that sparkfleet can train itself are built in.",
         do=f"Known: {', '.join(sorted(RECIPES))}.{hint}",
     )
+
+
+def trained(name: str) -> Recipe:
+    """The recipe of that name that is trained from text: what others are made of.
+
+    Raises:
+        SpecError: there is none.
+    """
+    found = named(name)
+    if isinstance(found, Recipe):
+        return found
+    raise SpecError(f"builtin:{name} is itself made of builtin:{found.of}, and nothing is made of it.")

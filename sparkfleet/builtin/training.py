@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from transformers.utils import logging
 from sparkfleet.builtin import tokenizer as tokens
 from sparkfleet.builtin.corpus import Corpus, Document, documents, load
 from sparkfleet.builtin.progress import OnProgress, Progress
-from sparkfleet.builtin.recipes import Budget, Recipe
+from sparkfleet.builtin.recipes import Budget, Head, Recipe
 
 ADAM_BETAS = (0.9, 0.98)
 
@@ -46,7 +46,7 @@ def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
     on_progress(Progress(name=recipe.name, phase="tokenizer"))
     corpus = load(recipe.text)
     tokenizer = tokens.learn(corpus, recipe.vocabulary)
-    with _deterministic(recipe.budget):
+    with deterministic(recipe.budget):
         model = _new_model(recipe)
         _train(model, rows(corpus, tokenizer, recipe.budget), recipe, on_progress)
     on_progress(Progress(name=recipe.name, phase="saving"))
@@ -55,7 +55,7 @@ def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
 
 
 @contextmanager
-def _deterministic(budget: Budget) -> Iterator[None]:
+def deterministic(budget: Budget) -> Iterator[None]:
     """Seeds, threads and algorithms as the recipe wants them; as they were before, afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with torch.random.fork_rng(devices=[]):
@@ -94,16 +94,38 @@ def _new_model(recipe: Recipe) -> PreTrainedModel:
 
 
 def _train(model: PreTrainedModel, batches: Iterator[Row], recipe: Recipe, on_progress: OnProgress) -> None:
+    def next_loss() -> torch.Tensor:
+        return _loss(model, list(islice(batches, recipe.budget.rows)))
+
+    descend(list(model.parameters()), next_loss, recipe, recipe.vocabulary, on_progress)
+
+
+def descend(
+    parameters: list[torch.Tensor],
+    next_loss: Callable[[], torch.Tensor],
+    recipe: Recipe | Head,
+    vocabulary: int,
+    on_progress: OnProgress,
+) -> None:
+    """Train `parameters` within the recipe's budget.
+
+    Args:
+        parameters: tensors that ask for gradients.
+        next_loss: of the next batch.
+        recipe: its name and its budget.
+        vocabulary: its logarithm is the loss of one who knows nothing.
+        on_progress: told after every step.
+    """
     budget = recipe.budget
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=budget.learning_rate, betas=ADAM_BETAS, weight_decay=budget.weight_decay
+        parameters, lr=budget.learning_rate, betas=ADAM_BETAS, weight_decay=budget.weight_decay
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, budget))
-    began, smooth = time.monotonic(), math.log(recipe.vocabulary)
+    began, smooth = time.monotonic(), math.log(vocabulary)
     for step in range(1, budget.steps + 1):
-        loss = _loss(model, list(islice(batches, budget.rows)))
+        loss = next_loss()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()

@@ -11,8 +11,8 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -31,8 +31,19 @@ TEXT = (
 TEXT_PERPLEXITY = 1000.0
 """Above this the known text is noise to the model. Sound models of 0.6 B parameters and more stay below 100; weights or
 kernels that are broken come near the size of the vocabulary (32,000 to 250,000)."""
-OWN_PERPLEXITY = 8.0
-"""Above this a model disagrees with its own greedy answer. Greedy answers of sound models lie between 1 and 3."""
+OPENING = "A rail is one half of a QSFP cable:"
+"""What the model goes on from by itself."""
+OWN_TOKENS = 48
+ENOUGH_TOKENS = 8
+"""Own tokens without which nothing is concluded."""
+OWN_PERPLEXITY = 50.0
+"""Above this a model finds its own greedy answer improbable. Those of sound models lie between 1 and 3; a small model that
+is out of its depth reaches 15."""
+OWN_AGREEMENT = 0.6
+"""Below this share of its own greedy tokens that the model would choose again, something else has chosen them. Sound
+engines reach 0.9 and more; rounding in batches of another size explains the rest."""
+TIE = 1e-3
+"""Log-probabilities this close are the same."""
 ACCEPTED_SHARE = 0.02
 """Below this share of accepted draft tokens the drafts are noise: every published method accepts more than a fifth."""
 ENOUGH_DRAFTS = 30
@@ -44,6 +55,8 @@ class Sanity(Value):
 
     text_perplexity: float | None = None
     own_perplexity: float | None = None
+    own_agreement: float | None = None
+    """Share of its own greedy tokens that the model finds the likeliest again."""
     accepted_share: float | None = None
     """Draft tokens that were accepted, of those proposed; None without speculation or with too few drafts."""
 
@@ -53,8 +66,13 @@ class Sanity(Value):
             return f"plain English is noise to it (perplexity {self.text_perplexity:.0f}, limit {TEXT_PERPLEXITY:.0f})"
         if self.own_perplexity is not None and self.own_perplexity > OWN_PERPLEXITY:
             return (
-                f"it disagrees with what it has just said itself (perplexity {self.own_perplexity:.1f}, limit"
+                f"it finds its own answer improbable (perplexity {self.own_perplexity:.1f}, limit"
                 f" {OWN_PERPLEXITY:.0f}): tokens reach the client that the model did not choose"
+            )
+        if self.own_agreement is not None and self.own_agreement < OWN_AGREEMENT:
+            return (
+                f"it would choose only {self.own_agreement:.0%} of its own tokens again (at least {OWN_AGREEMENT:.0%}):"
+                " tokens reach the client that the model did not choose"
             )
         if self.accepted_share is not None and self.accepted_share < ACCEPTED_SHARE:
             return (
@@ -78,6 +96,15 @@ class Measured(Value):
     def values(self) -> dict[str, float]:
         """The numbers by name."""
         return {"ttft_ms": self.ttft_ms, "decode_tps": self.decode_tps}
+
+
+class Score(NamedTuple):
+    """Natural logarithms of probabilities at one place of a text."""
+
+    own: float
+    """Of the token that stands there."""
+    best: float
+    """Of the likeliest one."""
 
 
 class Probe:
@@ -151,27 +178,26 @@ class Probe:
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return Measured(ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - 1) / span, tokens=counted)
 
-    async def perplexity(self, text: str, timeout_s: float = 120.0) -> float | None:
-        """Of a text, by the model's own probabilities; None where the engine does not give them for a prompt."""
+    async def scores(self, text: str, timeout_s: float = 120.0) -> tuple[Score, ...]:
+        """The model's own probabilities of each token of a text; () where the engine does not give them for a prompt."""
         body = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
         answer = await self._complete(body, timeout_s)
         try:
-            scores = answer["choices"][0]["logprobs"]["token_logprobs"]
-            told = [
-                float(score) for score in scores[1:] if score is not None
-            ]  # nothing comes before the first
+            told = answer["choices"][0]["logprobs"]
+            pairs = zip(told["token_logprobs"], told["top_logprobs"], strict=True)
+            # Nothing comes before the first token, and the last one was generated.
+            return tuple(Score(own=float(own), best=max(best.values())) for own, best in list(pairs)[1:-1])
         except (KeyError, IndexError, TypeError, ValueError):
-            return None
-        return math.exp(-sum(told) / len(told)) if len(told) > 1 else None
+            return ()
 
-    async def greedy(self, tokens: int = MEASURED_TOKENS, timeout_s: float = 120.0) -> str:
-        """What the model says by itself, at temperature 0."""
-        body = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    async def greedy(self, prompt: str, tokens: int, timeout_s: float = 120.0) -> tuple[str, int]:
+        """How the model goes on by itself at temperature 0: the text, and how many tokens it is."""
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
         answer = await self._complete(body, timeout_s)
         try:
-            return str(answer["choices"][0]["text"])
-        except (KeyError, IndexError, TypeError):
-            return ""
+            return str(answer["choices"][0]["text"]), int(answer["usage"]["completion_tokens"])
+        except (KeyError, IndexError, TypeError, ValueError):
+            return "", 0
 
     async def _complete(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """A completion; {} where the engine refuses the question. Raises EngineError where it does not answer."""
@@ -216,12 +242,32 @@ async def sanity(probe: Probe, metrics_path: str, drafted: str, accepted: str) -
         drafted: name of its counter of draft tokens; "" where it has none.
         accepted: name of its counter of accepted ones.
     """
-    text = await probe.perplexity(TEXT)
-    own = await probe.perplexity(PROMPT + await probe.greedy())
+    text = await probe.scores(TEXT)
+    said, tokens = await probe.greedy(OPENING, OWN_TOKENS)
+    own = (await probe.scores(OPENING + said))[-tokens:] if tokens >= ENOUGH_TOKENS else ()
     counts = await probe.gauges(metrics_path, (drafted, accepted)) if drafted else {}
     proposed = counts.get(drafted, 0.0)
     share = counts.get(accepted, 0.0) / proposed if proposed >= ENOUGH_DRAFTS else None
-    return Sanity(text_perplexity=text, own_perplexity=own, accepted_share=share)
+    return Sanity(
+        text_perplexity=perplexity(text),
+        own_perplexity=perplexity(own),
+        own_agreement=agreement(own),
+        accepted_share=share,
+    )
+
+
+def perplexity(scores: Sequence[Score]) -> float | None:
+    """exp of the mean negative log-probability; None for too few tokens."""
+    if len(scores) < ENOUGH_TOKENS:
+        return None
+    return math.exp(min(-sum(score.own for score in scores) / len(scores), 700.0))
+
+
+def agreement(scores: Sequence[Score]) -> float | None:
+    """Share of tokens that are the likeliest; None for too few tokens."""
+    if len(scores) < ENOUGH_TOKENS:
+        return None
+    return sum(score.own >= score.best - TIE for score in scores) / len(scores)
 
 
 async def wait_healthy(probe: Probe, path: str, every_s: float = 0.1) -> None:

@@ -111,9 +111,8 @@ def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     if wanted.draft is not None:
         flags += ["--speculative-draft-model-path", site.draft_path or wanted.draft]
     if wanted.method in ("ngram", "dflash"):
-        # DFlash counts the window that is verified: the drafts and the token before them.
-        window = wanted.tokens + (wanted.method == "dflash")
-        return (*flags, "--speculative-num-draft-tokens", str(window))
+        # Here SGLang counts what is verified: the drafts and the token before them.
+        return (*flags, "--speculative-num-draft-tokens", str(wanted.tokens + 1))
     flags += ["--speculative-num-steps", str(wanted.tokens), "--speculative-eagle-topk", str(wanted.topk)]
     if wanted.beam_tokens is not None:
         flags += ["--speculative-num-draft-tokens", str(wanted.beam_tokens)]

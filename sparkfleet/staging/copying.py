@@ -118,6 +118,7 @@ async def _serving(fleet: Fleet, manifest: Manifest, copy: Copy, secret: str) ->
             raise StagingError(f"{copy.source}: its sender listens elsewhere than it was told to.")
         yield serving
         await _stop(fleet, copy.source, serving.pid)
+        await asyncio.wait((server,), timeout=STOP_S)  # killed before it has ended, it would leave its files
     finally:
         server.cancel()
         with suppress(NodeError, asyncio.CancelledError):

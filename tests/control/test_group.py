@@ -9,7 +9,7 @@ import pytest
 
 from sparkfleet.control import group as module
 from sparkfleet.control import rank as rank_module
-from sparkfleet.control.canary import Probe
+from sparkfleet.control.canary import Probe, Score
 from sparkfleet.control.group import Group
 from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.order import GroupOrder, Ports, RankSeat
@@ -282,9 +282,9 @@ async def test_a_failed_start_is_diagnosed_from_the_log(world, tmp_path, monkeyp
 
 async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
     async def noise(probe, text, timeout_s=0):
-        return 50_000.0
+        return (Score(own=-11.0, best=-1.0),) * 20
 
-    monkeypatch.setattr(Probe, "perplexity", noise)
+    monkeypatch.setattr(Probe, "scores", noise)
     with pytest.raises(EngineError, match="plain English is noise"):
         await world.group().start()
     assert "noise" in world.reports[-1].diagnosis.says

@@ -5,6 +5,7 @@ A parser is asked in a process of its own, so that nothing of an engine stays in
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,21 @@ for line in json.load(sys.stdin):
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
 print('RESULT', json.dumps([version('sglang'), flags]))
 """
+SGLANG_DEEP = """
+import json, sys
+from sglang.srt.server_args import prepare_server_args
+found = []
+for line in json.load(sys.stdin):
+    try:
+        told = prepare_server_args([*line, '--device', 'cuda'])
+        told.resolve_once()
+        told.check_server_args()
+        known, names = told.resolved_dict(), ('algorithm', 'num_draft_tokens')
+        found.append([known['tp_size'], known['nnodes'], *(known['speculative_' + name] for name in names)])
+    except BaseException as error:
+        found.append(f'{type(error).__name__}: {error}')
+print('RESULT', json.dumps(found))
+"""
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 64, "hidden_size": 64,
     "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -75,7 +91,13 @@ def asked(program, lines, **env):
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HOME": "/nonexistent", **env},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HF_HUB_OFFLINE": "1",
+            "HOME": "/nonexistent",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            **env,
+        },
     )
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert results, done.stderr[-3000:]
@@ -127,6 +149,26 @@ def test_sglang_parses_every_line(lines):
     path = FLAGS / f"sglang-{version}.json"
     if path.exists():
         assert flags == json.loads(path.read_text())["options"]
+
+
+@installed("sglang")
+def test_sglang_takes_what_it_parsed(lines, tmp_path):
+    """Its deep validation, as if there were a GPU, for every method, of one rank and of two. Written for 0.5.23."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": "bfloat16"}))
+    told = [
+        tuple(str(tmp_path) if word in ("/models/m", "o/d") else word for word in line)
+        for line in lines("sglang")
+    ]
+    bogus = (*told[0], "--speculative-algorithm", "BOGUS")
+    *found, wrong = asked(SGLANG_DEEP, [*told, bogus])
+    algorithms = [None, "NGRAM", "EAGLE", "EAGLE3", "DFLASH", "STANDALONE"]
+    window = [None, 4, 4, 4, 4, 4]
+    assert found == [
+        [ranks, ranks, algorithm, tokens]
+        for algorithm, tokens in zip(algorithms, window, strict=True)
+        for ranks in (1, 2, 2)
+    ]
+    assert "BOGUS" in wrong
 
 
 @installed("vllm")

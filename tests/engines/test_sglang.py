@@ -54,7 +54,7 @@ DRAFT = {"draft": "o/d", "where": {"draft_path": "/models/d"}}
          "EAGLE num-steps=5 eagle-topk=4 num-draft-tokens=20"),
         ({"method": "nextn", "tokens": 3}, "NEXTN num-steps=3 eagle-topk=1 num-draft-tokens=4"),
         ({"method": "mtp", "tokens": 3}, "NEXTN num-steps=3 eagle-topk=1 num-draft-tokens=4"),
-        ({"method": "ngram", "tokens": 4}, "NGRAM num-draft-tokens=4"),
+        ({"method": "ngram", "tokens": 4}, "NGRAM num-draft-tokens=5"),
         ({"method": "eagle3", "tokens": 3, **DRAFT},
          "EAGLE3 draft-model-path=/models/d num-steps=3 eagle-topk=1 num-draft-tokens=4"),
         ({"method": "dflash", "tokens": 7, **DRAFT}, "DFLASH draft-model-path=/models/d num-draft-tokens=8"),

@@ -85,7 +85,7 @@ def driver_torn(node: NodeView, identity: Identity) -> Iterator[Fault]:
 @node_check(
     "power-wedge",
     "clock and power of the GPU follow its load",
-    rules=("power-wedge", "pd-30w-defect"),
+    rules=("power-wedge",),
     source="knowledge/rules.yaml power-wedge",
 )
 def power_wedge(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:

@@ -37,11 +37,9 @@ class RankFile(Value):
 
 
 class ContainerSpec(Value):
-    """That a rank is a container, and which. Its labels are in the argv: see `engines.container`."""
+    """That a rank is a container. Its argv has the labels by which it is found again: see `engines.container`."""
 
     tool: Literal["docker", "podman"]
-    name: str
-    """The same as in the argv, and no other rank's: what lies there under it is removed before a start."""
     image: str
 
 

@@ -1,10 +1,11 @@
 """The container of one rank, as its supervisor deals with it. Stdlib only.
 
 The supervisor runs `docker run` or `podman run` in the foreground. That client is its child; the container is not: with
-docker it is the daemon's, and with podman it outlives the client. So it is ended by the tool, and by name.
+docker it is the daemon's, and with podman it outlives the client. So it is ended by the tool, and by the id that the client
+was given for it: what carries the same name may be somebody else's.
 
     the client ends                  how the container ended is asked for, then it is removed, whatever its state
-    the rank is to stop              `TOOL stop -t GRACE NAME`: TERM, grace, KILL of everything in it
+    the rank is to stop              `TOOL stop -t GRACE ID`: TERM, grace, KILL of everything in it
     the tool does not answer         what /proc shows of it is killed; the rest is found by its labels, before the next start
     the supervisor is killed         the client dies with it; the container is removed by label: see `leftovers`
 """
@@ -18,6 +19,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparkfleet.nodes.runtime.children import OOM_SCORE, Children
 from sparkfleet.nodes.runtime.environment import FLEET_LABEL, PASSED, RANK_LABEL
@@ -35,12 +37,15 @@ _NO_IMAGE = re.compile(r"image not known|no such image|unable to find image", re
 _COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
 
 
-def run_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """`TOOL run …` with what every rank is given: labels in the environment of its processes, and the kernel's order of
-    killing. The daemon of docker would not pass these on by itself."""
+def run_argv(argv: Sequence[str], id_file: Path) -> tuple[str, ...]:
+    """`TOOL run …` that writes the container's id to `id_file`, and passes on what every rank is given.
+
+    That is the labels in the environment of its processes, and the place in the kernel's order of killing, neither of which
+    the daemon of docker has from the client.
+    """
     tool, run, *rest = argv
     named = [word for name in (FLEET_LABEL, RANK_LABEL, *PASSED) for word in ("--env", name)]
-    return (tool, run, *named, "--oom-score-adj", str(OOM_SCORE), *rest)
+    return (tool, run, "--cidfile", str(id_file), *named, "--oom-score-adj", str(OOM_SCORE), *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +72,15 @@ class Container:
 
     Args:
         children: of the supervisor. Its environment is what the tool gets.
+        id_file: where the client writes the container's id.
         tool: `docker` or `podman`.
-        name: the container's.
         image: for words only.
     """
 
-    def __init__(self, children: Children, tool: str, name: str, image: str) -> None:
+    def __init__(self, children: Children, id_file: Path, tool: str, image: str) -> None:
         self._children = children
+        self._id_file = id_file
         self._tool = tool
-        self._name = name
         self._image = image
         self._autopsy = Autopsy()
 
@@ -85,20 +90,24 @@ class Container:
         Where there is no container yet, the client is asked to end instead.
         """
         grace = str(math.ceil(grace_s))
-        code, _ = await self._ask("stop", "-t", grace, self._name, timeout_s=grace_s + 1 + _TOOL_S)
-        if code != 0:
+        made = self._id()
+        if not made or (await self._ask("stop", "-t", grace, made, timeout_s=grace_s + 1 + _TOOL_S))[0] != 0:
             await self._children.terminate()
         await asyncio.wait([client], timeout=_CLIENT_S)
 
     async def bury(self) -> None:
         """Ask how it ended, and remove it, running or not."""
-        code, told = await self._ask("container", "inspect", "--format", _STATE, self._name)
+        made = self._id()
+        if not made:
+            return
+        code, told = await self._ask("container", "inspect", "--format", _STATE, made)
         if code == 0:
             state, _, oom_killed = told.strip().partition(" ")
             self._autopsy = Autopsy(state, oom_killed == "true")
         if self._autopsy.alive:
-            await self._ask("kill", self._name)  # podman's `rm --force` begins with 10 s of grace
-        await self._ask("rm", "--force", "--volumes", self._name)
+            await self._ask("kill", made)  # podman's `rm --force` begins with 10 s of grace
+        await self._ask("rm", "--force", "--volumes", made)
+        self._id_file.unlink(missing_ok=True)
 
     def ending(self, code: int, tail: str) -> tuple[int, str]:
         """The rank's exit code (negative: the signal that ended it), and what became of it, in words.
@@ -116,6 +125,13 @@ class Container:
             return code, f"its command {_COMMAND[code]} the image {self._image}"
         hint = " (out of memory, says the container's record)" if self._autopsy.oom_killed else ""
         return code, f"the engine {meaning(code)}{hint}"
+
+    def _id(self) -> str:
+        """Of the container; "" where there is none, or none yet."""
+        try:
+            return self._id_file.read_text().strip()
+        except OSError:
+            return ""
 
     def _tools_fault(self, tail: str) -> str:
         if _NO_IMAGE.search(tail):

@@ -5,6 +5,7 @@ All lie in one run directory (0700), named after the rank:
     NAME.sock     the supervisor's socket
     NAME.lock     held (flock) by whoever starts the rank, then by its supervisor for as long as it lives
     NAME.spec     what to run; removed by the supervisor once it has read it, for the secrets in it
+    NAME.cid      the id of its container; written by the tool, which refuses where it exists
     NAME.last     post-mortem: the last status of the last run
 """
 
@@ -58,6 +59,11 @@ class RankFiles:
         return self.run_dir / f"{self.name}.spec"
 
     @property
+    def container(self) -> Path:
+        """The id of its container, where it is one."""
+        return self.run_dir / f"{self.name}.cid"
+
+    @property
     def last(self) -> Path:
         """The post-mortem of the last run."""
         return self.run_dir / f"{self.name}.last"
@@ -90,6 +96,7 @@ class RankFiles:
         """Remove what a supervisor that is gone left in the way of the next. Only while holding the lock."""
         self.socket.unlink(missing_ok=True)
         self.spec.unlink(missing_ok=True)
+        self.container.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove every trace of the rank. Only while holding the lock."""

@@ -65,7 +65,7 @@ class Order:
     lease_s: float
     grace_s: float
     container: dict[str, str] | None
-    """`tool`, `name` and `image`, where `argv` runs a container."""
+    """`tool` and `image`, where `argv` runs a container."""
 
     @classmethod
     def take(cls, path: Path) -> Order:
@@ -152,8 +152,8 @@ class Supervisor:
         self._phase = phase
         self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
         if phase == "running" and self._order.container:
-            argv = run_argv(argv)
-            self._container = Container(children, **self._order.container)
+            argv = run_argv(argv, self._files.container)
+            self._container = Container(children, self._files.container, **self._order.container)
         try:
             pid, end = children.spawn(argv)
         except (OSError, ValueError) as error:

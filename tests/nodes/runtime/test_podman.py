@@ -96,14 +96,16 @@ async def runtime(store: Path, tmp_path: Path) -> Iterator[ProcessRuntime]:
 def in_container(runtime: ProcessRuntime, make_spec) -> Callable[..., RankSpec]:
     """A spec of a rank that runs a shell script in a container."""
 
-    def make(script: str, *, rank: int = 0, image: str = IMAGE, argv: tuple[str, ...] = (), **fields) -> RankSpec:
+    def make(
+        script: str, *, rank: int = 0, image: str = IMAGE, argv: tuple[str, ...] = (), **fields
+    ) -> RankSpec:
         identity = Identity(fleet=runtime._fleet, deployment="qwen", generation=1, group=0, rank=rank)
         launch = RankLaunch(argv=argv or ("sh", "-c", script), env=(("A", "1"),), token_env="TOKEN")
         box = Box(tool="podman", image=image, identity=identity, gpu=False)
         return make_spec(
             run_argv(launch, box),
             id={**identity.model_dump(exclude={"group"}), "replica": 0},
-            container=ContainerSpec(tool="podman", name=identity.container_name, image=image),
+            container=ContainerSpec(tool="podman", image=image),
             secret_env=(("TOKEN", SECRET),),
             log_path=str(runtime._run_dir.parent / "logs" / f"{rank}.log"),
             **fields,
@@ -127,6 +129,10 @@ def log(spec: RankSpec) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def name_of(spec: RankSpec) -> str:
+    return spec.argv[spec.argv.index("--name") + 1]
+
+
 def supervisor_of(status: RankStatus) -> int:
     found = process(status.pid)
     assert found
@@ -139,14 +145,22 @@ async def test_a_life(runtime, running, in_container):
     await printed(spec, "ready")
     assert log(spec)[1:] == ["*** 1", "ready"]
     assert (await rank.status()).phase is Phase.RUNNING
-    told = podman("container", "inspect", "--format", "{{json .Config}}", spec.container.name).stdout
+    told = podman("container", "inspect", "--format", "{{json .Config}}", name_of(spec)).stdout
     assert SECRET not in " ".join(spec.argv)
     assert json.loads(told)["Labels"]["sparkfleet.deployment"] == "qwen"
     inside = [p for p in labelled(labels(runtime._fleet, str(spec.id))) if "echo ready" in p.command]
-    assert [Path(f"/proc/{p.pid}/oom_score_adj").read_text() for p in inside if p.parent] == ["500\n"] * len(inside) != []
+    assert (
+        [Path(f"/proc/{p.pid}/oom_score_adj").read_text() for p in inside if p.parent]
+        == ["500\n"] * len(inside)
+        != []
+    )
 
     stopped = await rank.stop()
-    assert (stopped.phase, stopped.exit_code, stopped.reason) == (Phase.EXITED, 0, "stopped: it was asked to stop")
+    assert (stopped.phase, stopped.exit_code, stopped.reason) == (
+        Phase.EXITED,
+        0,
+        "stopped: it was asked to stop",
+    )
     assert "bye" in log(spec)
     assert containers() == []
     assert labelled({RANK_LABEL: str(spec.id)}) == []
@@ -181,9 +195,15 @@ async def test_what_cannot_be_run_is_told_in_words(running, in_container):
         125, f"the image {missing} is not on this node: podman pull {missing}",
     )  # fmt: skip
     end = await (await running(in_container("", argv=("no-such-engine",)))).wait()
-    assert (end.exit_code, end.reason.splitlines()[0]) == (127, f"its command was not found in the image {IMAGE}")
+    assert (end.exit_code, end.reason.splitlines()[0]) == (
+        127,
+        f"its command was not found in the image {IMAGE}",
+    )
     end = await (await running(in_container("", argv=("/etc",)))).wait()
-    assert (end.exit_code, end.reason.splitlines()[0]) == (126, f"its command is not executable in the image {IMAGE}")
+    assert (end.exit_code, end.reason.splitlines()[0]) == (
+        126,
+        f"its command is not executable in the image {IMAGE}",
+    )
 
 
 async def test_two_ranks_side_by_side(runtime, running, in_container):
@@ -191,9 +211,9 @@ async def test_two_ranks_side_by_side(runtime, running, in_container):
     ranks = [await running(spec) for spec in specs]
     for spec in specs:
         await printed(spec, "ready")
-    assert sorted(containers()) == [spec.container.name for spec in specs]
+    assert sorted(containers()) == [name_of(spec) for spec in specs]
     await ranks[0].stop()
-    assert containers() == [specs[1].container.name]
+    assert containers() == [name_of(specs[1])]
     assert (await ranks[1].status()).phase is Phase.RUNNING
 
 
@@ -214,7 +234,10 @@ async def test_the_owner_removes_what_a_killed_supervisor_left(running, in_conta
     await printed(spec, "ready")
     os.kill(supervisor_of(await rank.status()), signal.SIGKILL)
     end = await rank.wait()
-    assert end.reason == f"its supervisor was killed, and the engine with it; killed what was left: container {spec.container.name} (podman)"
+    assert end.reason == (
+        "its supervisor was killed, and the engine with it; "
+        f"killed what was left: container {name_of(spec)} (podman)"
+    )
     assert containers() == []
 
 
@@ -226,7 +249,7 @@ async def test_a_start_removes_what_a_killed_supervisor_left(runtime, in_contain
     lost = supervisor_of(started)
     os.kill(lost, signal.SIGKILL)
     await ended(lost)
-    assert containers() == [spec.container.name]
+    assert containers() == [name_of(spec)]
     assert (await runtime.start(spec)).phase is Phase.RUNNING
     await printed(spec, "ready")
     assert podman("ps", "-q").stdout.split() != first.split()
@@ -240,10 +263,10 @@ async def test_sweep_removes_by_label_what_nobody_remembers(runtime, in_containe
     supervisor = supervisor_of(statuses[1])
     os.kill(supervisor, signal.SIGKILL)
     await ended(supervisor)
-    for path in runtime._run_dir.glob(f"*_1-*"):
+    for path in runtime._run_dir.glob("*_1-*"):
         path.unlink()
-    assert await runtime.sweep(frozenset({kept.id})) == (f"container {lost.container.name} (podman)",)
-    assert containers() == [kept.container.name]
+    assert await runtime.sweep(frozenset({kept.id})) == (f"container {name_of(lost)} (podman)",)
+    assert containers() == [name_of(kept)]
     assert len(await runtime.list()) == 1
 
 

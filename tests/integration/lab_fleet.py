@@ -1,0 +1,179 @@
+"""A real fleet of simulated Sparks: real sshd, real Ray on every node, real vLLM on the CPU, the real command line."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import sparkfleet
+from sparkfleet.builtin import cache
+from sparkfleet.lab import Lab
+
+SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
+CHECKOUT = Path(sparkfleet.__file__).parent.parent
+
+
+class LabFleet:
+    """A lab, and the command line run from the machine that it is on.
+
+    Args:
+        lab: the simulated Sparks.
+        directory: for files of the test.
+        own: further text of the inventory.
+    """
+
+    def __init__(self, lab, directory, own=f"environment: {sys.executable}\n"):
+        self.lab = lab
+        self.directory = directory
+        self.key = ""
+        self.write("inventory.yaml", lab.inventory() + own)
+
+    @classmethod
+    def shares(cls):
+        """What nodes have to see: this environment and this checkout."""
+        return (Path(sys.prefix), CHECKOUT)
+
+    def write(self, name, text):
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+    def run(self, *args, timeout=400):
+        """Run a verb to its end: (exit code, stdout, stderr)."""
+        done = subprocess.run(
+            [SPARKFLEET, *args],
+            cwd=self.directory,
+            env={**os.environ, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def ok(self, *args, timeout=400):
+        """Run a verb that must end with 0; its standard output."""
+        code, out, err = self.run(*args, timeout=timeout)
+        assert code == 0, f"{args}: exit {code}\n{out}\n{err}\n{self.diagnosis()}"
+        return out
+
+    def apply(self, text, name="deployment.yaml"):
+        """Apply a deployment, and take the key if this is the first time."""
+        out = self.ok("apply", "--yes", self.write(name, text))
+        if found := re.search(r"sk-sf-\S+", out):
+            self.key = found.group()
+        return out
+
+    def status(self):
+        return json.loads(self.ok("status", "--json"))
+
+    def deployment(self, name="tiny"):
+        """One deployment's status, or None."""
+        status = self.status()
+        return next((d for d in status.get("deployments", ()) if d["name"] == name), None)
+
+    def until(self, condition, timeout=240):
+        """Wait for something to become true; says what the fleet was doing if it does not."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if value := condition():
+                return value
+            time.sleep(0.5)
+        raise AssertionError(f"did not happen in {timeout} s\n{self.diagnosis()}")
+
+    def is_ready(self, name="tiny"):
+        found = self.deployment(name)
+        return found is not None and found["state"] == "ready"
+
+    def chat(self, name="tiny", question="What is a rail?", tokens=32):
+        """One question over the gateway on the head, asked there with the head's own client."""
+        body = {
+            "model": name,
+            "messages": [{"role": "user", "content": question}],
+            "max_tokens": tokens,
+            "temperature": 0,
+        }
+        return self.ask("/chat/completions", body)["choices"][0]["message"]["content"]
+
+    def ask(self, path, body):
+        """POST to the gateway from the head node; the answer as JSON. The key goes through standard input."""
+        code = (
+            "import json,sys,urllib.request as u;"
+            "url,key,body=json.load(sys.stdin);"
+            "r=u.Request(url,json.dumps(body).encode(),{'authorization':'Bearer '+key,'content-type':'application/json'});"
+            "print(u.urlopen(r,timeout=300).read().decode())"
+        )
+        url = self.status()["endpoint"] + path
+        head = self.lab.nodes[0].name
+        done = self.lab.exec(
+            head, ["python3", "-c", code], stdin=json.dumps([url, self.key, body]), timeout_s=320
+        )
+        assert done.returncode == 0, f"{done.stderr}\n{self.diagnosis()}"
+        return json.loads(done.stdout)
+
+    def python(self, node, code, timeout_s=120):
+        """Run Python in this environment on a node, as its user; standard output."""
+        done = self.lab.exec(node, [sys.executable, "-c", code], timeout_s=timeout_s)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def bring(self, model="tiny"):
+        """Lay an embedded model into every node's cache, where it would otherwise be trained."""
+        place = cache.path(model)
+        assert place.is_dir(), f"build it first: python -m sparkfleet.builtin build {model}"
+        archive = subprocess.run(
+            ["tar", "-C", str(place.parent), "-cf", "-", place.name], capture_output=True, check=True
+        ).stdout
+        for node in self.lab.nodes:
+            argv = [sys.executable, "-c", _UNPACK]
+            subprocess.run(self.lab.argv(node.name, argv), input=archive, check=True, timeout=60)
+
+    def traffic(self, node):
+        """Bytes received and sent by each netdev of a node."""
+        lines = self.lab.exec(node, ["cat", "/proc/net/dev"]).stdout.splitlines()[2:]
+        counted = {}
+        for line in lines:
+            name, _, numbers = line.partition(":")
+            fields = numbers.split()
+            counted[name.strip()] = int(fields[0]) + int(fields[8])
+        return counted
+
+    def processes(self, node):
+        """Commands of everything that runs on a node, but for what a Spark always runs."""
+        listed = self.lab.exec(node, ["ps", "-eo", "user:20,args", "--no-headers"]).stdout.splitlines()
+        # podman, once asked for its version, leaves its pause process until the next boot
+        own = ("ps -eo", "catatonit")
+        return [line for line in listed if line.startswith("nvidia") and not any(word in line for word in own)]
+
+    def diagnosis(self):
+        """The ends of the logs on all nodes, for a failure."""
+        said = []
+        for node in self.lab.nodes:
+            found = self.lab.exec(
+                node.name,
+                [
+                    "sh",
+                    "-c",
+                    'for f in ~/.local/state/sparkfleet/*/logs/*.log; do echo "--- $f"; tail -n 8 "$f"; done',
+                ],
+            )
+            said.append(f"=== {node.name}\n{found.stdout[-6000:]}")
+        return "\n".join(said)
+
+
+_UNPACK = """
+import os, sys, tarfile
+place = os.path.expanduser("~/.cache/sparkfleet/builtin")
+os.makedirs(place, exist_ok=True)
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+    archive.extractall(place)
+"""
+
+
+def lab_of(nodes, **fields):
+    """A lab whose nodes see this environment."""
+    return Lab.up(nodes=nodes, shares=LabFleet.shares(), **fields)
