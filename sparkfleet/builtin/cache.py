@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from sparkfleet.builtin.progress import OnProgress, Progress, silent
-from sparkfleet.builtin.recipes import AnyRecipe, Damaged, Head, Recipe, named, trained
+from sparkfleet.builtin.recipes import AnyRecipe, Damaged, Head, Recipe, Vision, named, trained
 from sparkfleet.errors import FactError
 
 BUILDER_VERSION = 1
@@ -122,6 +122,10 @@ def _builder(recipe: AnyRecipe, cache: Path) -> Callable[[Path, OnProgress], Non
         from sparkfleet.builtin import damage
 
         return partial(damage.build, recipe, path(recipe.of, cache))
+    if isinstance(recipe, Vision):
+        from sparkfleet.builtin import vision
+
+        return partial(vision.build, recipe, path(recipe.of, cache))
     if isinstance(recipe, Head):
         from sparkfleet.builtin import drafting
 

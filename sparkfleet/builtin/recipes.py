@@ -83,7 +83,17 @@ class Head(Value):
     budget: Budget
 
 
-AnyRecipe = Recipe | Damaged | Head
+class Vision(Value):
+    """Another recipe's checkpoint behind a vision tower that was never taught: it takes images, and sees nothing in them."""
+
+    name: str
+    about: str
+    of: str
+    """Name of the recipe whose checkpoint reads what the tower sees."""
+    seed: int = 0
+
+
+AnyRecipe = Recipe | Damaged | Head | Vision
 
 
 TINY = Recipe(
@@ -201,8 +211,40 @@ DFLASH = Head(
     budget=Budget(steps=400, rows=3, row_tokens=384, threads=1),
 )
 
+HYBRID = Recipe(
+    name="tiny-hybrid",
+    about="a Qwen3-Next of one layer of gated delta rule and one of attention",
+    model_type="qwen3_next",
+    config={
+        "hidden_size": 192,
+        "intermediate_size": 384,
+        "num_hidden_layers": 2,
+        "full_attention_interval": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 128,  # vLLM's CPU kernel refuses 32 ("Unexpected head dim size, 32", 0.32.0)
+        "linear_value_head_dim": 128,
+        "num_experts": 0,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.07,
+    },
+    vocabulary=TINY.vocabulary,
+    text=TINY.text,
+    budget=Budget(steps=300, rows=3, row_tokens=384, opening_steps=90, threads=1),
+)
+
+VISION = Vision(
+    name="tiny-vision",
+    about="builtin:tiny behind a vision tower, as a LLaVA: it takes images and sees nothing in them",
+    of="tiny",
+)
+
 RECIPES: Mapping[str, AnyRecipe] = {
-    recipe.name: recipe for recipe in (TINY, CORRUPT, MOE, DRAFT, EAGLE3, QWEN2, MTP, DFLASH)
+    recipe.name: recipe for recipe in (TINY, CORRUPT, MOE, DRAFT, EAGLE3, QWEN2, MTP, DFLASH, HYBRID, VISION)
 }
 
 

@@ -50,7 +50,7 @@ def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
         model = _new_model(recipe)
         _train(model, rows(corpus, tokenizer, recipe.budget), recipe, on_progress)
     on_progress(Progress(name=recipe.name, phase="saving"))
-    _save(model, directory)
+    save(model, directory)
     tokens.save(tokenizer, directory, int(recipe.config["max_position_embeddings"]))
 
 
@@ -58,8 +58,7 @@ def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
 def deterministic(budget: Budget) -> Iterator[None]:
     """Seeds, threads and algorithms as the recipe wants them; as they were before, afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(budget.seed)
+    with fixed_seed(budget.seed):
         torch.set_num_threads(budget.threads)
         torch.use_deterministic_algorithms(True)
         try:
@@ -67,6 +66,14 @@ def deterministic(budget: Budget) -> Iterator[None]:
         finally:
             torch.use_deterministic_algorithms(strict)
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def fixed_seed(seed: int) -> Iterator[None]:
+    """Random numbers from `seed` on; as they were before, afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _new_model(recipe: Recipe) -> PreTrainedModel:
@@ -224,7 +231,8 @@ def _packed(encoded: Iterable[Row], length: int) -> Iterator[Row]:
         yield row
 
 
-def _save(model: PreTrainedModel, directory: Path) -> None:
+def save(model: PreTrainedModel, directory: Path) -> None:
+    """Write a model in half precision, without a word on the terminal."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

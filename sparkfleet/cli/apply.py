@@ -13,6 +13,7 @@ from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console, errors, measured
 from sparkfleet.cli.plan import AssumeOption, FilesArgument, Planned, current, decide, fleet_of, show
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
+from sparkfleet.cli.staged import bring
 from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.requests import ApplyRequest
@@ -62,6 +63,7 @@ async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> i
 async def _carry_out(
     session: Session, client: FleetClient | None, pending: list[Planned], wait: bool, progress: Progress
 ) -> int:
+    await bring(session, [p.plan for p in pending], progress)
     requests = [ApplyRequest(spec=p.spec, plan=p.plan, who=who()) for p in pending]
     cold = client is None
     if client is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as js
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -18,7 +17,6 @@ from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.watch import Progress as Line
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.errors import SpecError
-from sparkfleet.nodes.install.environment import install
 from sparkfleet.staging.arrive import RESERVE_BYTES
 from sparkfleet.staging.fleet import Fleet
 from sparkfleet.staging.look import Held, Seen
@@ -156,19 +154,11 @@ async def _removed(fleet: Fleet, held: Held, nodes: Mapping[str, Held]) -> dict[
 
 async def _settings(session: Session) -> Settings:
     """The Python of sparkfleet on every node, and this user's token, if there is one."""
-    given = session.inventory.environment
-    if given is not None:
-        pythons = dict.fromkeys(session.inventory.nodes, given)
-    elif all(node.is_local for node in session.inventory.nodes.values()):
-        pythons = dict.fromkeys(session.inventory.nodes, sys.executable)
-    else:
-        line = Line()
-        try:
-            pythons = await install(
-                session.channels, None, lambda node, step: line.passing(f"{node}: {step}")
-            )
-        finally:
-            line.done()
+    line = Line()
+    try:
+        pythons = await session.pythons(line.passing)
+    finally:
+        line.done()
     return Settings(
         python=pythons,
         endpoint=os.environ.get("HF_ENDPOINT", ""),

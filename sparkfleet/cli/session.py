@@ -65,6 +65,7 @@ class Session:
     def __init__(self, inventory_path: Path) -> None:
         self.inventory: Inventory = load_inventory(inventory_path)
         self._opened: dict[str, Channel] | None = None
+        self._known_pythons: dict[str, str] | None = None
         _sessions.append(self)
 
     @property
@@ -113,7 +114,7 @@ class Session:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
             ControlError: the fleet did not come up, or a node did not join it.
         """
-        pythons = await self._pythons(wheels, saying)
+        pythons = await self.pythons(saying, wheels)
         request = UpRequest(
             fleet=self.inventory.fleet,
             state_dir=self._state_dir(self.inventory.head),
@@ -184,10 +185,24 @@ class Session:
             raise NodeError(f"{node}: python3 did not answer: {done.stderr.strip()[-200:]}")
         return Found.model_validate_json(done.stdout)
 
-    async def _pythons(self, wheels: Path | None, saying: Callable[[str], None]) -> dict[str, str]:
-        if self.inventory.environment is not None:
-            return dict.fromkeys(self.inventory.nodes, self.inventory.environment)
-        return await install(self.channels, wheels, lambda node, step: saying(f"{node}: {step}"))
+    async def pythons(self, saying: Callable[[str], None], wheels: Path | None = None) -> dict[str, str]:
+        """The interpreter of sparkfleet's environment on every node; made where it is missing.
+
+        Args:
+            saying: is told what is being done.
+            wheels: what nodes without internet install from.
+
+        Raises:
+            NodeError: a node cannot be reached, or its environment cannot be made.
+        """
+        if self._known_pythons is None:
+            if self.inventory.environment is not None:
+                self._known_pythons = dict.fromkeys(self.inventory.nodes, self.inventory.environment)
+            else:
+                self._known_pythons = await install(
+                    self.channels, wheels, lambda node, step: saying(f"{node}: {step}")
+                )
+        return self._known_pythons
 
     def _joining(self, name: str, prepared: Prepared) -> JoinRequest:
         return JoinRequest(

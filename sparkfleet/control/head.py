@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from sparkfleet.control.paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.nodes.runtime.ports import free_port
@@ -19,6 +18,9 @@ LABEL = "SPARKFLEET_RAY"
 
 NODE_LABEL = "sparkfleet.node"
 """Ray's label that says which node of the inventory a raylet is; placement goes by it."""
+
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"""Ray's command line, by the interpreter that runs this: its script names the one that it was installed with."""
 
 OBJECT_STORE_BYTES = 80_000_000
 """Ray's minimum is 75 MiB. Nothing of ours travels through it; its default would be 30 % of unified memory."""
@@ -89,7 +91,7 @@ def ray_argv(paths: FleetPaths, address: Address, node: str) -> tuple[str, ...]:
     """`ray start` for the head. It stays in the foreground; whoever starts it detaches it."""
     host, _, port = address.ray.rpartition(":")
     return (
-        str(Path(sys.executable).parent / "ray"),
+        *RAY,
         "start",
         "--head",
         "--block",
@@ -118,7 +120,7 @@ def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple
         node: its name.
     """
     return (
-        str(Path(sys.executable).parent / "ray"),
+        *RAY,
         "start",
         f"--address={head}",
         "--block",
@@ -148,6 +150,10 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's own metrics, of its autoscaler and its dashboard, would be served on every interface to anybody. No port
+        # is a port that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).
+        "AUTOSCALER_METRIC_PORT": "-1",
+        "DASHBOARD_METRIC_PORT": "-1",
         "RAY_SERVE_LOG_TO_STDERR": "0",
         # Ours is asynchronous throughout: no thread hop per chunk.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

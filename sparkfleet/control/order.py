@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,12 +10,14 @@ from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
-from sparkfleet.engines.base import Rail, RankSite
+from sparkfleet.engines.base import RankSite
+from sparkfleet.engines.rails import Management, Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.facts.hub import hub_cache, resolve
 from sparkfleet.gateway.keys import engine_token
 from sparkfleet.nodes.runtime.base import RankFile, RankId, RankSpec
 from sparkfleet.planning.plan import Candidate
-from sparkfleet.spec.inventory import Inventory, RailEnd
+from sparkfleet.spec.inventory import Inventory
 from sparkfleet.values import Value
 
 START_LEASE_S = 120.0
@@ -30,8 +33,8 @@ class RankSeat(Value):
     node: str
     address: str = ALONE
     """Address that its engine binds."""
-    rails: tuple[RailEnd, ...] = ()
-    """Its ends of the rails to the other nodes of the group."""
+    meeting: Meeting | None = None
+    """What its rank is told of the network; None in a group of one."""
 
 
 class GroupOrder(Value):
@@ -87,18 +90,18 @@ def rank_spec(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports, sec
     """
     id_ = order.rank_id(paths.label, rank)
     seat = order.seats[rank]
+    draft = order.candidate.speculation.draft
     site = RankSite(
         rank=rank,
         python=order.candidate.python,
         model_path=str(model_path(order.candidate.model)),
+        draft_path=str(model_path(draft)) if draft else "",
+        roots=_roots(order.candidate),
         served_name=order.deployment,
         host=seat.address,
         port=ports.http,
-        leader=order.seats[0].address,
         leader_port=ports.rendezvous,
-        rails=_engine_rails(seat),
-        leader_rails=_engine_rails(order.seats[0]),
-        peers=_peers(order.seats),
+        **(seat.meeting.model_dump() if seat.meeting else {}),
         files_dir=str(paths.rank_files(id_.slug)),
     )
     launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
@@ -123,20 +126,34 @@ def rank_spec(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports, sec
     )
 
 
-def _engine_rails(seat: RankSeat) -> tuple[Rail, ...]:
-    return tuple(Rail(netdev=end.netdev, rdma=end.rdma, address=str(end.interface.ip)) for end in seat.rails)
-
-
-def _peers(group: tuple[RankSeat, ...]) -> tuple[str, ...]:
-    """Every rank's address for the rendezvous; () for a group of one."""
-    return tuple(seat.address for seat in group) if len(group) > 1 else ()
-
-
 def model_path(model: str) -> Path:
-    """Where a checkpoint lies on its node."""
+    """Where a checkpoint lies on this node.
+
+    Raises:
+        FactError: it is a model of the Hub and is not in this node's cache.
+    """
     if model.startswith("builtin:"):
         return builtin_cache.path(model.removeprefix("builtin:"))
-    return Path(model)
+    if model.startswith("/"):
+        return Path(model)
+    name, _, revision = model.partition("@")
+    found = resolve(name, revision=revision or "main", cache=_hub_cache())
+    assert isinstance(found, Path), "nothing is fetched here"
+    return found
+
+
+def _hub_cache() -> Path:
+    return hub_cache(os.environ, Path.home())
+
+
+def _roots(candidate: Candidate) -> tuple[str, ...]:
+    """Directories that a container has to see: a snapshot's files are links into the rest of the Hub's cache."""
+    models = (candidate.model, candidate.speculation.draft or "")
+    return (
+        (str(_hub_cache()),)
+        if any(model and not model.startswith(("/", "builtin:")) for model in models)
+        else ()
+    )
 
 
 def _prepare(order: GroupOrder) -> tuple[str, ...]:
@@ -181,25 +198,13 @@ def orders_for(
 
 
 def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankSeat, ...]:
-    addresses = seats(inventory)
-    alone = len(inventory.nodes) == 1
+    if len(inventory.nodes) == 1:
+        return tuple(RankSeat(node=node) for node in nodes)
+    addresses = {node: seat.address for node, seat in seats(inventory).items()}
+    # In a ring ranks meet on the management network; its netdev is found on the node, by the address.
+    management = {node: Management(netdev="", address=address) for node, address in addresses.items()}
+    met = meetings(inventory.links, nodes, management) or (None,) * len(nodes)
     return tuple(
-        RankSeat(
-            node=node,
-            address=ALONE if alone else addresses[node].address,
-            rails=_rails(inventory, node, frozenset(nodes)),
-        )
-        for node in nodes
-    )
-
-
-def _rails(inventory: Inventory, node: str, group: frozenset[str]) -> tuple[RailEnd, ...]:
-    """The ends on `node` of every rail that leads to another node of its group, directly or over a switch."""
-    peers = group - {node}
-    switches = {link.switch for link in inventory.links if peers & set(link.nodes)} - {None}
-    return tuple(
-        rail[link.nodes.index(node)]
-        for link in inventory.links
-        if node in link.nodes and (peers & set(link.nodes) or link.switch in switches)
-        for rail in link.rails
+        RankSeat(node=node, address=addresses[node], meeting=meeting)
+        for node, meeting in zip(nodes, met, strict=True)
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.serve.schema import ApplicationStatus
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sparkfleet.control.apps import CONTROLLER, GROUP_DEPLOYMENT, NAMESPACE
@@ -52,7 +52,7 @@ class ServeApps:
                 generation=parsed[1],
                 replica=parsed[2],
                 status=_STATUS.get(app.status, "starting"),
-                message=app.message,
+                message=_message(app),
             )
             for name, app in status.applications.items()
             if (parsed := parse_app_name(name)) is not None
@@ -76,6 +76,12 @@ class ServeApps:
         """Serve drains: the replica's destructor waits for the engine to be idle."""
         name = app_name(deployment, generation, replica)
         await asyncio.to_thread(serve.delete, name, _blocking=False)
+
+
+def _message(app: ApplicationStatusOverview) -> str:
+    """What Serve says of an application; its deployment's own words say more where it has any."""
+    told = [one.message for one in app.deployments.values() if one.message]
+    return str(told[0]).strip().rpartition("\n")[2] if told else str(app.message)
 
 
 def run_without_waiting(target: serve.RunTarget) -> None:

@@ -78,6 +78,15 @@ class TestDigest:
         monkeypatch.setattr(cache, "BUILDER_VERSION", cache.BUILDER_VERSION + 1)
         assert cache.digest(recipes.TINY) != before
 
+    def test_of_what_is_made_of_another_changes_with_that_one(self, monkeypatch):
+        before = cache.digest(recipes.CORRUPT)
+        other = recipes.TINY.model_copy(update={"vocabulary": 1024})
+        monkeypatch.setattr(recipes, "RECIPES", {"tiny": other})
+        assert cache.digest(recipes.CORRUPT) != before
+
+    def test_no_two_recipes_share_one(self):
+        assert len({cache.digest(recipe) for recipe in recipes.RECIPES.values()}) == len(recipes.RECIPES)
+
     def test_does_not_change_by_itself(self):
         assert cache.digest(recipes.TINY) == cache.digest(recipes.TINY.model_copy(deep=True))
 
@@ -95,6 +104,17 @@ class TestEnsure:
         assert not cache.is_built("tiny", tmp_path)
         assert cache.ensure("tiny", cache=tmp_path) != old
         assert built == ["tiny", "tiny"]
+
+    def test_builds_first_what_a_model_is_made_of(self, built, tmp_path):
+        directory = cache.ensure("tiny-corrupt", cache=tmp_path)
+        assert built == ["tiny", "tiny-corrupt"]
+        assert directory == cache.path("tiny-corrupt", tmp_path)
+        cache.ensure("tiny-eagle3", cache=tmp_path)
+        assert built == ["tiny", "tiny-corrupt", "tiny-eagle3"]
+
+    @pytest.mark.parametrize("name", recipes.RECIPES)
+    def test_every_recipe_has_a_builder(self, name, tmp_path):
+        assert callable(cache._builder(recipes.named(name), tmp_path))
 
     @pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
     def test_a_failed_build_leaves_nothing(self, monkeypatch, tmp_path, error):
@@ -183,5 +203,5 @@ class TestManyBuilders:
 
 def test_every_recipe_ships_its_text():
     for recipe in recipes.RECIPES.values():
-        for file in recipe.text:
+        for file in recipes.trained(getattr(recipe, "of", recipe.name)).text:
             assert corpus.read(file)

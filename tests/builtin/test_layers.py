@@ -20,9 +20,7 @@ def model(checkpoint):
 @pytest.fixture(scope="module")
 def part(model, checkpoint) -> Part:
     """The model's own weights, as if they were a head's."""
-    tensors = {
-        name: tensor.float() for name, tensor in load_file(checkpoint / "model.safetensors").items()
-    }
+    tensors = {name: tensor.float() for name, tensor in load_file(checkpoint / "model.safetensors").items()}
     return Part(tensors, Shape.of(model.config), "model.")
 
 

@@ -36,7 +36,7 @@ def test_an_unknown_name_is_said_without_a_traceback(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith('unknown built-in model "huge".')
-    assert "Known: tiny." in err
+    assert "Known: tiny, tiny-" in err
 
 
 def test_interrupted(monkeypatch, tmp_path, capsys):

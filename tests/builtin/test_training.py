@@ -87,7 +87,7 @@ def test_the_process_is_left_as_it_was(small):
     wanted = torch.rand(2)
     torch.manual_seed(7)
     before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
-    with training._deterministic(small.budget.model_copy(update={"threads": 1})):
+    with training.deterministic(small.budget.model_copy(update={"threads": 1})):
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.get_num_threads() == 1
         torch.rand(5)

@@ -33,7 +33,7 @@ def test_replicas_get_an_order_each_on_their_own_node():
 
 def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
     (order,) = orders_for(FLEET, desired(Shape(nodes=("a", "b"), tp=2)))
-    assert [seat.rails[0].netdev for seat in order.seats] == ["enp1s0f1np1", "enp1s0f1np1"]
+    assert [seat.meeting.rails[0].netdev for seat in order.seats] == ["enp1s0f1np1", "enp1s0f1np1"]
     paths = FleetPaths(tmp_path / "home")
     zero, one = (
         rank_spec(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)

@@ -34,6 +34,8 @@ _TOOL_FAILED = 125
 """Of `docker run` and `podman run`: it was they that failed, before anything ran."""
 _STATE = "{{.State.Status}} {{.State.OOMKilled}}"
 _NO_IMAGE = re.compile(r"image not known|no such image|unable to find image", re.IGNORECASE)
+_NO_PROGRAM = re.compile(r"exec: |executable", re.IGNORECASE)
+"""Without it, the codes 126 and 127 are of a runtime that failed: runc gives them for a missing cgroup, too."""
 _COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
 
 
@@ -119,10 +121,8 @@ class Container:
         code = _signalled(code)
         if self._autopsy.alive:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
-        if code == _TOOL_FAILED and not self._autopsy.began:
-            return code, self._tools_fault(tail)
-        if code in _COMMAND and not self._autopsy.began:
-            return code, f"its command {_COMMAND[code]} the image {self._image}"
+        if code in (_TOOL_FAILED, *_COMMAND) and not self._autopsy.began:
+            return code, self._tools_fault(code, tail)
         hint = " (out of memory, says the container's record)" if self._autopsy.oom_killed else ""
         return code, f"the engine {meaning(code)}{hint}"
 
@@ -133,9 +133,11 @@ class Container:
         except OSError:
             return ""
 
-    def _tools_fault(self, tail: str) -> str:
+    def _tools_fault(self, code: int, tail: str) -> str:
         if _NO_IMAGE.search(tail):
             return f"the image {self._image} is not on this node: {self._tool} pull {self._image}"
+        if code in _COMMAND and _NO_PROGRAM.search(tail):
+            return f"its command {_COMMAND[code]} the image {self._image}"
         said = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
         return f"{self._tool} could not run its container: {said[-1] if said else 'it did not say why'}"
 

@@ -1,4 +1,8 @@
-"""The containers of a fleet that nobody looks after: found by their labels, whoever started them and with whichever tool."""
+"""The containers of a fleet that nobody looks after: found by their labels, whoever started them and with whichever tool.
+
+They are removed, also where they still serve: a container outlives its supervisor, but the log that it prints to, its lease
+and its place in a group do not. A model is loaded again in that case; a rank that lost its owner alone is adopted.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, get_args
 
 from sparkfleet.engines.container import Identity, Tool, find_argv, found, stop_argv
@@ -20,6 +25,12 @@ from sparkfleet.nodes.runtime.processes import Killed
 TOOLS: tuple[Tool, ...] = get_args(Tool)
 _TOOL_S = 15.0
 """What a container tool may take, beyond a grace: it shares the node with engines that load."""
+
+_REMOVALS = 50
+_REMOVAL_S = 0.2
+_IN_PROGRESS = "is already in progress"
+"""Docker, of one that removes itself when it ends (`--rm`), and is about to."""
+_GONE = "no such container"
 
 
 class Leftover(NamedTuple):
@@ -55,7 +66,7 @@ class Leftovers:
         )
 
     async def _find(self, tool: Tool) -> list[Leftover]:
-        if shutil.which(tool) is None:
+        if shutil.which(tool) is None or (tool == "podman" and _never_used()):
             return []
         listed = await _run(find_argv(tool, self._fleet))
         if listed is None or listed.exit_code != 0:
@@ -63,11 +74,23 @@ class Leftovers:
         return [Leftover(tool, one.name, _rank(one.identity)) for one in found(listed.stdout)]
 
 
+def _never_used() -> bool:
+    """Whether this user has no image in podman, so no container. Asking would leave its store and a process behind."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    return os.geteuid() != 0 and not (Path(data) / "containers").exists()
+
+
 async def _remove(one: Leftover, grace_s: float) -> bool:
     await _run(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
-    removed = await _run((one.tool, "rm", "--force", "--volumes", one.name))
-    # Who removes itself (`--rm`) may have been quicker.
-    return removed is not None and (removed.exit_code == 0 or "no such container" in removed.stderr.lower())
+    for _ in range(_REMOVALS):
+        removed = await _run((one.tool, "rm", "--force", "--volumes", one.name))
+        if removed is None:
+            return False
+        said = removed.stderr.lower()
+        if _IN_PROGRESS not in said:
+            return removed.exit_code == 0 or _GONE in said
+        await asyncio.sleep(_REMOVAL_S)
+    return False
 
 
 async def _run(argv: Sequence[str], grace_s: float = 0) -> Completed | None:

@@ -20,6 +20,7 @@ from sparkfleet.engines.container import Box, Identity, Tool
 from sparkfleet.engines.container import run_argv as engines_run_argv
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.runtime import container as container_module
+from sparkfleet.nodes.runtime import leftovers
 from sparkfleet.nodes.runtime import process as process_module
 from sparkfleet.nodes.runtime.base import ContainerSpec, Phase, RankSpec, RankStatus
 from sparkfleet.nodes.runtime.container import Autopsy, Container, run_argv
@@ -80,6 +81,8 @@ class Daemon:
         self.is_slow = asyncio.Event()
         """Set: containers are never made, and whoever wants one waits."""
         self.asked = asyncio.Event()
+        self.removing: list[str] = []
+        """What the next removals are told instead of being done."""
         self.clients: list[int] = []
         self._socket = directory / "d.sock"
         self._bin = directory / "bin"
@@ -193,6 +196,11 @@ class Daemon:
 
     async def _rm(self, tool, words, env, tell) -> int:
         assert words[:2] == ["--force", "--volumes"]
+        if self.removing:
+            tell(
+                2, f"Error response from daemon: removal of container {words[-1]} is {self.removing.pop()}\n"
+            )
+            return 1
         if made := self._made(words[-1]):
             self._shoot(made)
             if made.child:
@@ -303,6 +311,12 @@ def in_container(runtime: ProcessRuntime, make_spec, tool: str) -> Callable[...,
 
 def name_of(spec: RankSpec) -> str:
     return spec.argv[spec.argv.index("--name") + 1]
+
+
+def ours(spec: RankSpec) -> dict[str, str]:
+    """The labels of an earlier container of a rank."""
+    told = {**spec.id.model_dump(exclude={"replica"}), "group": 0, "spec": "of an earlier version"}
+    return {f"sparkfleet.{name}": str(value) for name, value in told.items()}
 
 
 def supervisor_of(status: RankStatus) -> int:
@@ -475,8 +489,7 @@ async def test_a_start_removes_what_a_killed_supervisor_left(daemon, runtime, he
 
 async def test_a_start_removes_a_container_of_the_other_tool(tmp_path, daemon, runtime, herald, in_container):
     spec = in_container(herald.script(IDLE))
-    theirs = {**spec.id.model_dump(exclude={"replica"}), "group": 0, "spec": "of an earlier version"}
-    daemon.made_by_hand("old", {f"sparkfleet.{name}": str(value) for name, value in theirs.items()})
+    daemon.made_by_hand("old", ours(spec))
     await ProcessRuntime(tmp_path / "run", runtime._fleet).start(spec)
     await herald.hear_pid()
     assert set(daemon.made) == {name_of(spec)}
@@ -501,6 +514,32 @@ async def test_sweep_goes_by_label(daemon, runtime, herald, in_container, tool):
     assert {*daemon.made} == {name_of(kept), theirs.name}
     assert [status.id for status in await runtime.list()] == [kept.id]
     daemon.made.pop("theirs")
+
+
+async def test_a_container_that_is_being_removed_is_waited_for(daemon, runtime, in_container, monkeypatch):
+    monkeypatch.setattr(leftovers, "_REMOVAL_S", 0.01)
+    daemon.made_by_hand("old", ours(in_container(("true",))))
+    daemon.removing = ["already in progress"] * 3
+    assert await runtime.sweep(frozenset()) == ("container old (docker)",)
+    assert (daemon.made, daemon.removing) == ({}, [])
+
+
+async def test_a_container_that_cannot_be_removed_is_not_said_to_be(daemon, runtime, in_container):
+    daemon.made_by_hand("old", ours(in_container(("true",))))
+    daemon.removing = ["impossible"]
+    assert await runtime.sweep(frozenset()) == ()
+    assert set(daemon.made) == {"old"}
+
+
+def test_a_podman_that_this_user_never_used_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert leftovers._never_used()
+    (tmp_path / "containers").mkdir()
+    assert not leftovers._never_used()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / "containers").rmdir()
+    assert not leftovers._never_used()
 
 
 async def test_a_hanging_supervisor_is_killed_with_its_container(
@@ -565,6 +604,20 @@ async def test_a_tool_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     assert len(children.spawned) == 3, "stop, inspect, rm"
     ends = [await asyncio.to_thread(os.waitpid, pid, 0) for pid in children.spawned]
     assert [os.waitstatus_to_exitcode(status) for _, status in ends] == [-signal.SIGKILL] * 3
+
+
+@pytest.mark.parametrize(("code", "tail", "words"), [
+    (127, "Error: crun: executable file `x` not found in $PATH", f"its command was not found in the image {IMAGE}"),
+    (126, 'Error: runc: exec: "/etc": permission denied', f"its command is not executable in the image {IMAGE}"),
+    (127, "Error: runc: mkdir /sys/fs/cgroup/cpuset/x: no such file or directory",
+     "podman could not run its container: Error: runc: mkdir /sys/fs/cgroup/cpuset/x: no such file or directory"),
+    (125, "docker: Error response from daemon: it is asleep.\n\nRun 'docker run --help' for more information",
+     "podman could not run its container: docker: Error response from daemon: it is asleep."),
+    (125, "", "podman could not run its container: it did not say why"),
+    (200, "", "the engine exited with code 200: failed"),
+])  # fmt: skip
+def test_what_a_tool_says_in_words(tmp_path, code, tail, words):
+    assert Container(Silent(), tmp_path / "cid", "podman", IMAGE).ending(code, tail) == (code, words)
 
 
 @pytest.mark.parametrize(("state", "began", "alive"), [

@@ -19,7 +19,7 @@ import pytest
 from sparkfleet.engines.base import RankLaunch
 from sparkfleet.engines.container import Box, Identity, run_argv
 from sparkfleet.nodes.runtime.base import ContainerSpec, Phase, RankSpec, RankStatus
-from sparkfleet.nodes.runtime.environment import RANK_LABEL, labels
+from sparkfleet.nodes.runtime.environment import labels
 from sparkfleet.nodes.runtime.process import ProcessRuntime
 from sparkfleet.nodes.runtime.processes import labelled, process
 
@@ -163,7 +163,7 @@ async def test_a_life(runtime, running, in_container):
     )
     assert "bye" in log(spec)
     assert containers() == []
-    assert labelled({RANK_LABEL: str(spec.id)}) == []
+    assert not [p for p in inside if process(p.pid) == p]
 
 
 async def test_an_engine_that_ignores_sigterm_is_killed(running, in_container):
