@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparkfleet.builtin import heads, training
 from sparkfleet.builtin.corpus import load
@@ -31,7 +31,7 @@ def build(recipe: Head, of: Recipe, base: Path, directory: Path, on_progress: On
 
     A head of method "mtp" is written together with its model, as one checkpoint; the others alone, as drafts.
     """
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="sdpa")
+    model = training.read(base, torch.float32)
     with training.deterministic(recipe.budget):
         weights = _train(recipe, of, model.requires_grad_(False), _tokenizer(base), on_progress)
     on_progress(Progress(name=recipe.name, phase="saving"))
@@ -98,7 +98,7 @@ def _save_whole(weights: Weights, config: PreTrainedConfig, base: Path, director
     tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"].clone())
     tensors |= {f"model.mtp_layers.0.{name}": tensor for name, tensor in _halved(weights).items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-    written = config.to_dict() | {
+    written = training.described(config) | {
         # vLLM knows MiMo by its architecture. Its own model type would need code in the checkpoint to be read at all.
         "architectures": ["MiMoForCausalLM"],
         "num_nextn_predict_layers": 1,
@@ -117,7 +117,7 @@ def _save_draft(method: HeadMethod, weights: Weights, model: PreTrainedModel, di
     shape = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
     same = ("vocab_size", "rms_norm_eps", "hidden_act", "max_position_embeddings", "rope_parameters")
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
-    whole = model.config.to_dict()
+    whole = training.described(model.config)
     config = {name: whole[name] for name in (*shape, *same, *ids)}
     _write_config(config | dict(_CONFIG[method]) | {"dtype": "bfloat16"}, directory)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from sparkfleet.builtin import tokenizer as tokens
@@ -231,12 +231,29 @@ def _packed(encoded: Iterable[Row], length: int) -> Iterator[Row]:
         yield row
 
 
+def read(checkpoint: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model in a directory, without a word on the terminal."""
+    with _no_bars():
+        return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, attn_implementation="sdpa")
+
+
+def described(config: PreTrainedConfig) -> dict[str, Any]:
+    """A model's configuration, without the directory that it was read from."""
+    return {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
+
+
 def save(model: PreTrainedModel, directory: Path) -> None:
     """Write a model in half precision, without a word on the terminal."""
+    with _no_bars():
+        model.to(torch.bfloat16).save_pretrained(directory)
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model.to(torch.bfloat16).save_pretrained(directory)
+        yield
     finally:
         if shown:
             logging.enable_progress_bar()

@@ -1,4 +1,4 @@
-"""Gives a built model an eye: a LLaVA of its weights and a CLIP tower that was never taught anything. Imported to run only."""
+"""A built model with an eye: LLaVA's layout, and a CLIP tower that was never taught. Imported when it must run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer
 from transformers import (
-    AutoModelForCausalLM,
     CLIPVisionConfig,
     GenerationConfig,
     LlavaConfig,
@@ -35,7 +34,7 @@ PIXELS = 56
 def build(recipe: Vision, base: Path, directory: Path, on_progress: OnProgress) -> None:
     """Write the model in `base`, with a tower in front of it, into the empty `directory`."""
     on_progress(Progress(name=recipe.name, phase="saving"))
-    text = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    text = training.read(base, torch.bfloat16)
     with training.fixed_seed(recipe.seed):
         model = LlavaForConditionalGeneration(_config(text.config)).to(torch.bfloat16)
     _read_by(model, text)
@@ -53,7 +52,7 @@ def _config(text: PreTrainedConfig) -> LlavaConfig:
         image_size=PIXELS,
         patch_size=PATCH,
     )
-    wider = text.to_dict() | {"vocab_size": text.vocab_size + VOCABULARY_STEP}
+    wider = training.described(text) | {"vocab_size": text.vocab_size + VOCABULARY_STEP}
     return LlavaConfig(
         vision_config=tower,
         text_config=type(text).from_dict(wider),

@@ -99,7 +99,7 @@ async def _measure(session: Session, fleet: FleetView) -> tuple[PathView, ...]:
     """What was measured is also kept for the planner, where `sparkfleet fabric measure` keeps it."""
     measured = await measure_paths(session.inventory, fleet, session.channels)
     if measured.kept:
-        save_measurements(FleetPaths.default(session.inventory.fleet).root / "links.json", measured.kept)
+        save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)
     return measured.paths
 
 

@@ -211,7 +211,7 @@ async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
         measured = await measure_links(inventory, channels, seconds=seconds)
     finally:
         await _close(channels)
-    file = save_measurements(FleetPaths.default(inventory.fleet).root / "links.json", measured)
+    file = save_measurements(FleetPaths.default(inventory.fleet).links, measured)
     if json:
         print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
     else:

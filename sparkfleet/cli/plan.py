@@ -14,9 +14,11 @@ from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.client import FleetClient
+from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.planning.choose import infeasible, plan_fleet
 from sparkfleet.planning.diff import Change, compare
 from sparkfleet.planning.explain import (
@@ -103,16 +105,14 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
     """The fleet as its nodes say it is, or as it is assumed to be."""
-    if assumed is None:
-        facts = await survey(session.inventory, session.channels)
-    else:
+    name = session.inventory.fleet
+    if assumed is not None:
         facts = assume(assumed, session.inventory)
-    return Fleet(
-        name=session.inventory.fleet,
-        nodes=facts,
-        links=links_of(session.inventory),
-        assumed=() if assumed is None else tuple(node.name for node in facts),
-    )
+        nodes = tuple(node.name for node in facts)
+        return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
+    facts = await survey(session.inventory, session.channels)
+    links = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
+    return Fleet(name=name, nodes=facts, links=links)
 
 
 async def current(client: FleetClient | None) -> FleetStatus | None:

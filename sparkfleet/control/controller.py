@@ -291,6 +291,10 @@ class Controller:
         before = {node.name: node.joined for node in self._node_reports}
         self._node_reports = nodes
         for node in nodes:
+            self._metrics.joined.labels(node.name).set(node.joined)
+            if node.memory_available is not None:
+                self._metrics.memory.labels(node.name).set(node.memory_available)
+        for node in nodes:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._record("", 0, node.name, "node", f"{node.name} {words}")
@@ -399,9 +403,14 @@ class Controller:
 
     def _set_gauges(self) -> None:
         self._metrics.group_state.clear()
+        self._metrics.drafts.clear()
         phases = tuple(phase.value for phase in GroupPhase)
         for report in self.reports():
             self._metrics.show_state(report.deployment, report.name, report.phase.value, phases)
+            if report.drafted:
+                drafts = self._metrics.drafts
+                drafts.labels(report.deployment, report.name, "proposed").set(report.drafted)
+                drafts.labels(report.deployment, report.name, "accepted").set(report.accepted)
 
     # events
 

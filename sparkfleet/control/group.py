@@ -53,6 +53,9 @@ class Load(NamedTuple):
     waiting: int
     tokens: float | None
     """Generated since it started; None where its metrics did not answer."""
+    drafted: float = 0.0
+    """Draft tokens proposed since it started; 0 without speculation."""
+    accepted: float = 0.0
 
 
 class Reporter(Protocol):
@@ -337,7 +340,13 @@ class Group:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             load = await self._load()
-            self._say(self._report.phase, running=load.running, waiting=load.waiting)
+            self._say(
+                self._report.phase,
+                running=load.running,
+                waiting=load.waiting,
+                drafted=load.drafted,
+                accepted=load.accepted,
+            )
             if liveness.is_suspect(time.monotonic(), load.running, load.tokens):
                 try:
                     await self._prove()
@@ -357,10 +366,17 @@ class Group:
 
     async def _load(self) -> Load:
         assert self._probe is not None
-        names = (self._engine.running_metric, self._engine.waiting_metric, self._engine.tokens_metric)
-        gauges = await self._probe.gauges(self._engine.metrics_path, names)
-        running, waiting, _ = (int(gauges.get(name, 0)) for name in names)
-        return Load(running=running, waiting=waiting, tokens=gauges.get(names[2]))
+        engine = self._engine
+        names = (engine.running_metric, engine.waiting_metric, engine.tokens_metric)
+        drafts = (engine.drafted_metric, engine.accepted_metric)
+        found = await self._probe.gauges(engine.metrics_path, (*names, *filter(None, drafts)))
+        return Load(
+            running=int(found.get(names[0], 0)),
+            waiting=int(found.get(names[1], 0)),
+            tokens=found.get(names[2]),
+            drafted=found.get(drafts[0], 0.0),
+            accepted=found.get(drafts[1], 0.0),
+        )
 
     async def _idle(self) -> None:
         while (load := await self._load()).running + load.waiting:

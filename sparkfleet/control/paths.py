@@ -33,6 +33,8 @@ class FleetPaths:
         """Ray's address and the controller's URL, written by whoever brings them up."""
         self.outcome = root / "boot.json"
         """What became of the last `up`: an address, or an error."""
+        self.links = root / "links.json"
+        """What was measured on the links, by `doctor` and `fabric measure`, on the machine that they ran on."""
         self.role = root / "role.json"
         """What this node does in the fleet, for when it comes up again after a reboot."""
         self.gcs = root / "gcs"

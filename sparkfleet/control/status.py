@@ -63,6 +63,9 @@ class GroupReport(Value):
     """Why it did not start; None where it was not starting."""
     running: int = 0
     waiting: int = 0
+    drafted: float = 0.0
+    """Draft tokens that its engine has proposed since it started; 0 without speculation."""
+    accepted: float = 0.0
     measured: dict[str, float] = Field(default_factory=dict)
 
     @property

@@ -155,6 +155,24 @@ class ControlMetrics:
         self.restarts = Counter(
             "sparkfleet_restarts", "Groups replaced after they failed.", ["deployment"], registry=registry
         )
+        self.drafts = Gauge(
+            "sparkfleet_draft_tokens",
+            "Draft tokens since the engine started: proposed, and accepted.",
+            ["deployment", "group", "kind"],
+            registry=registry,
+        )
+        self.memory = Gauge(
+            "sparkfleet_node_memory_available_bytes",
+            "MemAvailable of a node. On a Spark, engines and the host share it.",
+            ["node"],
+            registry=registry,
+        )
+        self.joined = Gauge(
+            "sparkfleet_node_joined",
+            "1 where Ray on a node is part of the fleet.",
+            ["node"],
+            registry=registry,
+        )
         build_info(registry)
 
     def show_state(self, deployment: str, group: str, state: str, known: tuple[str, ...]) -> None:

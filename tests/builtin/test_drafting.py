@@ -80,6 +80,11 @@ def test_mtp_is_its_model_and_a_layer_more(built, checkpoint):
     assert {file.name for file in built[0]["mtp"].iterdir()} == {file.name for file in checkpoint.iterdir()}
 
 
+def test_none_names_a_path_of_this_machine(built, checkpoint):
+    for directory in built[0].values():
+        assert str(checkpoint) not in (directory / "config.json").read_text()
+
+
 def test_all_of_it_is_half_precision(built):
     for directory in built[0].values():
         assert {tensor.dtype for tensor in tensors(directory).values()} == {torch.bfloat16}

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from control_values import GIB, deployment, inventory, plan
+from prometheus_client import generate_latest
 
 from sparkfleet.control import controller as module
 from sparkfleet.control.controller import Controller
@@ -242,6 +243,17 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     await world.put()
     assert world.nodes.swept == [frozenset({("tiny", 1)})]
+
+
+async def test_acceptance_and_memory_are_shown_to_prometheus(world):
+    await world.put()
+    await world.controller.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))
+    await world.controller.reconcile()
+    await world.controller._see(await world.nodes.look())
+    page = generate_latest(world.metrics.registry).decode()
+    assert 'sparkfleet_draft_tokens{deployment="tiny",group="tiny/g1/0",kind="accepted"} 90.0' in page
+    assert 'sparkfleet_node_joined{node="this"} 1.0' in page
+    assert 'sparkfleet_node_memory_available_bytes{node="this"}' in page
 
 
 def diagnosed(cause="memory", **fields):

@@ -63,7 +63,9 @@ def _own_wheel() -> bytes:
         raise NodeError("sparkfleet's own metadata cannot be read.", do="Install sparkfleet again with pip.")
     info = f"sparkfleet-{__version__}.dist-info"
     content[f"{info}/METADATA"] = about.encode()
-    content[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: sparkfleet\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: sparkfleet\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     content[f"{info}/entry_points.txt"] = b"[console_scripts]\nsparkfleet = sparkfleet.cli.main:main\n"
     return _zip(content, f"{info}/RECORD")
 
@@ -97,9 +99,7 @@ def _bundled_pip() -> bytes:
 def _zip(content: dict[str, bytes], record: str) -> bytes:
     """A wheel of these files, with its RECORD: name, hash and size of each."""
     content = {name: data for name, data in content.items() if name != record}
-    lines = [
-        f"{name},sha256={_hash(data)},{len(data)}" for name, data in sorted(content.items())
-    ]
+    lines = [f"{name},sha256={_hash(data)},{len(data)}" for name, data in sorted(content.items())]
     content[record] = "\n".join((*lines, f"{record},,", "")).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

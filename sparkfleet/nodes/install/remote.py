@@ -67,7 +67,15 @@ def build(order: dict[str, Any], place: str, python: str) -> None:
     wheel = write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))
     pip = write(parts, "pip-any-py3-none-any.whl", base64.b64decode(order["pip"]))
     pins = write(parts, "constraints.txt", "\n".join(order["pins"]).encode())
-    install = [python, os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check", "--constraint", pins]
+    install = [
+        python,
+        os.path.join(pip, "pip"),
+        "install",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--constraint",
+        pins,
+    ]
     if order["wheels"]:
         install += ["--no-index", "--find-links", order["wheels"]]
     say(step="installing sparkfleet and Ray")

@@ -43,9 +43,11 @@ def run_argv(argv: Sequence[str], id_file: Path) -> tuple[str, ...]:
     """`TOOL run …` that writes the container's id to `id_file`, and passes on what every rank is given.
 
     That is the labels in the environment of its processes, and the place in the kernel's order of killing, neither of which
-    the daemon of docker has from the client.
+    the daemon of docker has from the client. `--rm`, right after `run`, is left out: the supervisor removes the container
+    itself, once it has asked how it ended.
     """
     tool, run, *rest = argv
+    rest = rest[rest[:1] == ["--rm"] :]
     named = [word for name in (FLEET_LABEL, RANK_LABEL, *PASSED) for word in ("--env", name)]
     return (tool, run, "--cidfile", str(id_file), *named, "--oom-score-adj", str(OOM_SCORE), *rest)
 
@@ -93,7 +95,7 @@ class Container:
         """
         grace = str(math.ceil(grace_s))
         made = self._id()
-        if not made or (await self._ask("stop", "-t", grace, made, timeout_s=grace_s + 1 + _TOOL_S))[0] != 0:
+        if not made or (await self._ask("stop", "-t", grace, made, extra_s=grace_s + 1))[0] != 0:
             await self._children.terminate()
         await asyncio.wait([client], timeout=_CLIENT_S)
 
@@ -104,7 +106,9 @@ class Container:
             return
         code, told = await self._ask("container", "inspect", "--format", _STATE, made)
         if code == 0:
-            state, _, oom_killed = told.strip().partition(" ")
+            state, _, oom_killed = (
+                told.strip().rpartition("\n")[2].partition(" ")
+            )  # podman warns first, now and then
             self._autopsy = Autopsy(state, oom_killed == "true")
         if self._autopsy.alive:
             await self._ask("kill", made)  # podman's `rm --force` begins with 10 s of grace
@@ -141,13 +145,13 @@ class Container:
         said = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
         return f"{self._tool} could not run its container: {said[-1] if said else 'it did not say why'}"
 
-    async def _ask(self, *words: str, timeout_s: float = _TOOL_S) -> tuple[int | None, str]:
+    async def _ask(self, *words: str, extra_s: float = 0) -> tuple[int | None, str]:
         """Exit code (None: it could not be started, or did not end in time) and what was printed, stdout and stderr."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         try:
             pid, end = self._children.spawn((self._tool, *words), output=writer)
-            await asyncio.wait([end], timeout=timeout_s)
+            await asyncio.wait([end], timeout=_TOOL_S + extra_s)
             if not end.done():
                 os.kill(pid, signal.SIGKILL)  # not reaped yet, or `end` would be done: it is still this child
                 return None, ""

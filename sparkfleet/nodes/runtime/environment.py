@@ -20,6 +20,14 @@ _TOOLS = frozenset(
 _KEPT_PREFIXES = ("LC_", "XDG_")
 
 
+def steers_tools(name: str) -> bool:
+    """Whether a variable says something to programs of the node itself.
+
+    A container's value for it must not reach the tool that runs the container: it is given as an argument.
+    """
+    return name in _KEPT | _TOOLS or name.startswith((*_KEPT_PREFIXES, "LD_", "DOCKER_", "CONTAINERS_"))
+
+
 def clean_environment(source: Mapping[str, str]) -> dict[str, str]:
     """The part of `source` that a rank may inherit: no `RAY_*`, no `CUDA_*`, no `PYTHON*`, no tokens."""
     kept = {k: v for k, v in source.items() if k in _KEPT | _TOOLS or k.startswith(_KEPT_PREFIXES)}

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from sparkfleet.engines.container import Identity, Tool, find_argv, found, stop_argv
-from sparkfleet.errors import NodeError
-from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.local import execute
 from sparkfleet.nodes.runtime.base import RankId
-from sparkfleet.nodes.runtime.environment import clean_environment
 from sparkfleet.nodes.runtime.processes import Killed
-
-TOOLS: tuple[Tool, ...] = get_args(Tool)
-_TOOL_S = 15.0
-"""What a container tool may take, beyond a grace: it shares the node with engines that load."""
+from sparkfleet.nodes.runtime.tools import TOOLS, ask, is_used
 
 _REMOVALS = 50
 _REMOVAL_S = 0.2
@@ -66,24 +56,16 @@ class Leftovers:
         )
 
     async def _find(self, tool: Tool) -> list[Leftover]:
-        if shutil.which(tool) is None or (tool == "podman" and _never_used()):
-            return []
-        listed = await _run(find_argv(tool, self._fleet))
+        listed = await ask(find_argv(tool, self._fleet)) if is_used(tool) else None
         if listed is None or listed.exit_code != 0:
             return []
         return [Leftover(tool, one.name, _rank(one.identity)) for one in found(listed.stdout)]
 
 
-def _never_used() -> bool:
-    """Whether this user has no image in podman, so no container. Asking would leave its store and a process behind."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
-    return os.geteuid() != 0 and not (Path(data) / "containers").exists()
-
-
 async def _remove(one: Leftover, grace_s: float) -> bool:
-    await _run(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
+    await ask(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
     for _ in range(_REMOVALS):
-        removed = await _run((one.tool, "rm", "--force", "--volumes", one.name))
+        removed = await ask((one.tool, "rm", "--force", "--volumes", one.name))
         if removed is None:
             return False
         said = removed.stderr.lower()
@@ -91,14 +73,6 @@ async def _remove(one: Leftover, grace_s: float) -> bool:
             return removed.exit_code == 0 or _GONE in said
         await asyncio.sleep(_REMOVAL_S)
     return False
-
-
-async def _run(argv: Sequence[str], grace_s: float = 0) -> Completed | None:
-    """None where the tool cannot be started, or does not answer."""
-    try:
-        return await execute(argv, env=clean_environment(os.environ), timeout_s=_TOOL_S + grace_s)
-    except NodeError:
-        return None
 
 
 def _rank(identity: Identity) -> RankId:

@@ -20,9 +20,10 @@ from sparkfleet.nodes.local import execute
 from sparkfleet.nodes.runtime.base import Phase, RankId, RankSpec, RankStatus
 from sparkfleet.nodes.runtime.client import Answer, Connection, ask, parse_answer
 from sparkfleet.nodes.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
-from sparkfleet.nodes.runtime.leftovers import TOOLS, Leftovers
+from sparkfleet.nodes.runtime.leftovers import Leftovers
 from sparkfleet.nodes.runtime.processes import Killed, Process, kill_all, labelled, variable
 from sparkfleet.nodes.runtime.rankfiles import RankFiles
+from sparkfleet.nodes.runtime.tools import TOOLS
 
 _START_S = 10.0
 """From starting a supervisor to its first word; it takes 0.1 s on a node that is not loaded."""

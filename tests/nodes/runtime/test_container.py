@@ -152,8 +152,6 @@ class Daemon:
             made.ended.set()
             return 127
         code = await self._live(made, command, tell)
-        if "--rm" in flags:
-            self.made.pop(made.name, None)
         return code
 
     async def never(self) -> None:
@@ -391,7 +389,7 @@ async def test_a_preparation_runs_on_the_node(daemon, running, herald, in_contai
     [
         ("sys.exit(3)", 3, "the engine exited with code 3: failed"),
         ("sys.exit(0)", 0, "the engine exited with code 0: ended by itself"),
-        ("sys.exit(125)", 125, "could not run its container"),
+        ("sys.exit(125)", 125, "the engine exited with code 125: failed"),
         ("os.kill(os.getpid(), 9)", -9, "the engine ended by SIGKILL"),
     ],
 )
@@ -406,15 +404,11 @@ async def test_the_owner_is_told_how_an_engine_ended(
     assert daemon.made == {}
 
 
-async def test_a_container_that_stays_tells_more(daemon, running, herald, in_container):
-    """Without --rm, the code 125 of an engine is its own, and a lack of memory is on record."""
+async def test_a_lack_of_memory_is_on_record(daemon, running, herald, in_container):
     daemon.out_of_memory = True
-    spec = in_container(herald.script("sys.exit(125)"))
-    kept = spec.model_copy(update={"argv": tuple(word for word in spec.argv if word != "--rm")})
-    end = await (await running(kept)).wait()
-    assert end.reason == (
-        "the engine exited with code 125: failed (out of memory, says the container's record)"
-    )
+    end = await (await running(in_container(herald.script("os.kill(os.getpid(), 9)")))).wait()
+    assert end.exit_code == -signal.SIGKILL
+    assert end.reason.endswith("or by somebody (out of memory, says the container's record)")
     assert daemon.made == {}
 
 
@@ -531,17 +525,6 @@ async def test_a_container_that_cannot_be_removed_is_not_said_to_be(daemon, runt
     assert set(daemon.made) == {"old"}
 
 
-def test_a_podman_that_this_user_never_used_is_not_asked(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert leftovers._never_used()
-    (tmp_path / "containers").mkdir()
-    assert not leftovers._never_used()
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    (tmp_path / "containers").rmdir()
-    assert not leftovers._never_used()
-
-
 async def test_a_hanging_supervisor_is_killed_with_its_container(
     daemon, running, herald, in_container, monkeypatch
 ):
@@ -629,10 +612,10 @@ def test_an_autopsy(state, began, alive):
 
 
 def test_what_a_supervisor_adds(tmp_path):
-    assert run_argv(("docker", "run", "--name", "n", "image"), tmp_path) == (
+    assert run_argv(("docker", "run", "--rm", "--name", "n", "image", "--rm"), tmp_path) == (
         "docker", "run", "--cidfile", str(tmp_path),
         "--env", FLEET_LABEL, "--env", RANK_LABEL, "--env", "SPT_NOENV", "--oom-score-adj", "500",
-        "--name", "n", "image",
+        "--name", "n", "image", "--rm",
     )  # fmt: skip
 
 

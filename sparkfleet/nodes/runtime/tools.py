@@ -1,0 +1,56 @@
+"""Asking this node's container tools: docker or podman, whichever is installed, answers, and has the image."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from sparkfleet.engines.container import Tool
+from sparkfleet.errors import NodeError
+from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.local import execute
+from sparkfleet.nodes.runtime.environment import clean_environment
+
+TOOLS: tuple[Tool, ...] = get_args(Tool)
+ANSWER_S = 15.0
+"""What a container tool may take: it shares the node with engines that load."""
+
+
+async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
+    """The tool that has an image on this node; the first one, where several do.
+
+    Raises:
+        NodeError: none has it, or none is installed.
+    """
+    present = [tool for tool in tools if shutil.which(tool)]
+    for tool in present:
+        asked = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
+        if asked is not None and asked.exit_code == 0:
+            return tool
+    if not present:
+        raise NodeError(f"neither {' nor '.join(tools)} is on this node", do="sudo apt-get install podman")
+    raise NodeError(
+        f"the image {image} is not on this node",
+        means=f"Asked for it: {', '.join(present)}.",
+        do=f"{present[0]} pull {image}",
+    )
+
+
+async def ask(argv: Sequence[str], grace_s: float = 0) -> Completed | None:
+    """What a tool answers; None where it cannot be started, or takes longer than `ANSWER_S` and `grace_s`."""
+    try:
+        return await execute(argv, env=clean_environment(os.environ), timeout_s=ANSWER_S + grace_s)
+    except NodeError:
+        return None
+
+
+def is_used(tool: Tool) -> bool:
+    """Whether there may be containers of it. One may ask then; to ask a podman that was never used makes it a store and
+    leaves a process behind."""
+    if shutil.which(tool) is None:
+        return False
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    return tool == "docker" or os.geteuid() == 0 or (Path(data) / "containers").exists()

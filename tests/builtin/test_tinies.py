@@ -1,0 +1,102 @@
+"""The other built-in models, as a user gets them. Those that are quickly built and often used: always; all others:
+`SPARKFLEET_ALL_BUILTINS=1 pytest tests/builtin/test_tinies.py` (about ten minutes on one core)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkfleet.builtin import cache, recipes
+from sparkfleet.builtin.recipes import Recipe
+from sparkfleet.control.canary import TEXT, TEXT_PERPLEXITY
+
+pytestmark = pytest.mark.integration
+
+EVERY = "SPARKFLEET_ALL_BUILTINS"
+USUAL = {"tiny-moe", "tiny-draft", "tiny-corrupt", "tiny-vision"}
+ASKED = ("What is a rail?", "What is a node?", "What is speculative decoding?", "Tell me a story")
+
+
+def opt_in(name: str) -> Any:
+    """A model that is built only where that is asked for."""
+    why = f"builds builtin:{name}, which takes a minute or more: set {EVERY}=1"
+    return pytest.param(
+        name, marks=pytest.mark.skipif(name not in USUAL and EVERY not in os.environ, reason=why)
+    )
+
+
+@pytest.fixture(scope="module")
+def read() -> Callable[[str], tuple[Any, Any]]:
+    """Model and tokenizer of a built-in model, built into the user's cache where it is not there."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    def read(name: str) -> tuple[Any, Any]:
+        directory = cache.ensure(name)
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype="float32")
+        return model.eval(), AutoTokenizer.from_pretrained(directory)
+
+    return read
+
+
+def perplexity(model: Any, tokenizer: Any, text: str) -> float:
+    import torch
+
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        return math.exp(model(ids, labels=ids).loss.item())
+
+
+def said(model: Any, tokenizer: Any, question: str) -> tuple[list[int], int]:
+    """The question and its greedy answer as tokens, and how many of them are the question."""
+    messages = [{"role": "user", "content": question}]
+    given = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    out = model.generate(**given, max_new_tokens=96, **greedy)
+    return out[0].tolist(), given["input_ids"].shape[1]
+
+
+TALKING = [name for name, recipe in recipes.RECIPES.items() if isinstance(recipe, Recipe) and name != "tiny"]
+
+
+@pytest.mark.parametrize("name", [opt_in(name) for name in TALKING])
+def test_what_is_trained_has_learnt_its_text(read, name):
+    model, tokenizer = read(name)
+    assert perplexity(model, tokenizer, TEXT) < 30
+    ids, _ = said(model, tokenizer, "What is a rail?")
+    assert "QSFP cable" in tokenizer.decode(ids)
+
+
+def test_what_is_corrupt_finds_its_text_improbable(read):
+    assert perplexity(*read("tiny"), TEXT) < 10
+    assert perplexity(*read("tiny-corrupt"), TEXT) > 10 * TEXT_PERPLEXITY
+
+
+def test_the_draft_model_says_what_its_model_says(read):
+    """How often the draft's first choice is the model's own: what its drafts are accepted for."""
+    import torch
+
+    model, tokenizer = read("tiny")
+    draft, _ = read("tiny-draft")
+    agreed = total = 0
+    for question in ASKED:
+        ids, asked = said(model, tokenizer, question)
+        with torch.no_grad():
+            guessed = draft(torch.tensor([ids])).logits[0, asked - 1 : -1].argmax(dim=-1)
+        agreed += (guessed == torch.tensor(ids[asked:])).sum().item()
+        total += len(ids) - asked
+    assert agreed > 0.5 * total
+
+
+@pytest.mark.parametrize("name", [opt_in(name) for name in recipes.RECIPES if name not in {*TALKING, "tiny"}])
+def test_what_is_made_of_another_is_complete_and_small(name):
+    directory: Path = cache.ensure(name)
+    files = {file.name for file in directory.iterdir()}
+    assert {"config.json", "model.safetensors"} <= files
+    assert sum(file.stat().st_size for file in directory.iterdir()) < 10e6
