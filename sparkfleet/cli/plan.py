@@ -31,6 +31,7 @@ from sparkfleet.planning.explain import (
 )
 from sparkfleet.planning.fleet import Fleet, links_of
 from sparkfleet.planning.plan import DeploymentPlan, Plan
+from sparkfleet.planning.remembered import without_failed
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployments
 from sparkfleet.values import Value
@@ -159,7 +160,12 @@ def _check_launchable(plan: DeploymentPlan) -> None:
 
 
 def _planned(spec: Deployment, plan: DeploymentPlan, status: FleetStatus | None) -> Planned:
-    return Planned(spec=spec, plan=plan, change=compare(spec, plan, _before(spec.name, status)))
+    before = _before(spec.name, status)
+    change = compare(spec, plan, before)
+    if change.verb != "keep":  # what runs, at whatever rung, is left alone
+        plan = without_failed(plan, status.failures if status else ())
+        change = compare(spec, plan, before)
+    return Planned(spec=spec, plan=plan, change=change)
 
 
 def _tell(

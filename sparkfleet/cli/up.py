@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import getpass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,9 @@ from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
 from sparkfleet.cli.watch import Progress
+from sparkfleet.errors import NodeError
+from sparkfleet.facts.node import ReadGpu
+from sparkfleet.nodes import page_cache
 
 WheelsOption = Annotated[
     Path | None,
@@ -40,4 +45,28 @@ async def _up(session: Session, wheels: Path | None) -> int:
     finally:
         progress.done()
     console.print(f"Up. {session.endpoint_words(client)}")
+    await _permissions(session)
     return Exit.DONE
+
+
+async def _permissions(session: Session) -> None:
+    """Print, for nodes with a GPU, what root would have to permit for engines to load with all the memory there is."""
+    asked = await asyncio.gather(*(_lacks(session, name) for name in session.inventory.nodes))
+    lacking = [name for name in asked if name]
+    if not lacking:
+        return
+    console.print(
+        f"\nOn {', '.join(lacking)} sparkfleet may not drop the page cache, which engines on unified memory cannot use."
+        "\nOnce, on each of them, if you want it:"
+    )
+    for user in dict.fromkeys(session.inventory.nodes[name].user or getpass.getuser() for name in lacking):
+        console.print(f"  {page_cache.how_to_permit(user)}", markup=False)
+
+
+async def _lacks(session: Session, name: str) -> str:
+    channel = session.channels[name]
+    try:
+        has_gpu = (await channel.run(ReadGpu.argv, timeout_s=20)).exit_code == 0
+    except NodeError:
+        return ""  # no driver, so nothing of this matters
+    return name if has_gpu and not await page_cache.may_drop(channel) else ""

@@ -20,7 +20,7 @@ from sparkfleet.control.nodes import Nodes
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.reconcile import Action, Wanted, decide
 from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport, NodeReport, app_name
-from sparkfleet.control.store import Desired, Event, Failed, Standing, Store
+from sparkfleet.control.store import Desired, Event, Standing, Store
 from sparkfleet.control.view import View, scrape_targets
 from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.errors import ControlError
@@ -30,6 +30,7 @@ from sparkfleet.gateway.table import KeyEntry, Table
 from sparkfleet.observe.metrics import ControlMetrics
 from sparkfleet.observe.targets import TargetGroup
 from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.planning.remembered import Remembered, fingerprint
 from sparkfleet.spec.deployment import Deployment
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,7 @@ class Controller:
             endpoint=self._endpoint,
             gateways=tuple(self._gateways.values()),
             nodes=self._node_reports,
+            failures=self._store.failures(),
             deployments=self._view(self._wanted()).deployments(),
             last_event=self._store.last_event_id(),
         )
@@ -343,7 +345,7 @@ class Controller:
         order = self._order(wanted, app.replica)
         taken = step(group, standing, diagnosis)
         if taken.verb != "again" and diagnosis is not None:
-            self._store.remember(failed_of(order, diagnosis))
+            self._store.remember(_failed(order, diagnosis))
         self._store.stand(app.deployment, app.generation, app.replica, taken.standing)
         if taken.verb == "end":
             self._failed.add((app.deployment, app.generation))
@@ -436,7 +438,7 @@ class Controller:
         desired = self._store.desired().get(report.deployment)
         if desired is not None and desired.generation == report.generation:
             order = self._order(desired, report.replica)
-            self._store.forget_failure(*stack_of(order))
+            self._store.forget_failure(fingerprint(order.candidate), order.seats[0].node)
 
     async def _progress(self, report: GroupReport) -> None:
         await self._say_once(report.deployment, report.generation, report.name, "progress", report.detail)
@@ -464,25 +466,10 @@ def _needed(plan: DeploymentPlan) -> dict[str, int]:
     return needed
 
 
-def stack_of(order: GroupOrder) -> tuple[str, str, str, str]:
-    """What a failure is remembered by: engine or image, method, node of rank 0, model."""
-    candidate = order.candidate
-    stack = candidate.image or f"{candidate.engine} {candidate.engine_version}"
-    return stack, str(candidate.speculation), order.seats[0].node, candidate.model
-
-
-def failed_of(order: GroupOrder, diagnosis: Diagnosis) -> Failed:
+def _failed(order: GroupOrder, diagnosis: Diagnosis) -> Remembered:
     """A failure as it is remembered."""
-    stack, method, node, model = stack_of(order)
-    return Failed(
-        stack=stack,
-        method=method,
-        node=node,
-        model=model,
-        cause=diagnosis.cause.value,
-        rule=diagnosis.rule,
-        says=diagnosis.says,
-        evidence=diagnosis.evidence,
+    return Remembered(
+        fingerprint=fingerprint(order.candidate), node=order.seats[0].node, words=str(diagnosis)
     )
 
 

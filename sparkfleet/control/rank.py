@@ -17,6 +17,8 @@ from sparkfleet.control.order import GroupOrder, Ports, rank_spec
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.facts.node import ReadMemory
+from sparkfleet.nodes import page_cache
+from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.nodes.runtime.base import Phase, Rank, RankId, RankStatus, Runtime
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.values import Value
@@ -110,6 +112,8 @@ class LocalRank:
 
     async def start(self, rendezvous_port: int) -> RankStatus:
         """See `RankHolder.start`."""
+        if self._order.candidate.device == "cuda":
+            await page_cache.drop(LocalChannel(self.node))
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
             ports = Ports(http=free_port(self._order.seats[self._index].address), rendezvous=rendezvous_port)

@@ -11,6 +11,7 @@ from pydantic import Field
 from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.planning.remembered import Remembered
 from sparkfleet.values import Value
 
 STATUS_VERSION = 1
@@ -139,5 +140,7 @@ class FleetStatus(Value):
     endpoint: str
     gateways: tuple[GatewayReport, ...]
     nodes: tuple[NodeReport, ...] = ()
+    failures: tuple[Remembered, ...] = ()
+    """What has not started on this fleet, so that planning does not try it first again."""
     deployments: tuple[DeploymentStatus, ...]
     last_event: int

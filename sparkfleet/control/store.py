@@ -11,6 +11,7 @@ from pathlib import Path
 from sparkfleet.gateway.table import KeyEntry
 from sparkfleet.planning.diff import same_launch
 from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.planning.remembered import Remembered
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.values import Value
 
@@ -40,9 +41,8 @@ CREATE TABLE rungs (
     tries INTEGER NOT NULL, PRIMARY KEY (name, generation, replica)
 ) STRICT;
 CREATE TABLE failures (
-    stack TEXT NOT NULL, method TEXT NOT NULL, node TEXT NOT NULL, model TEXT NOT NULL, at REAL NOT NULL,
-    cause TEXT NOT NULL, rule TEXT NOT NULL, says TEXT NOT NULL, evidence TEXT NOT NULL,
-    PRIMARY KEY (stack, method, node, model)
+    fingerprint TEXT NOT NULL, node TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (fingerprint, node)
 ) STRICT;
 """
 
@@ -96,23 +96,6 @@ class Standing(Value):
     rung: int = 0
     tries: int = 0
     """Starts of this rung that have failed."""
-
-
-class Failed(Value):
-    """Something that did not start on this fleet, and why."""
-
-    stack: str
-    """Engine and version, or image by digest."""
-    method: str
-    """Of speculation."""
-    node: str
-    """Of rank 0."""
-    model: str
-    cause: str
-    rule: str = ""
-    says: str
-    evidence: str = ""
-    at: float = 0.0
 
 
 class Store:
@@ -272,28 +255,21 @@ class Store:
                 (deployment, generation, replica, standing.rung, standing.tries),
             )
 
-    def remember(self, failure: Failed) -> None:
+    def remember(self, failure: Remembered) -> None:
         """Keep that something does not start; the newest of its kind counts."""
-        values = (*failure.model_dump(exclude={"at"}).values(),)
         self._db.execute(
-            "INSERT OR REPLACE INTO failures (stack, method, node, model, cause, rule, says, evidence, at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*values, self._clock()),
+            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)",
+            (failure.fingerprint, failure.node, failure.words, self._clock()),
         )
 
-    def forget_failure(self, stack: str, method: str, node: str, model: str) -> None:
+    def forget_failure(self, fingerprint: str, node: str) -> None:
         """It has started after all."""
-        self._db.execute(
-            "DELETE FROM failures WHERE stack = ? AND method = ? AND node = ? AND model = ?",
-            (stack, method, node, model),
-        )
+        self._db.execute("DELETE FROM failures WHERE fingerprint = ? AND node = ?", (fingerprint, node))
 
-    def failures(self) -> tuple[Failed, ...]:
+    def failures(self) -> tuple[Remembered, ...]:
         """What is known not to start here, oldest first."""
-        rows = self._db.execute(
-            "SELECT stack, method, node, model, cause, rule, says, evidence, at FROM failures ORDER BY at"
-        )
-        return tuple(Failed(**dict(zip(Failed.model_fields, row, strict=True))) for row in rows)
+        rows = self._db.execute("SELECT fingerprint, node, words FROM failures ORDER BY at")
+        return tuple(Remembered(fingerprint=one, node=node, words=words) for one, node, words in rows)
 
     def _migrate(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()

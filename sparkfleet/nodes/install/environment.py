@@ -41,7 +41,7 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: St
         NodeError: the nodes have no Python in common, or an environment could not be made.
     """
     remote = {name: channel for name, channel in channels.items() if not isinstance(channel, LocalChannel)}
-    here = {name: sys.executable for name in channels.keys() - remote.keys()}
+    here = dict.fromkeys(channels.keys() - remote.keys(), sys.executable)
     if not remote:
         return here
     pythons = await _common_python(remote, bool(here))

@@ -24,7 +24,7 @@ KEEP = 3
 NAMES = ("python3.12", "python3.11", "python3.13", "python3")
 
 
-def say(**words: Any) -> None:
+def _say(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
@@ -34,11 +34,11 @@ def look() -> None:
     for name in NAMES:
         path = shutil.which(name)
         if path:
-            asked = subprocess.run([path, "--version"], capture_output=True, text=True)
+            asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
             version = re.match(r"Python (3\.(?:11|12|13))\.", asked.stdout)
             if version:
                 found.setdefault(version.group(1), path)
-    say(pythons=sorted(found.items(), key=lambda item: NAMES.index("python" + item[0])))
+    _say(pythons=sorted(found.items(), key=lambda item: NAMES.index("python" + item[0])))
 
 
 def make(order: dict[str, Any]) -> None:
@@ -51,22 +51,22 @@ def make(order: dict[str, Any]) -> None:
         fresh = not os.path.exists(os.path.join(place, "complete"))
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
-            build(order, place, python)
+            _build(order, place, python)
             with open(os.path.join(place, "complete"), "w") as mark:
                 mark.write("\n".join(order["pins"]) + "\n")
     os.utime(place)
-    prune(place)
-    say(python=python, fresh=fresh)
+    _prune(place)
+    _say(python=python, fresh=fresh)
 
 
-def build(order: dict[str, Any], place: str, python: str) -> None:
-    say(step="making the environment")
-    call([order["python"], "-m", "venv", "--without-pip", place])
+def _build(order: dict[str, Any], place: str, python: str) -> None:
+    _say(step="making the environment")
+    _call([order["python"], "-m", "venv", "--without-pip", place])
     parts = os.path.join(place, "sparkfleet-install")
     os.mkdir(parts)
-    wheel = write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))
-    pip = write(parts, "pip-any-py3-none-any.whl", base64.b64decode(order["pip"]))
-    pins = write(parts, "constraints.txt", "\n".join(order["pins"]).encode())
+    wheel = _write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))
+    pip = _write(parts, "pip-any-py3-none-any.whl", base64.b64decode(order["pip"]))
+    pins = _write(parts, "constraints.txt", "\n".join(order["pins"]).encode())
     install = [
         python,
         os.path.join(pip, "pip"),
@@ -78,27 +78,29 @@ def build(order: dict[str, Any], place: str, python: str) -> None:
     ]
     if order["wheels"]:
         install += ["--no-index", "--find-links", order["wheels"]]
-    say(step="installing sparkfleet and Ray")
-    call([*install, wheel])
+    _say(step="installing sparkfleet and Ray")
+    _call([*install, wheel])
     shutil.rmtree(parts)
 
 
-def write(directory: str, name: str, data: bytes) -> str:
+def _write(directory: str, name: str, data: bytes) -> str:
     path = os.path.join(directory, os.path.basename(name))
     with open(path, "wb") as file:
         file.write(data)
     return path
 
 
-def call(argv: list[str]) -> None:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def _call(argv: list[str]) -> None:
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
     if done.returncode:
         log = done.stdout.decode(errors="replace").strip().splitlines()
-        say(error=" ".join(argv[:3]) + " failed with exit code " + str(done.returncode), log=log[-8:])
+        _say(error=" ".join(argv[:3]) + " failed with exit code " + str(done.returncode), log=log[-8:])
         sys.exit(1)
 
 
-def prune(place: str) -> None:
+def _prune(place: str) -> None:
     """Environments of older versions, but for the newest few: a fleet may still run from one."""
     old = [entry.path for entry in os.scandir(HOME) if entry.is_dir() and entry.path != place]
     for path in sorted(old, key=os.path.getmtime, reverse=True)[KEEP - 1 :]:

@@ -9,6 +9,9 @@ from typing import Literal, Protocol
 
 from sparkfleet.values import Value
 
+_SPECIFICATION = re.compile(r'"sparkfleet\.spec=[0-9a-f]*"')
+"""A label in the argv of a container; a rank that only connects to the rendezvous has its port in it."""
+
 
 class RankId(Value):
     """What a rank is, in words that survive restarts: `<fleet>/<deployment>/g<generation>/<replica>/<rank>`."""
@@ -75,9 +78,9 @@ class RankSpec(Value):
         """Same digest, same command: a running rank with it may be adopted instead of started again.
 
         Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
-        Secrets do.
+        Secrets do. The label with a container's own hash does not: what it is made of is in `argv` and `files`.
         """
-        told = self.model_dump_json(exclude={"port", "rendezvous_port"})
+        told = _SPECIFICATION.sub("", self.model_dump_json(exclude={"port", "rendezvous_port"}))
         for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous")):
             if port:
                 told = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', told)

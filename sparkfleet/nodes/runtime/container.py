@@ -47,7 +47,8 @@ def run_argv(argv: Sequence[str], id_file: Path) -> tuple[str, ...]:
     itself, once it has asked how it ended.
     """
     tool, run, *rest = argv
-    rest = rest[rest[:1] == ["--rm"] :]
+    if rest[:1] == ["--rm"]:
+        del rest[0]
     named = [word for name in (FLEET_LABEL, RANK_LABEL, *PASSED) for word in ("--env", name)]
     return (tool, run, "--cidfile", str(id_file), *named, "--oom-score-adj", str(OOM_SCORE), *rest)
 

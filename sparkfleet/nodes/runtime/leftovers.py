@@ -48,7 +48,8 @@ class Leftovers:
 
     async def remove(self, which: Callable[[RankId], bool], *, grace_s: float) -> Killed:
         """TERM, `grace_s`, KILL, and removal of the containers of those ranks; ended ones too."""
-        met = [one for tool in self._tools for one in await self._find(tool) if which(one.rank)]
+        listed = await asyncio.gather(*(self._find(tool) for tool in self._tools))
+        met = [one for of_tool in listed for one in of_tool if which(one.rank)]
         ends = await asyncio.gather(*(_remove(one, grace_s) for one in met))
         told = [(str(one), gone) for one, gone in zip(met, ends, strict=True)]
         return Killed(

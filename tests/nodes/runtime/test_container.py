@@ -151,8 +151,7 @@ class Daemon:
             tell(2, NOT_FOUND[tool])
             made.ended.set()
             return 127
-        code = await self._live(made, command, tell)
-        return code
+        return await self._live(made, command, tell)
 
     async def never(self) -> None:
         while self.is_slow.is_set():
@@ -621,7 +620,8 @@ def test_what_a_supervisor_adds(tmp_path):
 
 def test_ports_do_not_count_in_a_digest(rank_id, make_spec):
     def digest(port: int) -> str:
-        argv = ("podman", "run", "--env", f"PORT={port}", "image", "serve", "--port", str(port))
+        labels = ("--label", f"sparkfleet.spec={port:016x}")
+        argv = ("podman", "run", *labels, "--env", f"PORT={port}", "image", "serve", "--port", str(port))
         return make_spec(argv, port=port, container=ContainerSpec(tool="podman", image="image")).digest
 
     assert digest(20_001) == digest(20_002)

@@ -70,12 +70,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if all(refusals):
             pytest.skip(f"podman runs nothing here: {refusals}")
         yield directory
-        podman("system", "reset", "--force")
+        podman("rmi", "--all", "--force")  # never `system reset`: it resets what is not in this store, too
 
 
 def refused(directory: Path, runtime: str) -> str:
     """Why nothing runs with this OCI runtime; "" where it does."""
-    engine = f'runtime = "{runtime}"\nevents_logger = "file"\n'
+    # Locks and the mark of a boot are shared by all stores of a user, unless they are told to be elsewhere.
+    apart = f'lock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
+    engine = f'runtime = "{runtime}"\nevents_logger = "file"\n{apart}'
     (directory / "containers.conf").write_text(
         f"[containers]\ndefault_ulimits = {limits()}\n[engine]\n{engine}"
     )

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.llava import LlavaProcessor
+
+from sparkfleet.builtin import vision
+from sparkfleet.builtin.recipes import VISION
+
+PATCHES = (vision.PIXELS // vision.PATCH) ** 2
+
+
+@pytest.fixture(scope="module")
+def built(checkpoint, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("vision")
+    vision.build(VISION, checkpoint, directory, lambda _: None)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def model(built):
+    return AutoModelForImageTextToText.from_pretrained(built, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def processor(built):
+    """Without torchvision: engines on CPUs have none."""
+    return LlavaProcessor(
+        CLIPImageProcessorPil.from_pretrained(built),
+        AutoTokenizer.from_pretrained(built),
+        patch_size=vision.PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )
+
+
+def test_text_is_read_as_before(model, checkpoint, small):
+    before = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    ids = torch.tensor([[1, 40, 50, 60, 2]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits[..., : small.vocabulary], before(ids).logits)
+
+
+def test_an_image_takes_the_place_of_its_token(model, processor):
+    picture = Image.new("RGB", (80, 60), (255, 0, 0))
+    given = processor(images=[picture], text="<image>Hello", return_tensors="pt")
+    assert (given["input_ids"] == model.config.image_token_id).sum() == PATCHES
+    with torch.no_grad():
+        red = model(**given).logits
+        given["pixel_values"] = -given["pixel_values"]
+        other = model(**given).logits
+    assert torch.isfinite(red).all()
+    assert not torch.equal(red, other), "it does look"
+
+
+def test_added_tokens_have_room_in_the_vocabulary(model, processor, small):
+    assert model.config.text_config.vocab_size % 64 == 0
+    assert processor.tokenizer.convert_tokens_to_ids(vision.IMAGE) == small.vocabulary
+    assert len(processor.tokenizer) <= model.config.text_config.vocab_size
+
+
+def test_the_same_bytes_twice_and_no_path_of_this_machine(built, checkpoint, tmp_path):
+    torch.manual_seed(5)  # whatever the process did before
+    vision.build(VISION, checkpoint, tmp_path, lambda _: None)
+    for file in built.iterdir():
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+        assert file.suffix != ".json" or str(checkpoint) not in file.read_text("utf-8")
