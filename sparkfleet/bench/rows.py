@@ -38,6 +38,8 @@ class Case(Value):
     """Independent copies that share the concurrency."""
     per_request_prefill: bool = False
     """`prefill_tps` is prompt / TTFT of one request, not the engine's own rate for all of them together."""
+    yielded: float | None = None
+    """Tokens per speculative step as measured. Only fitting reads it; predictions never do."""
     assumed: tuple[str, ...] = ()
     """What the row does not say and was assumed."""
     measured: tuple[tuple[str, float], ...] = ()
@@ -93,7 +95,10 @@ def case_of(row: Row, configs: Configs) -> Case:
         total_b=_number(row, "params_total_b"),
         active_b=_number(row, "params_active_b"),
         notes=row.get("architecture_notes", "").lower(),
-    ).quantised(_bits(format_name, scale), _total_bytes(row))
+    )
+    if format_name == "nvfp4" and arch.moe:
+        format_name = "nvfp4-experts"
+    arch = arch.quantised(_bits(format_name, scale), _total_bytes(row))
     workload = _workload(row, notes, assumed)
     nodes = _whole(row, "nodes") or 1
     replicas = _replicas(row, notes, nodes)
@@ -127,9 +132,27 @@ def case_of(row: Row, configs: Configs) -> Case:
         workload=workload,
         replicas=replicas,
         per_request_prefill=_by_ttft(row, notes, workload),
+        yielded=_yielded(row, k),
         assumed=tuple(assumed),
         measured=measured,
     )
+
+
+def _yielded(row: Row, k: int) -> float | None:
+    """Tokens per step from an accepted length ("3.2-3.6 of 4") or a share of the drafts ("66.3%", "0.394")."""
+    text = row.get("accept_len_or_rate", "").lower()
+    if not _whole(row, "spec_tokens") or "up to" in text:
+        return None
+    shares, lengths = [], []
+    for low, high, percent in re.findall(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?(%?)", text):
+        value = (float(low) + float(high or low)) / 2
+        if percent or value < 1:
+            shares.append(value / 100 if percent else value)
+        elif value <= k + 1:
+            lengths.append(value + ("accepted" in text or "/draft" in text))
+    if lengths:
+        return lengths[0]
+    return 1 + min(1.0, shares[0]) * k if shares else None
 
 
 def _by_ttft(row: Row, notes: str, workload: Workload) -> bool:
@@ -290,7 +313,8 @@ def _slots(notes: str) -> int | None:
 
 def _kernel(row: Row, notes: str, format_name: str) -> str:
     """Marlin where it is said, and on vLLM's CUDA 12.9 images, which have no FP8 or FP4 kernel for SM121."""
-    without = "cu129" in row.get("engine_version_or_image", "") and format_name in ("fp8", "nvfp4")
+    blocks = format_name.startswith("nvfp4") or (format_name == "fp8" and row["model"].startswith("Qwen/"))
+    without = "cu129" in row.get("engine_version_or_image", "") and blocks
     return "marlin" if "marlin" in notes or without else ""
 
 
@@ -298,7 +322,7 @@ def _chunk(row: Row, notes: str) -> int:
     found = re.search(r"(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*(\d+)(k?)", notes)
     if found:
         return int(found.group(1)) * (1024 if found.group(2) else 1)
-    return 2048 if row.get("engine", "") in ("llama.cpp", "ollama") else CHUNK
+    return 2048 if row.get("engine", "") in ("llama.cpp", "ollama", "vllm", "") else CHUNK
 
 
 _METHODS = {"nextn": "mtp", "eagle": "eagle3"}

@@ -239,7 +239,7 @@ HYBRID = Recipe(
 
 VISION = Vision(
     name="tiny-vision",
-    about="builtin:tiny behind a vision tower, as a LLaVA: it takes images and sees nothing in them",
+    about="builtin:tiny behind a vision tower, as a BLIP-2: it takes images and sees nothing in them",
     of="tiny",
 )
 

@@ -1,4 +1,8 @@
-"""A built model with an eye: LLaVA's layout, and a CLIP tower that was never taught. Imported when it must run."""
+"""A built model with an eye: the layout of BLIP-2, and a tower that was never taught. Imported when it must run.
+
+BLIP-2, because vLLM's CPU build runs it without torchvision (measured with 0.32.0; of LLaVA, Qwen-VL, Pixtral and Gemma 3 it
+can not even import the model).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,9 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer
 from transformers import (
-    CLIPVisionConfig,
+    Blip2Config,
+    Blip2ForConditionalGeneration,
     GenerationConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -24,11 +27,13 @@ from sparkfleet.builtin.progress import OnProgress, Progress
 from sparkfleet.builtin.recipes import Vision
 
 IMAGE = "<image>"
+IMAGE_TOKENS = 8
+"""Places in the prompt that an image takes."""
 VOCABULARY_STEP = 64
 """Engines pad vocabularies to a multiple of it."""
-PATCH = 14
 PIXELS = 56
 """Of a side of what the tower sees; sixteen patches."""
+TOWER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def build(recipe: Vision, base: Path, directory: Path, on_progress: OnProgress) -> None:
@@ -36,28 +41,24 @@ def build(recipe: Vision, base: Path, directory: Path, on_progress: OnProgress) 
     on_progress(Progress(name=recipe.name, phase="saving"))
     text = training.read(base, torch.bfloat16)
     with training.fixed_seed(recipe.seed):
-        model = LlavaForConditionalGeneration(_config(text.config)).to(torch.bfloat16)
+        model = Blip2ForConditionalGeneration(_config(text.config)).to(torch.bfloat16)
+        torch.nn.init.normal_(model.query_tokens)  # zeros would all see the same
     _read_by(model, text)
     model.generation_config = GenerationConfig.from_pretrained(base)
     training.save(model, directory)
     _save_processor(base, directory)
 
 
-def _config(text: PreTrainedConfig) -> LlavaConfig:
-    tower = CLIPVisionConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=PIXELS,
-        patch_size=PATCH,
-    )
+def _config(text: PreTrainedConfig) -> Blip2Config:
     wider = training.described(text) | {"vocab_size": text.vocab_size + VOCABULARY_STEP}
-    return LlavaConfig(
-        vision_config=tower,
-        text_config=type(text).from_dict(wider),
+    return Blip2Config(
+        vision_config=TOWER | {"image_size": PIXELS, "patch_size": 14},
+        qformer_config=TOWER
+        | {"encoder_hidden_size": TOWER["hidden_size"], "cross_attention_frequency": 1, "vocab_size": 64},
+        text_config=wider,
+        num_query_tokens=IMAGE_TOKENS,
         image_token_index=text.vocab_size,
-        vision_feature_layer=-1,
+        image_text_hidden_size=TOWER["hidden_size"],
         tie_word_embeddings=True,
     )
 
@@ -68,7 +69,7 @@ def _read_by(model: PreTrainedModel, text: PreTrainedModel) -> None:
     embedded = weights["embed_tokens.weight"]
     added = embedded[tokens.SPECIAL.index(tokens.START)].expand(VOCABULARY_STEP, -1)
     weights["embed_tokens.weight"] = torch.cat([embedded, added])
-    model.model.language_model.load_state_dict(weights)
+    model.language_model.model.load_state_dict(weights)
     model.tie_weights()
 
 
@@ -79,19 +80,11 @@ def _save_processor(base: Path, directory: Path) -> None:
     shutil.copyfile(base / "chat_template.jinja", directory / "chat_template.jinja")
     config: dict[str, Any] = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
     config["additional_special_tokens"] = [*config["additional_special_tokens"], IMAGE]
-    config["processor_class"] = "LlavaProcessor"
-    _write(directory / "tokenizer_config.json", config)
-    processor = {
-        "processor_class": "LlavaProcessor",
-        "image_token": IMAGE,
-        "patch_size": PATCH,
-        "num_additional_image_tokens": 1,
-        "vision_feature_select_strategy": "default",
-    }
-    _write(directory / "processor_config.json", processor)
-    side = {"height": PIXELS, "width": PIXELS}
-    pixels = {"image_processor_type": "CLIPImageProcessor", "size": side, "crop_size": side}
-    _write(directory / "preprocessor_config.json", pixels | {"processor_class": "LlavaProcessor"})
+    processor = {"processor_class": "Blip2Processor"}
+    _write(directory / "tokenizer_config.json", config | processor)
+    _write(directory / "processor_config.json", processor | {"num_query_tokens": IMAGE_TOKENS})
+    pixels = {"image_processor_type": "BlipImageProcessor", "size": {"height": PIXELS, "width": PIXELS}}
+    _write(directory / "preprocessor_config.json", pixels | processor)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

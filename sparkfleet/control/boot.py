@@ -43,6 +43,7 @@ from sparkfleet.control.head import (
 )
 from sparkfleet.control.order import Ports, orders_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank import box_of
 from sparkfleet.control.requests import JoinRequest, OnNode, Prepared, UpRequest
 from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError, SparkfleetError
@@ -210,7 +211,8 @@ async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
                 SparkfleetError
             ):  # the group's actor tries again, and says what is wrong
                 ports = Ports(http=free_port(order.seats[0].address))
-                await runtime.start(rank_spec(paths, order, rank, ports, secret))
+                box = await box_of(order)
+                await runtime.start(rank_spec(paths, order, rank, ports, secret, box))
 
 
 def _start_controller(

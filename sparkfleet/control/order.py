@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
-from sparkfleet.engines.base import RankSite
+from sparkfleet.engines.base import RankLaunch, RankSite
+from sparkfleet.engines.container import Box, Identity, run_argv
+from sparkfleet.engines.fabric import Pairs
 from sparkfleet.engines.rails import Management, Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.facts.hub import hub_cache, resolve
 from sparkfleet.gateway.keys import engine_token
-from sparkfleet.nodes.runtime.base import RankFile, RankId, RankSpec
+from sparkfleet.nodes.runtime.base import ContainerSpec, RankFile, RankId, RankSpec
+from sparkfleet.nodes.runtime.environment import steers_tools
 from sparkfleet.planning.plan import Candidate
 from sparkfleet.spec.inventory import Inventory
 from sparkfleet.values import Value
@@ -78,7 +82,14 @@ class Ports(Value):
     """On rank 0's node: where the ranks of a group find each other; 0 for a group of one."""
 
 
-def rank_spec(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports, secret: str) -> RankSpec:
+def rank_spec(
+    paths: FleetPaths,
+    order: GroupOrder,
+    rank: int,
+    ports: Ports,
+    secret: str,
+    box: ContainerSpec | None = None,
+) -> RankSpec:
     """The command of one rank of a group.
 
     Args:
@@ -87,43 +98,70 @@ def rank_spec(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports, sec
         rank: which rank, from 0.
         ports: free on their nodes.
         secret: the fleet's engine secret; only a token derived from it reaches the engine.
+        box: the container that it runs in; None for a process.
     """
     id_ = order.rank_id(paths.label, rank)
-    seat = order.seats[rank]
-    draft = order.candidate.speculation.draft
-    site = RankSite(
-        rank=rank,
-        python=order.candidate.python,
-        model_path=str(model_path(order.candidate.model)),
-        draft_path=str(model_path(draft)) if draft else "",
-        roots=_roots(order.candidate),
-        served_name=order.deployment,
-        host=seat.address,
-        port=ports.http,
-        leader_port=ports.rendezvous,
-        **(seat.meeting.model_dump() if seat.meeting else {}),
-        files_dir=str(paths.rank_files(id_.slug)),
-    )
+    http = order.candidate.port or ports.http  # a workload of its own may have its own
+    site = _site(paths, order, rank, ports.model_copy(update={"http": http}))
     launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
+    token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
+    how = _process(launch, token) if box is None else _container(launch, token, order, id_, site, box)
     return RankSpec(
         id=id_,
-        argv=launch.argv,
-        env=launch.env,
-        secret_env=((launch.token_env, engine_token(secret.encode(), order.name)),)
-        if launch.token_env
-        else (),
+        **how,
         files=tuple(
-            RankFile(
-                path=str(paths.rank_files(id_.slug) / file.name), text=file.text, executable=file.executable
-            )
+            RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
             for file in launch.files
         ),
         prepare=_prepare(order),
         log_path=str(paths.rank_log(id_.slug)),
-        port=ports.http,
+        port=http,
         rendezvous_port=ports.rendezvous,
         lease_s=START_LEASE_S,
     )
+
+
+def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> RankSite:
+    candidate, seat = order.candidate, order.seats[rank]
+    draft = candidate.speculation.draft
+    return RankSite(
+        rank=rank,
+        python=candidate.python,
+        model_path=candidate.model if candidate.engine == "custom" else str(model_path(candidate.model)),
+        draft_path=str(model_path(draft)) if draft else "",
+        roots=_roots(candidate),
+        served_name=order.deployment,
+        host=seat.address,
+        port=ports.http,
+        leader_port=ports.rendezvous,
+        files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
+        **(seat.meeting.model_dump() if seat.meeting else {}),
+    )
+
+
+def _process(launch: RankLaunch, token: Pairs) -> dict[str, Any]:
+    return {"argv": launch.argv, "env": launch.env, "secret_env": token}
+
+
+def _container(
+    launch: RankLaunch, token: Pairs, order: GroupOrder, id_: RankId, site: RankSite, box: ContainerSpec
+) -> dict[str, Any]:
+    """The same in a container. What the deployment set may be secret: the tool is given it by name only."""
+    private = tuple(name for name, _ in order.candidate.env if not steers_tools(name))
+    what = Box(
+        tool=box.tool,
+        image=box.image,
+        gpu=order.candidate.device == "cuda",
+        identity=Identity(**id_.model_dump(exclude={"replica"}), group=id_.replica),
+        rdma=any(rail.rdma for rail in site.rails) and len(site.peers) > 1,
+        files_dir=site.files_dir,
+        private=private,
+    )
+    return {
+        "argv": run_argv(launch, what),
+        "secret_env": (*token, *((name, value) for name, value in launch.env if name in private)),
+        "container": box,
+    }
 
 
 def model_path(model: str) -> Path:

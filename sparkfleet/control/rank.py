@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,8 +20,10 @@ from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.facts.node import ReadMemory
 from sparkfleet.nodes import page_cache
 from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.nodes.runtime.base import Phase, Rank, RankId, RankStatus, Runtime
+from sparkfleet.nodes.runtime.base import ContainerSpec, Phase, Rank, RankId, RankSpec, RankStatus, Runtime
 from sparkfleet.nodes.runtime.ports import free_port
+from sparkfleet.nodes.runtime.tools import tool_for
+from sparkfleet.staging.images import staged_name
 from sparkfleet.values import Value
 
 OWNED_S = 20.0
@@ -103,7 +106,7 @@ class LocalRank:
         if rank is None:
             return None
         status = await rank.status()
-        if status.phase in (Phase.PREPARING, Phase.RUNNING) and status.digest == self._digest():
+        if status.phase in (Phase.PREPARING, Phase.RUNNING) and status.digest == await self._digest():
             self._rank = rank
             return status
         await rank.stop()
@@ -117,9 +120,7 @@ class LocalRank:
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
             ports = Ports(http=free_port(self._order.seats[self._index].address), rendezvous=rendezvous_port)
-            status = await self._runtime.start(
-                rank_spec(self._paths, self._order, self._index, ports, self._secret)
-            )
+            status = await self._runtime.start(await self._spec(ports))
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:
                 await asyncio.sleep(0.2)
@@ -161,9 +162,29 @@ class LocalRank:
         assert self._rank is not None, "adopt or start it first"
         return self._rank
 
-    def _digest(self) -> str:
+    async def _digest(self) -> str:
         """Of the command as it would be started now; ports do not count."""
-        return rank_spec(self._paths, self._order, self._index, _ANY_PORTS, self._secret).digest
+        return (await self._spec(_ANY_PORTS)).digest
+
+    async def _spec(self, ports: Ports) -> RankSpec:
+        box = await box_of(self._order)
+        return rank_spec(self._paths, self._order, self._index, ports, self._secret, box)
+
+
+async def box_of(order: GroupOrder) -> ContainerSpec | None:
+    """What runs a group's container on this node, and by which name the image is known here; None for a process.
+
+    Raises:
+        NodeError: the node has no container tool, or none that has the image.
+    """
+    if order.candidate.runtime != "container" or order.candidate.image is None:
+        return None
+    image = order.candidate.image
+    if "@" in image:  # an image that came from another node has no registry's name
+        with suppress(NodeError):
+            staged = staged_name(image)
+            return ContainerSpec(tool=await tool_for(staged), image=staged)
+    return ContainerSpec(tool=await tool_for(image), image=image)
 
 
 class RemoteRank:

@@ -227,6 +227,12 @@ class FleetView(Value):
         """The node of that name. Raises KeyError."""
         return {node.name: node for node in self.nodes}[name]
 
+    def rail_netdevs(self, node: str) -> tuple[str, ...]:
+        """The netdevs of a node's rails."""
+        return tuple(
+            end.netdev for link in self.links for rail in link.rails for end in rail.ends if end.node == node
+        )
+
     def rail_networks(self, node: str) -> tuple[str, ...]:
         """The subnets of a node's rails."""
         return tuple(

@@ -73,6 +73,8 @@ def _address(word: str, line: str) -> str:
     if plain in _ANY:
         return "*"
     try:
-        return str(ip_address(plain))
+        found = ip_address(plain)
+        # A dual-stack socket on an IPv4 address is shown as ::ffff:127.0.0.1.
+        return str(getattr(found, "ipv4_mapped", None) or found)
     except ValueError:
         raise not_understood("who listens", line) from None

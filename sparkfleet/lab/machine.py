@@ -55,9 +55,11 @@ ID_LIKE=debian
 HOME_URL="https://www.ubuntu.com/"
 UBUNTU_CODENAME=noble
 """
+_CDI = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices: []\n"
+"""By such a file a Spark's toolkit tells podman of the GPU. That of a lab names no device."""
 _OWN = ("ssh", "profile.d", "security", "sysctl.d", "modprobe.d")
 """Directories of /etc that a node has a copy of its own of. Those below it begins with empty; others are the host's."""
-_EMPTY = ("sudoers.d", "netplan", "cron.d", "nvidia")
+_EMPTY = ("sudoers.d", "netplan", "cron.d", "nvidia", "cdi")
 _LEFT_OUT = ("ssh_host_*", "shadow*", "gshadow*", "passwd*", "group*", "*.pid", "cron.*", "crontab", "subuid*", "subgid*",
              "machine-id", "resolv.conf", "os-release", "environment", "hostname", "hosts", *_EMPTY)  # fmt: skip
 
@@ -189,6 +191,7 @@ def write_identity(state: State, node: str, settings: knobs.Settings) -> None:
     etc = state.node_path(node, "etc")
     number = state.layout.node(node).number
     files = {"os-release": _OS_RELEASE, "machine-id": f"{machine_id(state, settings, node)}\n"}
+    files["cdi/nvidia.yaml"] = _CDI
     files |= {
         f"{name}": text for name, text in machine.release_files(number, settings.text("dgx_os")).items()
     }

@@ -22,6 +22,7 @@ from sparkfleet.knowledge.rules import Rule, planning_rules
 from sparkfleet.planning import embedded
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.ladder import Chooser, Served, nth
+from sparkfleet.planning.measured import Measured
 from sparkfleet.planning.outlook import Outlook, outlook_of
 from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.plan import (
@@ -56,6 +57,7 @@ def plan_fleet(
     fleet: Fleet,
     checkpoints: Checkpoints | None = None,
     running: Mapping[str, DeploymentPlan] | None = None,
+    measurements: Sequence[Measured] = (),
 ) -> Plan:
     """Choose how to serve all of `specs` on `fleet`.
 
@@ -64,10 +66,11 @@ def plan_fleet(
         fleet: nodes, links.
         checkpoints: facts of the checkpoints by `model` as the deployments name it; custom and embedded ones need none.
         running: plans of what runs now; those of `specs` give their memory back, and keep their nodes where they can.
+        measurements: what was measured on this fleet; predictions of the same setups follow it.
 
     Deployments that cannot be served stand in `refused`, with every rejection and the nearest thing that would fit.
     """
-    known = Desk(fleet, dict(checkpoints or {}), dict(running or {}))
+    known = Desk(fleet, dict(checkpoints or {}), dict(running or {}), measurements=tuple(measurements))
     order = sorted(specs, key=lambda spec: _hardest_first(spec, known))
     best: Plan | None = None
     for _ in range(ATTEMPTS):
@@ -93,6 +96,7 @@ def plan_deployment(
     checkpoints: Checkpoints | None = None,
     links: Sequence[LinkFacts] = (),
     assumed: Sequence[str] = (),
+    measurements: Sequence[Measured] = (),
 ) -> DeploymentPlan:
     """Choose how to serve `spec` on `nodes`.
 
@@ -103,12 +107,13 @@ def plan_deployment(
         checkpoints: facts of the checkpoints by `model`.
         links: the cables between the nodes.
         assumed: nodes that nobody has asked.
+        measurements: what was measured on these nodes; predictions of the same setups follow it.
 
     Raises:
         Infeasible: no candidate is left; the message carries every rejection.
     """
     fleet = Fleet(nodes=tuple(nodes), links=tuple(links), assumed=tuple(assumed))
-    desk = Desk(fleet, dict(checkpoints or {}), {}, dict(held or {}))
+    desk = Desk(fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements))
     plan = _pack([spec], [spec], desk)
     if plan.refused:
         raise infeasible(plan.refused[0])
@@ -143,11 +148,14 @@ class Desk:
     checkpoints: dict[str, Checkpoint]
     running: dict[str, DeploymentPlan]
     held: dict[str, int] = field(default_factory=dict)
+    measurements: tuple[Measured, ...] = ()
 
     def outlook(self, model: str) -> Outlook | None:
         """Memory and speed of a model; None where its checkpoint is not known."""
         checkpoint = self.checkpoints.get(model)
-        return None if checkpoint is None else outlook_of(checkpoint)
+        if checkpoint is None:
+            return None
+        return outlook_of(checkpoint, tuple(one for one in self.measurements if one.model == model))
 
     def given_back(self, names: Iterable[str]) -> dict[str, int]:
         """Bytes per node that the running groups of these deployments give back."""

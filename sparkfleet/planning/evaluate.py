@@ -11,7 +11,16 @@ from sparkfleet.knowledge.situation import Situation, parse_flags
 from sparkfleet.planning.candidates import Stack, in_order, proves
 from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.plan import Band, Candidate, Prediction, Rejection, Rung, Shape, Speculation
+from sparkfleet.planning.plan import (
+    Band,
+    Candidate,
+    Prediction,
+    Provenance,
+    Rejection,
+    Rung,
+    Shape,
+    Speculation,
+)
 from sparkfleet.planning.rules import Finding, fold, judge, merge_flags, rejections
 from sparkfleet.planning.rules import Verdict as Judgement
 from sparkfleet.planning.situate import checkpoint_situation, image_situation, situation_of
@@ -363,7 +372,8 @@ def worth(case: Case, draft: Draft, settings: Settings, context: int) -> float:
 
 
 def _times(band: Band | None, factor: float) -> Band | None:
-    if band is None or factor == 1.0:
+    # What was measured was measured with whatever slows this candidate.
+    if band is None or factor == 1.0 or band.provenance is Provenance.MEASURED:
         return band
     update = {"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}
     return band.model_copy(update=update)

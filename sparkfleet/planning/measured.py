@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from sparkfleet.planning.plan import Band, Provenance
 from sparkfleet.planning.rates import Model, Rates, rates
+from sparkfleet.planning.speed import Setup
 from sparkfleet.planning.workload import Workload
 from sparkfleet.values import Value
 
@@ -30,6 +31,30 @@ class Point(Value):
     prefill_tps: float | None = None
     decode_tps_per_request: float | None = None
     decode_tps_aggregate: float | None = None
+
+
+class Measured(Value):
+    """A measurement and the setup it was made with, in the words of plans."""
+
+    model: str
+    """As the deployment names it."""
+    engine: str
+    tp: int = 1
+    pp: int = 1
+    method: str = "none"
+    """Speculative method."""
+    k: int = 0
+    """Draft tokens."""
+    release: str = ""
+    """Engine version or patched build as factors know it; "" stands for any."""
+    point: Point
+
+    def of(self, setup: Setup) -> bool:
+        """Whether it was made with this setup of its model."""
+        same = (self.engine, self.tp, self.pp, self.method, self.k)
+        return same == (setup.engine, setup.tp, setup.pp, setup.method, setup.k) and (
+            self.release in ("", setup.release)
+        )
 
 
 def anchored(model: Model, workload: Workload, points: Sequence[Point]) -> Rates:

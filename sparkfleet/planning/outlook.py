@@ -14,9 +14,10 @@ from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.planning.arch import Arch, from_checkpoint
+from sparkfleet.planning.measured import Measured, anchored
 from sparkfleet.planning.memory import Run, demand
 from sparkfleet.planning.plan import Band, MemoryPart, Speculation
-from sparkfleet.planning.rates import Rates, model_of, rates
+from sparkfleet.planning.rates import Rates, model_of
 from sparkfleet.planning.speed import Setup
 from sparkfleet.planning.workload import Workload
 
@@ -75,10 +76,12 @@ class Outlook:
 
     Args:
         checkpoint: the facts of the weights.
+        measurements: what the user has measured with them; the planner's numbers follow it.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, measurements: tuple[Measured, ...] = ()) -> None:
         self.checkpoint = checkpoint
+        self.measurements = measurements
         self.arch: Arch = from_checkpoint(checkpoint)
         self.format = format_of(checkpoint)
         self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
@@ -97,8 +100,13 @@ class Outlook:
         found = self._rates.get(key)
         if found is None:
             self._forget()
-            model = model_of(self._setup(split, settings), factors())
-            found = self._rates[key] = rates(model, usual(context, concurrency))
+            setup = self._setup(split, settings)
+            own = [
+                one.point
+                for one in self.measurements
+                if one.model_copy(update={"method": SPEED_METHODS.get(one.method, one.method)}).of(setup)
+            ]
+            found = self._rates[key] = anchored(model_of(setup, factors()), usual(context, concurrency), own)
         return found
 
     def _setup(self, split: Split, settings: Settings) -> Setup:
@@ -157,9 +165,9 @@ class Outlook:
 
 
 @lru_cache(maxsize=64)
-def outlook_of(checkpoint: Checkpoint) -> Outlook:
-    """The outlook on a checkpoint. A pure function of it, so remembered from one plan to the next."""
-    return Outlook(checkpoint)
+def outlook_of(checkpoint: Checkpoint, measurements: tuple[Measured, ...] = ()) -> Outlook:
+    """The outlook on a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
+    return Outlook(checkpoint, measurements)
 
 
 def usual(context: int, concurrency: int) -> Workload:

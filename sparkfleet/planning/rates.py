@@ -23,7 +23,7 @@ from sparkfleet.planning.calibration import (
 )
 from sparkfleet.planning.plan import Band, Provenance
 from sparkfleet.planning.speed import PREFILL_TERMS, STEP_TERMS, Costs, Setup, burst_terms, costs, step_terms
-from sparkfleet.planning.workload import Workload
+from sparkfleet.planning.workload import Window, Workload
 from sparkfleet.values import Value
 
 WIDEST = 0.7
@@ -163,18 +163,45 @@ def rates(model: Model, workload: Workload) -> Rates:
     )
 
 
-def _closed_loop(workload: Workload, batch: float, per_token: float, all_s: float) -> tuple[float, float]:
-    """(tok/s of one request, of all) when a request follows as soon as one ends."""
+BURST_ONE, BURST_ALL = 0.33, 0.9
+"""Share of the other prefills of a burst that one answer, and that all answers, wait for. One request comes in the middle of
+the burst and decodes a token with every pass that prefills another one (medians of llama-benchy's bursts of 5 to 20)."""
+ANSWER = 4000
+"""Tokens after which answers end by themselves where a harness lets them (llama-benchy); the last of a burst run alone."""
+
+
+def waits(window: Window, batch: float, all_s: float) -> tuple[float, float]:
+    """Seconds of prefill in the time over which the tok/s of one request, and of all, are counted.
+
+    Args:
+        window: what the harness counts.
+        batch: requests that run together.
+        all_s: seconds to prefill all of them.
+    """
     others = all_s * (batch - 1) / batch
-    waits = {
+    found: dict[Window, tuple[float, float]] = {
         "decode": (0.0, 0.0),
-        "burst": (others / 2, others),
+        "burst": (BURST_ONE * others, BURST_ALL * others),
         "served": (others, all_s),
         "steady": (others, others),
     }
-    of_one, of_all = waits[workload.window]
+    return found[window]
+
+
+def kept(workload: Workload, batch: float) -> float:
+    """Mean length of the answers of a burst, as a share of the longest."""
+    if workload.window != "burst" or batch <= 1:
+        return 1.0
+    share = workload.generate / ANSWER
+    return -math.expm1(-share) / share
+
+
+def _closed_loop(workload: Workload, batch: float, per_token: float, all_s: float) -> tuple[float, float]:
+    """(tok/s of one request, of all) when a request follows as soon as one ends."""
+    of_one, of_all = waits(workload.window, batch, all_s)
     decode = workload.generate * per_token
-    return workload.generate / (decode + of_one), batch * workload.generate / (decode + of_all)
+    aggregate = batch * workload.generate * kept(workload, batch) / (decode + of_all)
+    return workload.generate / (decode + of_one), aggregate
 
 
 def _first_token(model: Model, workload: Workload, batch: float, per_token: float) -> float:
@@ -212,11 +239,27 @@ def _open_loop(model: Model, workload: Workload, one_s: float) -> tuple[float, f
     whole = life(running)
     seconds = workload.requests * whole / running if saturated else workload.requests / rate + whole
     per_token = (whole - one_s) / workload.generate
+    prefill = _beside_decode(model, workload, running)
+    busy = min(BUSIEST, prefill * min(rate, running / whole))
     queued = workload.concurrency > 0.3 * workload.requests  # otherwise the client holds requests back
-    behind = max(0.0, one_s - 1 / rate) * workload.requests / 2 if queued else 0.0
-    busy = min(0.7, one_s * min(rate, running / whole))
-    ttft = model.prefill_s(1, workload) * (1 + busy / (2 * (1 - busy))) + behind
+    behind = max(0.0, prefill - 1 / rate) * workload.requests / 2 if queued else 0.0
+    ttft = prefill * (1 + QUEUE * busy / (1 - busy)) + behind
     return 1 / per_token, workload.requests * workload.generate / seconds, ttft
+
+
+BUSIEST = 0.6
+"""Share of time in prefills beyond which waiting grows no further: what does not fit is counted as a queue that grows."""
+QUEUE = 0.3
+"""Median wait of a queue in units of busy / (1 - busy) services; the mean of a queue of equal services is 0.5."""
+BESIDE = 0.75
+"""How much of a decode step each pass of a prefill takes longer while others decode."""
+
+
+def _beside_decode(model: Model, workload: Workload, running: float) -> float:
+    """Seconds of one prefill whose passes carry the tokens of `running` requests that decode."""
+    passes = math.ceil(workload.prefill / model.setup.chunk)
+    step = model.step_s(running, workload.context)
+    return model.prefill_s(1, workload) + (BESIDE * passes + 0.25) * step
 
 
 def support(setup: Setup, factors: Factors) -> str:

@@ -41,7 +41,7 @@ STEP_TERMS = (
     "draft_launch",
 )
 """Every term that `step_terms` may name."""
-PREFILL_TERMS = ("compute", "attention", "weights", "linear", "fixed", "transfer")
+PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed", "transfer")
 """Every term that `prefill_terms` may name."""
 
 
@@ -97,6 +97,12 @@ class Costs:
     hidden: int
     ranks: int
     pp: int
+    routed: float
+    """Active parameters of the routed experts."""
+    traffic: float
+    """Bytes of activations that one token of a prefill moves."""
+    scan: float
+    """FLOPs of the linear layers' scan per token."""
 
 
 def costs(setup: Setup) -> Costs:
@@ -132,7 +138,19 @@ def costs(setup: Setup) -> Costs:
         hidden=arch.hidden,
         ranks=setup.tp,
         pp=setup.pp,
+        routed=experts.active / setup.tp if experts else 0.0,
+        traffic=2.0
+        * (
+            8 * arch.hidden * layers.blocks
+            + 2 * arch.hidden * arch.top_k * layers.moe
+            + arch.active / arch.hidden / setup.tp
+        ),
+        scan=layers.state_bytes / setup.tp,
     )
+
+
+TILE = 64
+"""Tokens of one tile of a grouped matrix product."""
 
 
 def touched(pick: float, tokens: float) -> float:
@@ -188,13 +206,16 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
     passes = max(1.0, total / setup.chunk)
     chunk = min(total, setup.chunk)
     window = min(tokens, cost.window)
+    each = chunk * cost.pick  # tokens that one expert is given; its tiles are half empty at the end
+    padded = cost.active + (cost.routed * TILE / 2 / max(each, 1.0) if cost.pick else 0.0)
     terms = {
-        "compute": 2 * cost.active * total / cost.flops,
+        "compute": 2 * padded * total / cost.flops,
+        "traffic": total * cost.traffic / read,
         "attention": total
         * (cost.head_flops * (depth + tokens / 2) + cost.window_flops * window / 2)
         / (ceilings.bf16_tflops * 1e12),
         "weights": passes * (cost.dense + cost.experts * touched(cost.pick, chunk)) / read,
-        "linear": total * cost.linear * 1e-8,
+        "linear": total * cost.scan / (ceilings.bf16_tflops * 1e12),
         "fixed": 1e-2,
     }
     if setup.link is not None:

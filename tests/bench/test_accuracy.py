@@ -103,6 +103,38 @@ def test_what_an_aggregate_spans(notes: str, window: str) -> None:
     assert case_of(row(notes=notes), architectures()).workload.window == window
 
 
+@pytest.mark.parametrize(
+    ("text", "k", "tokens"),
+    [
+        ("3.2-3.6 of 4", "3", 3.4),
+        ("82%, 5.1", "5", 5.1),
+        ("66.3% (81.2/51.5 per position)", "2", 2.326),
+        ("0.394, 3.76 tok/step", "7", 3.76),
+        ("0.4", "7", 3.8),
+        ("60% (501/831), ~1.8 accepted/step", "3", 2.8),
+        ("up to 4.88", "5", None),
+        ("61%", "", None),
+        ("", "3", None),
+    ],
+)
+def test_tokens_of_a_step_for_fitting(text: str, k: str, tokens: float | None) -> None:
+    case = case_of(row(spec_method="mtp", spec_tokens=k, accept_len_or_rate=text), architectures())
+    assert case.yielded == (None if tokens is None else pytest.approx(tokens))
+
+
+@pytest.mark.parametrize(
+    ("given", "chunk"),
+    [
+        ({}, 2048),
+        ({"notes": "max-num-batched-tokens 8192"}, 8192),
+        ({"engine": "sglang"}, 8192),
+        ({"engine": "llama.cpp"}, 2048),
+    ],
+)
+def test_tokens_of_a_chunk(given: dict[str, str], chunk: int) -> None:
+    assert case_of(row(**given), architectures()).setup.chunk == chunk
+
+
 def test_decoding_is_not_code() -> None:
     assert (
         case_of(row(notes="decode_tps_per_request: published as range"), architectures()).workload.content

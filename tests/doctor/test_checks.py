@@ -244,6 +244,11 @@ def engine_with_many_ports(a, b):
     )
 
 
+def ray_of_ours(a, b):
+    b.answers[ReadHoldingProcesses.argv] = '[[[78, 90000, 1000, "raylet", true]], 1000]'
+    b.answers["ss",] = 'LISTEN 0 4096 *:35743 *:* users:(("raylet",pid=78,fd=3))\n'
+
+
 def rays_metrics(a, b):
     b.answers["ss",] = 'LISTEN 0 5 0.0.0.0:44217 0.0.0.0:* users:(("python3.11",pid=4069,fd=21))\n'
 
@@ -346,6 +351,7 @@ FAULTS = [
     (hot, "zones-cool", "warning", "97 °C"),
     (engine_on_every_address, "exposed-ports", "error", "vllm listens on every address, port 8001"),
     (engine_with_many_ports, "exposed-ports", "error", "192.168.1.12, ports 40001, 40002, 40003, 40004, 40005, 40006 …"),
+    (ray_of_ours, "exposed-ports", "warning", "Ray listens on every address, port 35743"),
     (rays_metrics, "exposed-ports", "warning", "44217 (metrics of Ray's autoscaler) is open on every address"),
     (ray_of_somebody, "exposed-ports", "warning", "port 8265 (Ray's dashboard) is open on 192.168.1.12"),
     (firewall, "firewall", "info", "ufw is on"),

@@ -147,7 +147,9 @@ class LabFleet:
         listed = self.lab.exec(node, ["ps", "-eo", "user:20,args", "--no-headers"]).stdout.splitlines()
         # podman, once asked for its version, leaves its pause process until the next boot
         own = ("ps -eo", "catatonit")
-        return [line for line in listed if line.startswith("nvidia") and not any(word in line for word in own)]
+        return [
+            line for line in listed if line.startswith("nvidia") and not any(word in line for word in own)
+        ]
 
     def diagnosis(self):
         """The ends of the logs on all nodes, for a failure."""

@@ -43,10 +43,6 @@ def pair():
     except LabError as error:
         pytest.skip(error.what)
     with Lab.up(nodes=2) as lab:
-        for node in lab.nodes:
-            # Podman hands out a GPU by its CDI description, which a Spark's toolkit writes.
-            lab.exec(node.name, ["mkdir", "-p", "/etc/cdi"], root=True)
-            lab.exec(node.name, ["tee", "/etc/cdi/nvidia.yaml"], root=True, stdin="cdiVersion: 0.6.0\n")
         yield lab
 
 

@@ -7,8 +7,11 @@ import pytest
 from sparkfleet.bench.shapes import find_arch
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.knowledge.physics import physics
-from sparkfleet.planning.measured import Point, anchored, distance
+from sparkfleet.planning.choose import plan_deployment, plan_fleet
+from sparkfleet.planning.measured import Measured, Point, anchored, distance
+from sparkfleet.planning.outlook import usual
 from sparkfleet.planning.plan import Provenance
 from sparkfleet.planning.rates import Model, model_of, rates
 from sparkfleet.planning.speed import Setup
@@ -62,3 +65,52 @@ def test_distance_is_zero_only_for_the_same() -> None:
     assert distance(HERE, HERE) == 0
     assert distance(HERE, HERE.model_copy(update={"content": "code"})) == 1
     assert distance(HERE, HERE.model_copy(update={"concurrency": 4})) == 2
+
+
+class TestPlans:
+    """The entry points of the planner take measurements, and plans follow them."""
+
+    MODEL = "Qwen/Qwen3.6-27B-FP8"
+
+    @pytest.fixture
+    def planned(self, sparks, ask):
+        checkpoints = {self.MODEL: known_checkpoint(self.MODEL)}
+        spec = ask(self.MODEL, engine="sglang", speculation={"method": "mtp", "tokens": 3})
+
+        def planned(*measurements: Measured):
+            fleet = sparks(1)
+            plan = plan_fleet([spec], fleet, checkpoints, measurements=measurements)
+            alone = plan_deployment(spec, fleet.nodes, checkpoints=checkpoints, measurements=measurements)
+            choice = plan.deployments[0].groups[0].choice
+            assert alone.groups[0].choice == choice
+            return choice
+
+        return planned
+
+    def measured(self, **changed: object) -> Measured:
+        workload = usual(32_768, 1)
+        point = Point(workload=workload, when="2026-11-20", decode_tps_per_request=31.0, ttft_ms=900.0)
+        said = {"model": self.MODEL, "engine": "sglang", "method": "mtp", "k": 3, "point": point}
+        return Measured(**(said | changed))
+
+    def test_what_was_measured_is_what_is_predicted(self, planned):
+        found = planned(self.measured()).prediction
+        assert found.decode_tps_per_request.mid == pytest.approx(31.0)
+        assert found.ttft_ms.mid == pytest.approx(900.0)
+        assert found.decode_tps_per_request.provenance is Provenance.MEASURED
+        assert found.ttft_ms.provenance is Provenance.MEASURED
+        assert "2026-11-20" in found.decode_tps_per_request.basis
+
+    def test_several_at_once_are_corrected_by_one_alone(self, planned):
+        plain, slow = planned(), self.measured()
+        point = slow.point.model_copy(update={"decode_tps_aggregate": 5.0})
+        found = planned(slow.model_copy(update={"point": point}))
+        assert found.prediction.decode_tps_aggregate.mid < plain.prediction.decode_tps_aggregate.mid
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"model": "another"}, {"engine": "vllm"}, {"tp": 2}, {"k": 2}, {"method": "none", "k": 0}],
+        ids=lambda changed: next(iter(changed)),
+    )
+    def test_another_setup_changes_nothing(self, planned, changed):
+        assert planned(self.measured(**changed)) == planned()

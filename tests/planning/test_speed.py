@@ -13,7 +13,7 @@ from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.acceptance import tokens_per_step
 from sparkfleet.planning.links import all_reduce_s
 from sparkfleet.planning.plan import Provenance
-from sparkfleet.planning.rates import Rates, explain_prefill, explain_step, model_of, rates
+from sparkfleet.planning.rates import Rates, explain_prefill, explain_step, kept, model_of, rates, waits
 from sparkfleet.planning.speed import Setup, costs, prefill_terms, step_terms, touched
 from sparkfleet.planning.workload import Workload
 
@@ -60,6 +60,42 @@ def test_prompts_share_passes_over_the_weights() -> None:
     cost = costs(one)
     alone, four = (prefill_terms(one, cost, n, 256, 0)["weights"] for n in (1, 4))
     assert four < 2 * alone
+
+
+def test_small_chunks_read_the_experts_more_often() -> None:
+    one = setup("Qwen/Qwen3.6-35B-A3B", "bf16")
+    small, large = (
+        prefill_terms(one.model_copy(update={"chunk": chunk}), costs(one), 1, 16_384, 0)
+        for chunk in (2048, 8192)
+    )
+    assert small["weights"] == pytest.approx(4 * large["weights"], rel=0.05)
+    assert (
+        small["compute"] > large["compute"]
+    )  # an expert's tiles are the emptier the fewer tokens it is given
+    assert small["traffic"] == large["traffic"]
+
+
+def test_one_answer_of_a_burst_waits_less_than_all() -> None:
+    of_one, of_all = waits("burst", 10, 5.0)
+    assert 0 < of_one < of_all < waits("steady", 10, 5.0)[1] <= waits("served", 10, 5.0)[1] == 5.0
+    assert waits("decode", 10, 5.0) == (0.0, 0.0)
+    assert waits("burst", 1, 5.0) == (0.0, 0.0)
+
+
+def test_long_answers_of_a_burst_end_apart() -> None:
+    burst = Workload(generate=4096, window="burst")
+    assert kept(burst, 5) == pytest.approx(0.63, abs=0.02)
+    assert kept(burst.model_copy(update={"generate": 64}), 5) > 0.99
+    assert kept(burst, 1) == kept(Workload(generate=4096), 5) == 1.0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp", "ds4"])
+@pytest.mark.parametrize("kernel", ["", "marlin"])
+def test_what_nobody_measured_is_not_at_its_ceiling(engine: str, kernel: str) -> None:
+    one = setup("Qwen/Qwen3.6-27B-FP8", "fp8", engine=engine, kernel=kernel)
+    model = model_of(one, factors())
+    assert model.prefill_coefficients["compute"] > 1.2
+    assert model.step_coefficients["weights"] > 1.0 or engine != "trtllm"
 
 
 def test_expected_tokens() -> None:

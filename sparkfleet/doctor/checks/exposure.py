@@ -17,6 +17,8 @@ ENGINES = re.compile(
     r"(vllm|sglang|trtllm|tritonserver|llama-server|ray::|gcs_server|raylet|raylet_agent|dashboard|ray)",
     re.IGNORECASE,
 )
+RAY = re.compile(r"(ray::|gcs_server|raylet)", re.IGNORECASE)
+"""Ray's processes with gRPC ports: Ray 2.60 binds them to every address, and in a fleet of ours they ask for its token."""
 RAY_PORTS = {6379: "Ray's GCS", 8265: "Ray's dashboard", 10001: "Ray's client server", 52365: "Ray's agent"}
 """Ray's own defaults: whoever reaches them runs code as this user."""
 METRICS_PORTS = {44217: "metrics of Ray's autoscaler", 44227: "metrics of Ray's dashboard"}
@@ -29,6 +31,7 @@ METRICS_PORTS = {44217: "metrics of Ray's autoscaler", 44227: "metrics of Ray's 
 def exposed_ports(node: NodeView, sockets: tuple[ListeningSocket, ...], fleet: FleetView) -> Iterator[Fault]:
     """Sockets on any address or on the management network; loopback and rails are fine."""
     ours: dict[str, set[int]] = defaultdict(set)
+    tokened: set[int] = set()
     shared: dict[str, set[int]] = defaultdict(set)
     for socket in sockets:
         if _fine(socket, node, fleet):
@@ -37,8 +40,12 @@ def exposed_ports(node: NodeView, sockets: tuple[ListeningSocket, ...], fleet: F
         who = f"{socket.process or 'a process of ours'} listens {where}"
         if socket.port in METRICS_PORTS or (socket.port in RAY_PORTS and not _is_ours(socket, node)):
             yield _known_port(node, socket, where)
+        elif _asks_for_the_token(socket, node):
+            tokened.add(socket.port)
         elif _is_ours(socket, node):
             (ours if socket.anywhere or _joined(fleet) else shared)[who].add(socket.port)
+    if tokened:
+        yield _behind_the_token(node, tokened, fleet)
     for who, ports in ours.items():
         yield _exposed(node, who, ports)
     if shared:
@@ -54,6 +61,25 @@ def _exposed(node: NodeView, who: str, ports: set[int]) -> Fault:
             "sparkfleet down && sparkfleet up   # binds to loopback and the rails",
         ),
     )
+
+
+def _behind_the_token(node: NodeView, ports: set[int], fleet: FleetView) -> Fault:
+    rails = sorted(fleet.rail_netdevs(node.name))
+    return warning(
+        f"{node.name}: Ray listens on every address, {_ports(ports)}",
+        means="It asks for the fleet's token, so nobody gets in; but it can be reached, and Ray has no setting for that.",
+        do=(
+            "sudo ufw allow OpenSSH",
+            *(f"sudo ufw allow in on {netdev}" for netdev in rails),
+            "sudo ufw default deny incoming && sudo ufw enable   # and `sudo ufw allow` the gateway's port, if it is open",
+        ),
+    )
+
+
+def _asks_for_the_token(socket: ListeningSocket, node: NodeView) -> bool:
+    """Ray's own processes, started by sparkfleet, which always gives them a token."""
+    ours = {one.pid for one in node.processes or () if one.ours}
+    return socket.pid in ours and RAY.match(socket.process) is not None
 
 
 def _without_rails(node: NodeView, shared: dict[str, set[int]]) -> Fault:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sparkfleet.lab.inside.knobs import REAL, TOOLS
@@ -111,5 +112,8 @@ def _kernel_files() -> None:
     mount("tmpfs", "/sys/class", "tmpfs", _HARDLY, "mode=0755")
     for name, entry in held:
         entry.bind(f"/sys/class/{name}")
+    # Containers want the one hierarchy that a Spark has; a host with others still has this one.
+    with suppress(OSError):
+        mount("cgroup2", "/sys/fs/cgroup", "cgroup2", _HARDLY | MS_NOEXEC)
     for name in ("infiniband", "dmi/id"):
         Path("/sys/class", name).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,150 @@
+"""What is expected of coefficients and acceptance before anything was measured, and how strongly all is held to it."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from sparkfleet.bench.shapes import from_counts
+from sparkfleet.knowledge.physics import physics
+from sparkfleet.planning.arch import Layers
+from sparkfleet.planning.calibration import ENGINE_GROUPS
+from sparkfleet.planning.speed import Setup
+
+Priors = dict[str, tuple[float, float]]
+
+# Where coefficients are expected before anything was measured: (value, strength of the prior).
+DECODE_PRIORS = {
+    "weights": (1.08, 2.4),
+    "experts": (1.25, 1.2),
+    "kv": (1.5, 0.6),
+    "state": (1.2, 0.6),
+    "compute": (1.3, 0.6),
+    "launch": (2.0, 0.3),
+    "linear": (2.0, 0.3),
+    "routing": (3.0, 0.3),
+    "step": (1.0, 0.3),
+    "sequence": (0.5, 0.3),
+    "latency": (1.5, 0.6),
+    "transfer": (1.5, 0.6),
+    "draft": (1.0, 0.6),
+    "draft_launch": (1.0, 0.6),
+    "unit": (1.0, 1e6),
+}
+PREFILL_PRIORS = {
+    "compute": (2.0, 0.5),
+    "attention": (1.5, 0.5),
+    "weights": (0.95, 0.5),
+    "traffic": (1.3, 0.5),
+    "linear": (3.0, 0.5),
+    "fixed": (4.5, 0.5),
+    "transfer": (2.5, 0.5),
+}
+COMPUTE_PRIORS = {
+    "bf16/dense": 1.1,
+    "bf16/moe": 1.5,
+    "fp8/dense": 1.6,
+    "fp8/moe": 2.1,
+    "nvfp4/dense": 1.6,
+    "nvfp4/moe": 2.8,
+    "int4/dense": 1.6,
+    "marlin/dense": 2.0,
+    "marlin/moe": 1.6,
+}
+"""Matrix products of a prefill by format (or kernel) and kind: small experts are the further from their ceiling."""
+ACCEPTANCE_PRIORS = {
+    "method=ngram": -1.2,
+    "method=mtp": 1.0,
+    "method=dspark": 0.6,
+    "method=dflash": 0.4,
+    "method=dflash2": 0.9,
+    "method=eagle3": 0.3,
+    "method=draft": 0.5,
+    "content=structured": 0.7,
+    "content=code": 0.4,
+    "content=prose": -0.6,
+    "content=random": -0.5,
+    "content=agent": 0.0,
+    "content=book": -0.3,
+    "content=math": 0.1,
+    "content=mixed": 0.0,
+}
+
+
+def _ridge(times: float, **changed: float) -> Mapping[str, float]:
+    """How strongly effects are held to zero by level; general keys more than their number of rows would."""
+    strengths = {
+        "engine": 1.2,
+        "engine+kind": 0.8,
+        "release": 0.6,
+        "crowd": 0.8,
+        "crowd+kind": 0.6,
+        "crowd+family": 0.6,
+        "run": 0.1,
+        "spec+crowd": 2.0,
+        "spec+method+crowd": 2.0,
+        "spec+family+engine": 2.0,
+        "spec+method+engine": 2.0,
+    }
+    strengths |= {name.replace("_and_", "+"): value for name, value in changed.items()}
+    return collections.defaultdict(lambda: 0.4 * times, {k: v * times for k, v in strengths.items()})
+
+
+DECODE_RIDGE = _ridge(2.0)
+PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1)
+"""What validates best. A prefill is nearer to physics than a decode step."""
+ACCEPTANCE_RIDGE = 1.2
+NUISANCE = ("source=", "run=")
+"""What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
+ROBUST_AT = 0.3
+"""Errors (log) beyond which a row counts linearly."""
+
+
+def expectation(name: str, priors: Priors) -> tuple[float, float]:
+    """Logarithm of the value that a coefficient is expected at, and the strength of that prior."""
+    term, _, rest = name.partition("/")
+    value, strength = priors[term]
+    if priors is PREFILL_PRIORS and term == "compute":
+        _, klass, mixing, *kernel = rest.split("/")
+        default = 2.8 if mixing == "moe" else 2.3
+        value = COMPUTE_PRIORS.get(f"{kernel[0] if kernel else klass}/{mixing}", default)
+    return math.log(value), strength
+
+
+def expected(priors: Priors, key: Callable[[Setup, str], str]) -> dict[str, float]:
+    """Coefficients of what nobody measured: every engine, format, kind and kernel, where its prior has it."""
+    found = {}
+    for setup in possible_setups():
+        for term in priors:
+            name = key(setup, term)
+            found[name] = math.exp(expectation(name, priors)[0])
+    return found
+
+
+@cache
+def possible_setups() -> tuple[Setup, ...]:
+    """One setup for each engine, format, kind of model and kernel."""
+    layers = {"full": 1, "moe": 0, "mlp": 1}
+    kinds = [(moe, extra) for moe in (0, 1) for extra in ("full", "linear", "sliding")]
+    return tuple(
+        Setup(
+            arch=from_counts("any", 8.0, 1.0 if moe else 8.0).model_copy(
+                update={
+                    "layers": Layers(
+                        **(layers | {"moe": moe, "mlp": 1 - moe, extra: 1}), kv_heads=1, kv_elements=1.0
+                    )
+                }
+            ),
+            engine=engine,
+            format=name,
+            kernel=kernel,
+            eager=eager,
+        )
+        for moe, extra in kinds
+        for engine in ENGINE_GROUPS
+        for name in physics().formats
+        for kernel in ("", "marlin")
+        for eager in (False, True)
+    )

@@ -1,0 +1,215 @@
+"""Published measurements as rows of matrices: physical terms in seconds, and the keys of what is unknown about them."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fitting.priors import DECODE_PRIORS, DECODE_RIDGE, PREFILL_PRIORS, PREFILL_RIDGE, Priors
+from sparkfleet.bench.rows import Case, case_of, read_rows
+from sparkfleet.bench.shapes import Declined
+from sparkfleet.planning.acceptance import acceptance_keys
+from sparkfleet.planning.calibration import decode_coefficient, decode_keys, prefill_coefficient, prefill_keys
+from sparkfleet.planning.rates import MAX_RUNNING, kept, waits
+from sparkfleet.planning.speed import Setup, burst_terms, costs, step_terms
+
+Array = np.ndarray
+
+
+def load(rows: Path, configs: Path) -> list[Case]:
+    """All cases of a file that can be predicted."""
+    known = json.loads(configs.read_text())
+    cases = []
+    for row in read_rows(rows):
+        try:
+            cases.append(case_of(row, known))
+        except Declined:
+            continue
+    return [case for case in cases if case.measured]
+
+
+def run_of(case: Case) -> str:
+    """One model in one format by one source."""
+    return f"{case.source} {case.model} {case.quant}"
+
+
+CROWDING = 0.3
+"""Rows of a source with n of them count as n^-0.3 each: they repeat its box and its habits. What validates best."""
+
+
+@dataclass
+class Problem:
+    """Measurements of one quantity as rows of a matrix."""
+
+    cases: list[Case]
+    what: list[str]
+    y: Array
+    """Logarithm of the measured time."""
+    seconds: Array
+    """rows × terms, as the ceilings say."""
+    columns: Array
+    """rows × terms, which coefficient each is multiplied by."""
+    names: list[str]
+    effects: list[tuple[str, ...]]
+    accept: list[tuple[str, ...]]
+    drafts: Array
+    mix: Array
+    """Seconds that are no part of the step: prefills of others."""
+    fitted: Array
+    """False for rows that only a whole prediction describes (open loop, queues)."""
+    priors: Priors
+    ridge: Mapping[str, float]
+    """How strongly effects are held to zero, by level."""
+    weight: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A source with many rows counts as less than their number, see `CROWDING`."""
+        counts = collections.Counter(
+            c.source for c, w in zip(self.cases, self.what, strict=True) if w != YIELD
+        )
+        self.weight = np.array([0.4 * max(1, counts[case.source]) ** -CROWDING for case in self.cases])
+
+
+def batch_of(case: Case) -> float:
+    """Requests that really run together on one replica."""
+    return min(max(1.0, case.workload.concurrency / case.replicas), case.setup.max_running or MAX_RUNNING)
+
+
+Row = tuple[Case, str, float, bool]
+"""Case, metric, measured seconds, and whether it is fitted on."""
+
+
+def prefill_problem(cases: Sequence[Case]) -> Problem:
+    """Prefill rates and times to the first token."""
+    rows: list[Row] = []
+    terms: list[dict[str, float]] = []
+    for case in cases:
+        if case.workload.prefill:
+            for row, mean, fixed in _prefill_rows(case):
+                rows.append(row)
+                terms.append(_prefill_terms(case, mean=mean, fixed=fixed))
+    return _problem(
+        rows,
+        terms,
+        prefill_coefficient,
+        effects=[prefill_keys(c.setup, c.workload.prompt, batch_of(c)) for c, *_ in rows],
+        accept=[() for _ in rows],
+        mix=np.zeros(len(rows)),
+        priors=PREFILL_PRIORS,
+        ridge=PREFILL_RIDGE,
+    )
+
+
+def _prefill_rows(case: Case) -> Iterator[tuple[Row, bool, bool]]:
+    """(row, mean of a burst or its last, with what a request costs whatever its length) of each prefill figure."""
+    work, measured = case.workload, dict(case.measured)
+    running = max(1.0, work.concurrency / case.replicas)
+    queued = running > (case.setup.max_running or MAX_RUNNING) or work.arrivals_per_s is not None
+    if "prefill_tps" in measured:
+        alone = case.per_request_prefill
+        tokens = work.prefill * (1 if alone else running * case.replicas)
+        yield (case, "prefill_tps", tokens / measured["prefill_tps"], not queued), alone, alone
+    if "ttft_ms" in measured:
+        yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued), True, True
+
+
+def _prefill_terms(case: Case, *, mean: bool, fixed: bool) -> dict[str, float]:
+    work = case.workload
+    depth = work.depth if work.depth_cached else 0
+    terms = burst_terms(case.setup, costs(case.setup), batch_of(case), work.prefill, depth, mean=mean)
+    return terms if fixed else {name: s for name, s in terms.items() if name != "fixed"}
+
+
+YIELD = "yield"
+"""Tokens per step, where somebody published them, are fitted beside the rates: they tell acceptance from the step."""
+
+
+def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float]) -> Problem:
+    """Decode rates; `prefill` says how long a batch of the case's prompts takes."""
+    rows: list[Row] = []
+    mixes: list[float] = []
+    for case in cases:
+        batch, measured = batch_of(case), dict(case.measured)
+        for what in ("decode_tps_per_request", "decode_tps_aggregate"):
+            if what in measured:
+                share = (
+                    1.0
+                    if what == "decode_tps_per_request"
+                    else batch * case.replicas * kept(case.workload, batch)
+                )
+                rows.append((case, what, share / measured[what], case.workload.arrivals_per_s is None))
+                mixes.append(_mix(case, batch, what, prefill))
+    rows += [(case, YIELD, 1 / case.yielded, True) for case in cases if case.yielded]
+    mixes += [0.0] * (len(rows) - len(mixes))
+    return _problem(
+        rows,
+        [_step_terms(c) if what != YIELD else {"unit": 1.0} for c, what, *_ in rows],
+        decode_coefficient,
+        effects=[decode_keys(c.setup, batch_of(c)) if what != YIELD else () for c, what, *_ in rows],
+        accept=[acceptance_keys(c.setup, c.workload.content) if c.speculative else () for c, *_ in rows],
+        mix=np.array(mixes),
+        priors=DECODE_PRIORS,
+        ridge=DECODE_RIDGE,
+    )
+
+
+def _step_terms(case: Case) -> dict[str, float]:
+    width = case.setup.k + 1 if case.speculative else 1
+    return step_terms(case.setup, costs(case.setup), batch_of(case), width, case.workload.context)
+
+
+def _mix(case: Case, batch: float, what: str, prefill: Callable[[Case, float], float]) -> float:
+    """Seconds of prefill per token of the answer, as planning.rates counts them."""
+    if not case.workload.prefill or case.workload.arrivals_per_s is not None:
+        return 0.0
+    wait = waits(case.workload.window, batch, prefill(case, batch))
+    return wait[what == "decode_tps_aggregate"] / case.workload.generate
+
+
+def _problem(
+    rows: list[Row],
+    terms: list[dict[str, float]],
+    key: Callable[[Setup, str], str],
+    *,
+    effects: list[tuple[str, ...]],
+    accept: list[tuple[str, ...]],
+    mix: Array,
+    priors: Priors,
+    ridge: Mapping[str, float],
+) -> Problem:
+    order = sorted({name for t in terms for name in t})
+    names: dict[str, int] = {}
+    seconds, columns = np.zeros((len(rows), len(order))), np.zeros((len(rows), len(order)), int)
+    for i, (row, found) in enumerate(zip(rows, terms, strict=True)):
+        for j, name in enumerate(order):
+            seconds[i, j] = found.get(name, 0.0)
+            columns[i, j] = names.setdefault(key(row[0].setup, name), len(names))
+    return Problem(
+        cases=[r[0] for r in rows],
+        what=[r[1] for r in rows],
+        y=np.log([r[2] for r in rows]),
+        seconds=seconds,
+        columns=columns,
+        names=list(names),
+        effects=effects,
+        accept=accept,
+        drafts=np.array([r[0].setup.k if keys else 0 for r, keys in zip(rows, accept, strict=True)], float),
+        mix=mix,
+        priors=priors,
+        ridge=ridge,
+        fitted=np.array([r[3] for r in rows]),
+    )
+
+
+def with_sources(problem: Problem) -> Problem:
+    """The problem with an effect for each source and each of its runs."""
+    problem.effects = [
+        (*keys, f"source={case.source}", f"run={run_of(case)}") if what != YIELD else ()
+        for keys, case, what in zip(problem.effects, problem.cases, problem.what, strict=True)
+    ]
+    return problem

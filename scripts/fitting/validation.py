@@ -1,0 +1,151 @@
+"""How good predictions are on what was not fitted on: errors, head-to-heads, bands, and the noise of the data."""
+
+from __future__ import annotations
+
+import collections
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fitting.factoring import Found, case_errors, fit
+from sparkfleet.bench.accuracy import winner
+from sparkfleet.bench.duels import duel_of, read_duels
+from sparkfleet.bench.rows import Case, source_of
+from sparkfleet.bench.shapes import Configs, Declined
+from sparkfleet.knowledge.factors import Factors
+from sparkfleet.planning.rates import support
+
+
+def groups(cases: Sequence[Case], key: Callable[[Case], str], folds: int | None) -> dict[str, int]:
+    """Which fold each group is left out in; a group with a third of all rows is a fold of its own."""
+    sizes = collections.Counter(key(case) for case in cases)
+    if folds is None:
+        return {name: i for i, name in enumerate(sizes)}
+    found, load = {}, [0] * folds
+    for name, size in sizes.most_common():
+        i = int(np.argmin(load))
+        found[name], load[i] = i, load[i] + size
+    return found
+
+
+Errors = list[tuple[Case, str, float, str]]
+"""(case, metric, log error, support) of predictions."""
+
+
+def left_out(
+    cases: Sequence[Case], key: Callable[[Case], str], folds: int | None, start: Found
+) -> tuple[Errors, dict[str, Factors]]:
+    """Errors of predictions from fits that had not seen the case's group, and those fits by group."""
+    fold = groups(cases, key, folds)
+    errors: Errors = []
+    fits: dict[int, Factors] = {}
+    for i in sorted(set(fold.values())):
+        factors = fits[i] = fit(cases, lambda case, i=i: fold[key(case)] != i, start=start).factors
+        for case in cases:
+            if fold[key(case)] == i:
+                known = support(case.setup, factors)
+                errors += [(case, m, e, known) for m, e in case_errors(case, factors).items()]
+        print(".", end="", flush=True, file=sys.stderr)
+    print(file=sys.stderr)
+    return errors, {name: fits[i] for name, i in fold.items()}
+
+
+def head_to_heads(path: Path, configs: Configs, factors: Callable[[str], Factors]) -> None:
+    """Which side wins, by tag; `factors` gives those that are used for a source."""
+    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+    for words in read_duels(path):
+        counts[words.tag]["rows"] += 1
+        try:
+            duel = duel_of(words, configs)
+        except (Declined, ValueError):
+            continue
+        source = source_of({"source_url_or_repo_path": words.row.get("source", "")})
+        first = winner(duel, factors(source))
+        counts[words.tag]["decided"] += first is not None
+        counts[words.tag]["right"] += first is not None and first == duel.first_won
+    for tag, n in sorted(counts.items()):
+        print(f"  {tag:14} {n['right']:4} right of {n['decided']:4} decided ({n['rows']} in all)")
+
+
+def table(title: str, errors: Errors, where: Callable[[Case], bool] = lambda _: True) -> None:
+    """Median and p90 absolute error by metric, without and with speculation."""
+    print(f"\n{title}")
+    print(
+        f"  {'metric':26}{'rows':>6}{'median':>8}{'p90':>8}      {'rows':>6}{'median':>8}{'p90':>8}  (speculative)"
+    )
+    for metric in ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms"):
+        line = f"  {metric:26}"
+        for spec in (False, True):
+            ape = [
+                abs(math.exp(e) - 1)
+                for c, m, e, _ in errors
+                if m == metric and c.speculative == spec and where(c)
+            ]
+            line += (
+                f"{len(ape):6}{100 * np.median(ape):7.1f}%{100 * np.quantile(ape, 0.9):7.1f}%      "
+                if ape
+                else " " * 27
+            )
+        print(line)
+
+
+SUPPORT = ("known", "family", "kind", "none")
+
+
+def bands_of(errors: Errors) -> dict[str, float]:
+    """Half widths that hold 80 % of the errors, by quantity, speculation and support; knowing less is never narrower."""
+    found: dict[str, list[float]] = collections.defaultdict(list)
+    for case, metric, error, known in errors:
+        quantity = "decode" if metric.startswith("decode") else "prefill"
+        found[f"{quantity}/{'spec' if case.speculative else 'none'}/{known}"].append(abs(error))
+    return monotone({key: float(np.quantile(e, 0.8)) for key, e in found.items() if len(e) >= 8})
+
+
+def monotone(halves: dict[str, float]) -> dict[str, float]:
+    """Every support of every quantity, at least as wide as where more is known."""
+    bands: dict[str, float] = {}
+    for stem in sorted({key.rpartition("/")[0] for key in halves}):
+        widest = 0.0
+        for known in SUPPORT:
+            widest = max(widest, halves.get(f"{stem}/{known}", 0.0))
+            bands[f"{stem}/{known}"] = round(widest, 3)
+    return bands
+
+
+def noise_floor(cases: Sequence[Case]) -> None:
+    """How well one source predicts another that measured an equal configuration."""
+    cells: dict[tuple, dict[str, list[float]]] = collections.defaultdict(
+        lambda: collections.defaultdict(list)
+    )
+    for case in cases:
+        s, w = case.setup, case.workload
+        for metric, value in case.measured:
+            key = (
+                s.arch.family,
+                s.format,
+                s.engine,
+                s.tp,
+                s.method,
+                s.k,
+                w.concurrency,
+                w.content if case.speculative else "",
+                metric,
+            )
+            cells[key][case.source].append(value)
+    print("\nnoise floor: another source with an equal configuration as the prediction")
+    for spec in (False, True):
+        ape = [
+            abs(float(np.median(a)) / float(np.median(b)) - 1)
+            for key, cell in cells.items()
+            if (key[4] != "none") == spec and key[-1].startswith("decode")
+            for x, a in cell.items()
+            for y, b in cell.items()
+            if x != y
+        ]
+        if ape:
+            print(
+                f"  decode {'speculative' if spec else 'none':12} {len(ape):5} pairs, median {100 * np.median(ape):.1f} %"
+            )
