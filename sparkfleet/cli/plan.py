@@ -17,7 +17,6 @@ from sparkfleet.control.client import FleetClient
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
-from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.planning.choose import infeasible, plan_fleet
 from sparkfleet.planning.diff import Change, compare
@@ -129,13 +128,10 @@ def decide(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None
 
     Raises:
         Infeasible: nothing fits for one of them.
-        SparkfleetError: what fits cannot be launched by this version.
     """
     found = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), _running(status))
     if found.refused:
         raise infeasible(found.refused[0])
-    for plan_ in found.deployments:
-        _check_launchable(plan_)
     return [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
 
 
@@ -145,18 +141,6 @@ def show(planned: list[Planned], fleet: Fleet) -> None:
         console.print(explain_fleet(one.spec, one.plan, fleet.nodes, fleet.name, links=fleet.links))
         for line in (*explain_plan(one.plan), *explain_change(one.change, one.plan)):
             console.print(line)
-
-
-def _check_launchable(plan: DeploymentPlan) -> None:
-    """This version starts engines as processes; containers are planned, and said to be no more than that."""
-    for group in plan.groups:
-        candidate = group.choice.candidate
-        if candidate.runtime != "process":
-            raise SparkfleetError(
-                f"{plan.name}: {candidate} is planned, and this version cannot launch it.",
-                means="It launches engines that are installed on the nodes, as processes.",
-                do="`sparkfleet plan` shows everything there is to know about it until a later version can.",
-            )
 
 
 def _planned(spec: Deployment, plan: DeploymentPlan, status: FleetStatus | None) -> Planned:

@@ -212,7 +212,7 @@ async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
             ):  # the group's actor tries again, and says what is wrong
                 ports = Ports(http=free_port(order.seats[0].address))
                 box = await box_of(order)
-                await runtime.start(rank_spec(paths, order, rank, ports, secret, box))
+                await runtime.start(rank_spec(paths, order, rank, ports, secret, box=box))
 
 
 def _start_controller(

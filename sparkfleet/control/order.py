@@ -88,6 +88,7 @@ def rank_spec(
     rank: int,
     ports: Ports,
     secret: str,
+    *,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
     """The command of one rank of a group.
@@ -105,7 +106,7 @@ def rank_spec(
     site = _site(paths, order, rank, ports.model_copy(update={"http": http}))
     launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
     token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
-    how = _process(launch, token) if box is None else _container(launch, token, order, id_, site, box)
+    how = _process(launch, token) if box is None else _container(launch, token, order, site, id_=id_, box=box)
     return RankSpec(
         id=id_,
         **how,
@@ -144,7 +145,7 @@ def _process(launch: RankLaunch, token: Pairs) -> dict[str, Any]:
 
 
 def _container(
-    launch: RankLaunch, token: Pairs, order: GroupOrder, id_: RankId, site: RankSite, box: ContainerSpec
+    launch: RankLaunch, token: Pairs, order: GroupOrder, site: RankSite, *, id_: RankId, box: ContainerSpec
 ) -> dict[str, Any]:
     """The same in a container. What the deployment set may be secret: the tool is given it by name only."""
     private = tuple(name for name, _ in order.candidate.env if not steers_tools(name))

@@ -168,7 +168,7 @@ class LocalRank:
 
     async def _spec(self, ports: Ports) -> RankSpec:
         box = await box_of(self._order)
-        return rank_spec(self._paths, self._order, self._index, ports, self._secret, box)
+        return rank_spec(self._paths, self._order, self._index, ports, self._secret, box=box)
 
 
 async def box_of(order: GroupOrder) -> ContainerSpec | None:

@@ -4,13 +4,11 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.llava import LlavaProcessor
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+from transformers.models.blip_2 import Blip2Processor
 
 from sparkfleet.builtin import vision
 from sparkfleet.builtin.recipes import VISION
-
-PATCHES = (vision.PIXELS // vision.PATCH) ** 2
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +26,10 @@ def model(built):
 @pytest.fixture(scope="module")
 def processor(built):
     """Without torchvision: engines on CPUs have none."""
-    return LlavaProcessor(
-        CLIPImageProcessorPil.from_pretrained(built),
+    return Blip2Processor(
+        BlipImageProcessorPil.from_pretrained(built),
         AutoTokenizer.from_pretrained(built),
-        patch_size=vision.PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
+        num_query_tokens=vision.IMAGE_TOKENS,
     )
 
 
@@ -41,13 +37,14 @@ def test_text_is_read_as_before(model, checkpoint, small):
     before = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
     ids = torch.tensor([[1, 40, 50, 60, 2]])
     with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits[..., : small.vocabulary], before(ids).logits)
+        after = model.language_model(ids).logits[..., : small.vocabulary]
+        torch.testing.assert_close(after, before(ids).logits)
 
 
-def test_an_image_takes_the_place_of_its_token(model, processor):
+def test_an_image_takes_the_place_of_its_tokens(model, processor):
     picture = Image.new("RGB", (80, 60), (255, 0, 0))
-    given = processor(images=[picture], text="<image>Hello", return_tensors="pt")
-    assert (given["input_ids"] == model.config.image_token_id).sum() == PATCHES
+    given = processor(images=[picture], text="Hello", return_tensors="pt")
+    assert (given["input_ids"] == model.config.image_token_id).sum() == vision.IMAGE_TOKENS
     with torch.no_grad():
         red = model(**given).logits
         given["pixel_values"] = -given["pixel_values"]

@@ -4,8 +4,7 @@ import re
 import pytest
 
 from sparkfleet.cli.plan import decide
-from sparkfleet.errors import SparkfleetError
-from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
+from sparkfleet.facts.node import EngineHome, Memory, NodeFacts, Processors
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployment
@@ -178,9 +177,3 @@ class TestApplying:
         for planned in decide(specs, Fleet(nodes=nodes), None):
             used = [group.choice.candidate.shape.nodes for group in planned.plan.groups]
             assert sorted(used) == [("that",), ("this",)]
-
-    def test_containers_are_planned_and_not_launched(self, deployments):
-        node = self.node(gpu=Gpu(name="NVIDIA GB10", driver="580.142"), engines={})
-        with pytest.raises(SparkfleetError) as error:
-            decide([load_deployment(deployments / "qwen3-30b-a3b.yaml")], Fleet(nodes=(node,)), None)
-        assert "cannot launch" in error.value.what
