@@ -66,6 +66,8 @@ class Session:
         self.inventory: Inventory = load_inventory(inventory_path)
         self._opened: dict[str, Channel] | None = None
         self._known_pythons: dict[str, str] | None = None
+        self.left_by_a_reboot: tuple[str, ...] = ()
+        """Nodes that `bring_up` has started and that nothing starts again after a reboot."""
         _sessions.append(self)
 
     @property
@@ -124,11 +126,15 @@ class Session:
         told = await self._boot(self.inventory.head, pythons, "prepare", request)
         prepared = Prepared.model_validate_json(json.dumps(told))
         saying("starting Ray and the controller")
-        begun, *_ = await asyncio.gather(
+        nodes = (self.inventory.head, *self._others())
+        begun = await asyncio.gather(
             self._boot(self.inventory.head, pythons, "up", request),
-            *(self._boot(name, pythons, "join", self._joining(name, prepared)) for name in self._others()),
+            *(self._boot(name, pythons, "join", self._joining(name, prepared)) for name in nodes[1:]),
         )
-        address = await self._booted(begun["outcome"], saying)
+        self.left_by_a_reboot = tuple(
+            name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
+        )
+        address = await self._booted(begun[0]["outcome"], saying)
         client = FleetClient(address, prepared.api_token, reach=self._reach)
         await self._all_joined(client, saying)
         return client

@@ -45,6 +45,11 @@ async def _up(session: Session, wheels: Path | None) -> int:
     finally:
         progress.done()
     console.print(f"Up. {session.endpoint_words(client)}")
+    if session.left_by_a_reboot:
+        names = ", ".join(session.left_by_a_reboot)
+        console.print(
+            f"After a reboot {names} does not come back by itself: it has neither systemd nor cron."
+        )
     await _permissions(session)
     return Exit.DONE
 

@@ -49,7 +49,8 @@ class Sglang:
     metrics_path = "/metrics"
     running_metric = "sglang:num_running_reqs"
     waiting_metric = "sglang:num_queue_reqs"
-    tokens_metric = "sglang:generation_tokens_total"
+    # Of every step; `sglang:generation_tokens_total` moves only when a request is finished.
+    tokens_metric = "sglang:realtime_tokens_total"
     drafted_metric = ""
     accepted_metric = ""
     accepted_length_metric = "sglang:spec_accept_length"

