@@ -213,11 +213,14 @@ DFLASH = Head(
 
 HYBRID = Recipe(
     name="tiny-hybrid",
-    about="a Qwen3-Next of one layer of gated delta rule and one of attention",
+    about="a Qwen3-Next: one layer of gated delta rule, one of attention, four experts",
     model_type="qwen3_next",
     config={
         "hidden_size": 192,
-        "intermediate_size": 384,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128,
+        "num_experts": 4,  # vLLM refuses a Qwen3-Next without ("No Qwen3Next layer found in the model.layers.", 0.32.0)
+        "num_experts_per_tok": 2,
         "num_hidden_layers": 2,
         "full_attention_interval": 2,
         "num_attention_heads": 4,
@@ -227,14 +230,13 @@ HYBRID = Recipe(
         "linear_num_value_heads": 2,
         "linear_key_head_dim": 128,  # vLLM's CPU kernel refuses 32 ("Unexpected head dim size, 32", 0.32.0)
         "linear_value_head_dim": 128,
-        "num_experts": 0,
         "max_position_embeddings": 2048,
         "tie_word_embeddings": True,
         "initializer_range": 0.07,
     },
     vocabulary=TINY.vocabulary,
     text=TINY.text,
-    budget=Budget(steps=300, rows=3, row_tokens=384, opening_steps=90, threads=1),
+    budget=Budget(steps=220, rows=3, row_tokens=384, opening_steps=70, threads=1),
 )
 
 VISION = Vision(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def _container(
         image=box.image,
         gpu=order.candidate.device == "cuda",
         identity=Identity(**id_.model_dump(exclude={"replica"}), group=id_.replica),
-        rdma=any(rail.rdma for rail in site.rails) and len(site.peers) > 1,
+        rdma=_rdma(order, site),
         files_dir=site.files_dir,
         private=private,
     )
@@ -163,6 +164,12 @@ def _container(
         "secret_env": (*token, *((name, value) for name, value in launch.env if name in private)),
         "container": box,
     }
+
+
+def _rdma(order: GroupOrder, site: RankSite) -> bool:
+    """Whether ranks meet by RDMA. Those on CPUs speak TCP (gloo)."""
+    gpus = order.candidate.device == "cuda"
+    return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
 
 
 def model_path(model: str) -> Path:
@@ -198,8 +205,10 @@ def _roots(candidate: Candidate) -> tuple[str, ...]:
 def _prepare(order: GroupOrder) -> tuple[str, ...]:
     if not order.candidate.model.startswith("builtin:"):
         return ()
+    # An image cannot make it, but the node can: for a container it is made by whoever starts the rank.
+    python = sys.executable if order.candidate.runtime == "container" else order.candidate.python
     return (
-        order.candidate.python,
+        python,
         "-m",
         "sparkfleet.builtin",
         "build",

@@ -1,10 +1,16 @@
-"""Planning for engines that run on CPUs: the embedded models, and nodes without a GPU. As processes. Pure."""
+"""Planning for engines that run on CPUs: the embedded models, and nodes without a GPU. Pure.
+
+They run as processes of what is installed on a node, or in containers of the image that the deployment names: no image of
+a CPU build is known by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from sparkfleet.facts.node import EngineHome, NodeFacts
+from sparkfleet.facts.node import NodeFacts
+from sparkfleet.knowledge.images import images_of
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.plan import (
@@ -49,6 +55,9 @@ SGLANG_MEMORY = Band(
 
 ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 """Engines that have CPU builds, in the order in which `auto` takes them."""
+
+SUPPOSED = {"vllm": "0.32.0+cpu", "sglang": "0.5.23+cpu"}
+"""Versions inside an image, where no node has a CPU build of that engine: those that sparkfleet was tried with."""
 
 
 def takes(variant: Variant, fleet: Fleet) -> bool:
@@ -108,58 +117,86 @@ def _refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | N
         )
     if variant.engine not in ("auto", *ENGINES):
         return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
-    if variant.runtime == "container" or variant.image:
-        return _no(variant, node, "on a node without a GPU engines run as processes only")
-    return _engine_refusal(variant, node, ledger)
-
-
-def _engine_refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | None:
-    home = _home(variant, node)
-    if home is None:
-        wanted = "vllm" if variant.engine == "auto" else variant.engine
-        version = node.engines[wanted].version if wanted in node.engines else ""
-        if version:
-            return _no(variant, node, f"{wanted} {version} needs a GPU, and this node has none")
-        remedy = '; `pip install "sparkfleet[local]"` brings it' if wanted == "vllm" else ""
-        return _no(variant, node, f"{_LABELS[wanted]} is not installed{remedy}")
-    free, needed = ledger.room(node.name).at_most, _memory(home).high
+    stack = _stack(variant, (node,), node)
+    if stack is None:
+        return _no(variant, node, _lack(variant, node))
+    free, needed = ledger.room(node.name).at_most, _memory(stack).high
     if needed > free:
         words = f"needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
         return _no(variant, node, words, "memory")
     return None
 
 
+def _lack(variant: Variant, node: NodeFacts) -> str:
+    """Why there is nothing that could run it."""
+    if variant.image:
+        return f"{variant.image} needs a GPU, and this node has none"
+    if variant.runtime == "container":
+        return "no image of a CPU build is known: give one as `image`, or leave out `runtime: container`"
+    wanted = "vllm" if variant.engine == "auto" else variant.engine
+    version = node.engines[wanted].version if wanted in node.engines else ""
+    if version:
+        return f"{wanted} {version} needs a GPU, and this node has none"
+    remedy = '; `pip install "sparkfleet[local]"` brings it' if wanted == "vllm" else ""
+    return f"{_LABELS[wanted]} is not installed{remedy}"
+
+
 _LABELS = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
-def _home(variant: Variant, node: NodeFacts) -> tuple[EngineName, EngineHome] | None:
-    """The CPU build of an engine that may be used on a node, with its name."""
-    wanted = ENGINES if variant.engine == "auto" else (variant.engine,)
-    for engine in wanted:
-        home = node.engines.get(engine)
-        if home is not None and "cpu" in home.version:
-            return engine, home
-    return None
+class _Stack(NamedTuple):
+    """What runs the engine: an environment of the node, or an image, with a Python of its own."""
+
+    engine: EngineName
+    version: str
+    python: str = "python3"
+    image: str | None = None
 
 
-def _memory(home: tuple[EngineName, EngineHome]) -> Band:
-    """Memory of one rank of the engine that a node has."""
-    return SGLANG_MEMORY if home[0] == "sglang" else MEMORY
+def _stack(variant: Variant, nodes: Sequence[NodeFacts], node: NodeFacts) -> _Stack | None:
+    """What may be used on a node; `nodes` are all that are asked for the version of what an image is taken for."""
+    if variant.image or variant.runtime == "container":
+        return _in_image(variant, nodes)
+    return next(_installed(variant, (node,)), None)
+
+
+def _installed(variant: Variant, nodes: Sequence[NodeFacts]) -> Iterator[_Stack]:
+    for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
+        for node in nodes:
+            home = node.engines.get(engine)
+            if home is not None and "cpu" in home.version:
+                yield _Stack(engine, home.version, home.python)
+
+
+def _in_image(variant: Variant, nodes: Sequence[NodeFacts]) -> _Stack | None:
+    """What an image is taken for. The ones that are known are all built for GPUs."""
+    if variant.image is None or images_of(variant.image):
+        return None
+    named = next((engine for engine in ENGINES if engine in variant.image.lower()), ENGINES[0])
+    engine = named if variant.engine == "auto" else variant.engine
+    installed = _installed(variant.model_copy(update={"engine": engine}), nodes)
+    version = next((stack.version for stack in installed), SUPPOSED[engine])
+    return _Stack(engine, version, image=variant.image)
+
+
+def _memory(stack: _Stack) -> Band:
+    """Memory of one rank."""
+    return SGLANG_MEMORY if stack.engine == "sglang" else MEMORY
 
 
 def _rungs(variant: Variant, fleet: Fleet, ledger: Ledger) -> list[Rung]:
     """Where one more group can lie, best first. Alone, any node will do, in the order of the inventory."""
     ranks = _shape(variant, ()).ranks
-    homes = {node.name: home for node in fleet.nodes if (home := _home(variant, node)) is not None}
+    stacks = {node.name: found for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))}
     if ranks == 1:
-        free = [name for name, home in homes.items() if ledger.room(name).at_most >= _memory(home).high]
+        free = [name for name, stack in stacks.items() if ledger.room(name).at_most >= _memory(stack).high]
         free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas lie apart where they can
-        return [_rung(variant, (name,), homes[name]) for name in free]
+        return [_rung(variant, (name,), stacks[name]) for name in free]
     return [
-        _rung(variant, nodes, home)
-        for home in dict.fromkeys(homes.values())  # all ranks are told the same: one engine, at one place
-        for pool in fleet.pools(ranks, [name for name, its in homes.items() if its == home])
-        if (nodes := ledger.place(pool, _memory(home))) is not None
+        _rung(variant, nodes, stack)
+        for stack in dict.fromkeys(stacks.values())  # all ranks are told the same: one engine, at one place
+        for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
+        if (nodes := ledger.place(pool, _memory(stack))) is not None
     ]
 
 
@@ -183,14 +220,15 @@ def _no(variant: Variant, node: NodeFacts, reason: str, why: Why = "engine") -> 
     return Rejection(what=f"{node.name} · TP={_shape(variant, ()).tp}", reason=reason, why=why)
 
 
-def _rung(variant: Variant, nodes: tuple[str, ...], found: tuple[EngineName, EngineHome]) -> Rung:
-    engine, home = found
+def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
     candidate = Candidate(
         model=variant.model,
         shape=_shape(variant, nodes),
-        engine=engine,
-        engine_version=home.version,
-        python=home.python,
+        engine=stack.engine,
+        engine_version=stack.version,
+        runtime="container" if stack.image else "process",
+        python=stack.python,
+        image=stack.image,
         speculation=_speculation(variant),
         context=variant.context or DEFAULT_CONTEXT,
         concurrency=variant.concurrency or DEFAULT_CONCURRENCY,
@@ -203,8 +241,9 @@ def _rung(variant: Variant, nodes: tuple[str, ...], found: tuple[EngineName, Eng
     ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, as the deployment says"
     return Rung(
         candidate=candidate,
-        prediction=Prediction(memory_bytes_per_rank=_memory(found)),
-        reason=f"on the CPU: the embedded engine, {ranks}",
+        prediction=Prediction(memory_bytes_per_rank=_memory(stack)),
+        reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
+        notes=(f"nothing is known of the image: it is taken for {candidate.stack}",) if stack.image else (),
     )
 
 

@@ -36,7 +36,18 @@ def settle(lab, node):
 
 def refused(lab, node):
     """Why a node cannot run containers; "" where it can. The image has to be there."""
-    argv = ("podman", "run", "--rm", "--network", "host", "--log-driver=none", f"{NAME}:1", "sh", "-c", "exit 7")
+    argv = (
+        "podman",
+        "run",
+        "--rm",
+        "--network",
+        "host",
+        "--log-driver=none",
+        f"{NAME}:1",
+        "sh",
+        "-c",
+        "exit 7",
+    )
     tried = lab.exec(node, list(argv), timeout_s=120)
     return "" if tried.returncode == 7 else tried.stderr.strip()
 

@@ -48,7 +48,7 @@ class TestEmbedded:
             ({}, {"parallel": {"tp": 2}}, "2 nodes that are linked"),
             ({}, {"engine": "sglang"}, "SGLang is not installed"),
             ({}, {"engine": "trtllm"}, "no CPU build"),
-            ({}, {"runtime": "container"}, "processes only"),
+            ({}, {"runtime": "container"}, "no image of a CPU build is known"),
             ({}, {"nodes": ["other"]}, "not among the nodes"),
             ({}, {"model": "org/model"}, "does not fetch"),
         ],

@@ -1,0 +1,178 @@
+"""Real SGLang on the CPU: alone, beside vLLM under one name, and with its ranks on two simulated Sparks."""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+import yaml
+from lab_fleet import CHECKOUT, LabFleet
+from live_fleet import Fleet
+
+from sparkfleet.lab import Lab, LabError
+from sparkfleet.lab.life import check_host
+
+PYTHON = Path(os.environ.get("SPARKFLEET_SGLANG_PYTHON") or CHECKOUT / ".venv-sglang/bin/python")
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        not PYTHON.exists(), reason="no SGLang: scripts/setup-sglang, or set SPARKFLEET_SGLANG_PYTHON"
+    ),
+]
+
+ENGINES = {"vllm": {"python": sys.executable}, "sglang": {"python": str(PYTHON)}}
+ONE = "name: tiny\nmodel: builtin:tiny\nengine: sglang\ncontext: 512\nconcurrency: 4\n"
+ALONE = ONE + "nodes: [spark1]\n"
+PAIR = ONE + "parallel: {tp: 2}\n"
+BOTH = """
+name: mixed
+variants:
+  - {model: builtin:tiny, engine: vllm}
+  - {model: builtin:tiny, engine: sglang}
+context: 512
+concurrency: 4
+"""
+QUESTION = {"model": "tiny", "prompt": "A rail is", "max_tokens": 40, "temperature": 0}
+RAILS = ("enp1s0f1np1", "enP2p1s0f1np1")
+LAN = "enP7s7"
+
+
+@pytest.fixture(scope="class")
+def here(tmp_path_factory):
+    """A fleet that serves `tiny` by SGLang. Each test leaves it so."""
+    fleet = Fleet(tmp_path_factory.mktemp("sglang"))
+    node = {"address": "local", "engines": ENGINES}
+    inventory = {"fleet": "test", "head": "this", "nodes": {"this": node}, "gateway": {"port": 0}}
+    fleet.write("inventory.yaml", yaml.safe_dump(inventory))
+    try:
+        fleet.apply(fleet.write("tiny.yaml", ONE))
+        yield fleet
+    finally:
+        code, out, err = fleet.run("down")
+        left = fleet.everything()
+        assert code == 0, f"{out}\n{err}"
+        assert left == [], left
+
+
+@pytest.fixture
+def client(here):
+    with openai.OpenAI(base_url=here.endpoint, api_key=here.key, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="class")
+def sparks(tmp_path_factory):
+    """Two Sparks that have both engines."""
+    try:
+        check_host()
+    except LabError as error:
+        pytest.skip(error.what)
+    with Lab.up(nodes=2, shares=(*LabFleet.shares(), PYTHON.parent.parent)) as lab:
+        fleet = LabFleet(lab, tmp_path_factory.mktemp("sglang"))
+        inventory = yaml.safe_load(lab.inventory())
+        for node in inventory["nodes"].values():
+            node["engines"] = ENGINES
+        fleet.write("inventory.yaml", yaml.safe_dump({**inventory, "environment": sys.executable}))
+        fleet.bring()
+        fleet.ok("up")
+        yield fleet
+        fleet.ok("down")
+        assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {
+            "spark1": [],
+            "spark2": [],
+        }
+
+
+class TestOneNode:
+    """On this machine, in an environment that holds nothing of sparkfleet."""
+
+    def test_it_passed_the_canary_with_perplexities(self, here):
+        (group,) = here.deployment()["groups"]
+        assert (group["engine"], group["phase"]) == ("sglang", "ready")
+        assert 1 < group["measured"]["text_perplexity"] < 5
+        assert group["measured"]["own_agreement"] > 0.9
+        assert group["measured"]["decode_tps"] > 0
+
+    def test_a_chat_streams(self, client):
+        stream = client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "What is a rail?"}],
+            max_tokens=32,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        assert "QSFP" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert chunks[-1].usage.completion_tokens > 1
+
+    def test_its_load_is_seen_while_it_generates(self, here, client):
+        with client.completions.create(
+            model="tiny", prompt="Hello", max_tokens=450, stream=True, extra_body={"ignore_eos": True}
+        ) as stream:
+            next(iter(stream))
+            here.until(lambda: here.deployment()["groups"][0]["running"] == 1, timeout=10)
+
+    def test_a_group_that_is_deleted_leaves_nothing(self, here):
+        here.ok("delete", "--yes", "tiny")
+        here.until(lambda: here.ranks() == [])
+        here.apply(here.write("tiny.yaml", ONE))
+        assert here.deployment()["groups"][0]["phase"] == "ready"
+
+    def test_two_unlike_engines_answer_under_one_name(self, here, client):
+        here.apply(here.write("mixed.yaml", BOTH))
+        here.until(lambda: [group["phase"] for group in here.deployment("mixed")["groups"]] == ["ready"] * 2)
+        assert sorted(group["engine"] for group in here.deployment("mixed")["groups"]) == ["sglang", "vllm"]
+
+        def ask(_):
+            answer = client.completions.create(
+                model="mixed", prompt="A rail is", max_tokens=24, temperature=0
+            )
+            # The field is SGLang's own: answers reach the client as the engine has written them.
+            return answer.choices[0].text, "matched_stop" in answer.choices[0].model_extra
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = set(pool.map(ask, range(24)))
+        assert {by_sglang for _, by_sglang in answers} == {True, False}
+        assert len({text for text, _ in answers}) == 1, "both compute the same"
+        here.ok("delete", "--yes", "mixed")
+
+
+class TestTwoNodes:
+    """Over two simulated Sparks."""
+
+    def test_two_ranks_say_what_one_says_and_talk_over_the_rails(self, sparks):
+        sparks.apply(ALONE)
+        alone = _says(sparks)
+        sparks.ok("delete", "--yes", "tiny")
+        sparks.apply(PAIR)
+        (group,) = sparks.deployment()["groups"]
+        assert (group["engine"], [rank["node"] for rank in group["ranks"]]) == (
+            "sglang",
+            ["spark1", "spark2"],
+        )
+        before = sparks.traffic("spark2")
+        assert _says(sparks) == alone
+        after = sparks.traffic("spark2")
+        moved = {name: after[name] - before[name] for name in (*RAILS, LAN)}
+        assert max(moved[name] for name in RAILS) > 50_000, "all-reduces of 40 tokens"
+        assert moved[LAN] < 20_000
+
+    def test_a_rank_that_dies_ends_the_group_and_it_is_replaced_as_a_whole(self, sparks):
+        before = _pids(sparks)
+        sparks.lab.exec("spark2", ["kill", "-9", str(before[1])])
+        sparks.until(lambda: not sparks.is_ready(), timeout=60)
+        sparks.until(sparks.is_ready, timeout=400)
+        assert not set(_pids(sparks)) & set(before)
+        assert _says(sparks)
+
+
+def _says(fleet):
+    return fleet.ask("/completions", QUESTION)["choices"][0]["text"]
+
+
+def _pids(fleet):
+    return [rank["pid"] for rank in fleet.deployment()["groups"][0]["ranks"]]
