@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.control.apps import Apps
-from sparkfleet.control.ladder import step
+from sparkfleet.control.ladder import rung_without, step
 from sparkfleet.control.nodes import Nodes
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.reconcile import Action, Wanted, decide
@@ -47,6 +47,9 @@ LOOK_S = 2.0
 BREAKER_FAILURES = 5
 BREAKER_S = 600.0
 """A group that was ready and failed this often within this time is stopped for good: it would only crash again."""
+
+GONE_S = 180.0
+"""A node that has been away this long is not waited for where a group can lie elsewhere: a Spark boots in less."""
 
 OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupOrder]]
 
@@ -83,6 +86,8 @@ class Controller:
         self._orders_of = orders_of
         self._nodes = nodes
         self._node_reports: tuple[NodeReport, ...] = ()
+        self._gone: dict[str, float] = {}
+        """Nodes that are not part of the fleet, and since when."""
         self._seen: tuple[App, ...] = ()
         self._reports: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, GatewayReport] = {}
@@ -248,6 +253,7 @@ class Controller:
             if action.verb == "retire" or not given_up:
                 await self._do(action, desired)
         await self._note_failures(desired)
+        await self._leave_gone_nodes(desired)
         await self._publish(desired)
 
     async def _do(self, action: Action, desired: dict[str, Desired]) -> None:
@@ -291,6 +297,8 @@ class Controller:
     async def _see(self, nodes: tuple[NodeReport, ...]) -> None:
         """Keep what was seen, and say who has joined or left since."""
         before = {node.name: node.joined for node in self._node_reports}
+        now = time.monotonic()
+        self._gone = {node.name: self._gone.get(node.name, now) for node in nodes if not node.joined}
         self._node_reports = nodes
         for node in nodes:
             self._metrics.joined.labels(node.name).set(node.joined)
@@ -355,6 +363,24 @@ class Controller:
             return
         await self._record(app.deployment, app.generation, order.name, "fallback", taken.words)
         await self._apps.deploy(self._order(wanted, app.replica))
+
+    async def _leave_gone_nodes(self, desired: dict[str, Desired]) -> None:
+        """Move groups off nodes that do not come back, to the first rung of their ladder that needs none of them."""
+        gone = {name for name, since in self._gone.items() if time.monotonic() - since >= GONE_S}
+        for app in self._seen if gone else ():
+            wanted = desired.get(app.deployment)
+            if wanted is None or app.generation != wanted.generation or app.status == "retiring":
+                continue
+            nodes = [seat.node for seat in self._order(wanted, app.replica).seats]
+            rung = rung_without(wanted.plan.groups[app.replica], gone)
+            if gone.isdisjoint(nodes) or rung is None:
+                continue
+            self._store.stand(app.deployment, app.generation, app.replica, Standing(rung=rung))
+            order = self._order(wanted, app.replica)
+            away = ", ".join(sorted(gone.intersection(nodes)))
+            words = f"{away} is gone; next: {'+'.join(seat.node for seat in order.seats)}"
+            await self._record(app.deployment, app.generation, order.name, "fallback", words)
+            await self._apps.deploy(order)
 
     async def _break(self, app: App) -> None:
         """Stop a group that comes up and falls again and again."""

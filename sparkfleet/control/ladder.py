@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from sparkfleet.control.store import Standing
@@ -44,6 +45,14 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     words = f"{_what(failed)} did not start ({why}); {end}"
     return Step(verb="end", standing=Standing(rung=standing.rung, tries=tries), words=words)
+
+
+def rung_without(group: GroupPlan, nodes: Collection[str]) -> int | None:
+    """The first rung that needs none of these nodes; None where every rung needs one."""
+    for index, rung in enumerate(group.ladder):
+        if not set(rung.candidate.shape.nodes) & set(nodes):
+            return index
+    return None
 
 
 def _what(rung: Rung) -> str:

@@ -117,6 +117,10 @@ def _refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | N
         )
     if variant.engine not in ("auto", *ENGINES):
         return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
+    return _stack_refusal(variant, node, ledger)
+
+
+def _stack_refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejection | None:
     stack = _stack(variant, (node,), node)
     if stack is None:
         return _no(variant, node, _lack(variant, node))

@@ -12,7 +12,13 @@ def deployment(name="tiny", **fields):
 
 
 def inventory(*names):
-    nodes = {name: {"address": "local"} for name in names or ("this",)}
+    """A fleet of this machine alone, or of Sparks of these names."""
+    key = "SHA256:" + "A" * 43
+    sparks = {
+        name: {"address": f"10.0.0.{number}", "user": "nvidia", "host_key": key}
+        for number, name in enumerate(names, start=1)
+    }
+    nodes = sparks if len(names) > 1 else {"this": {"address": "local"}}
     return Inventory.model_validate({"fleet": "home", "head": next(iter(nodes)), "nodes": nodes})
 
 

@@ -9,7 +9,7 @@ from sparkfleet.control.controller import Controller
 from sparkfleet.control.fake_apps import FakeApps
 from sparkfleet.control.nodes import FakeNodes
 from sparkfleet.control.order import orders_for
-from sparkfleet.control.status import GroupPhase, GroupReport
+from sparkfleet.control.status import GroupPhase, GroupReport, NodeReport
 from sparkfleet.control.store import Store
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.errors import ControlError
@@ -23,6 +23,7 @@ class World:
         self.store = Store(tmp_path / "s.db")
         self.apps = FakeApps()
         self.metrics = ControlMetrics()
+        self.inventory_nodes = ("this",)
         self.nodes = FakeNodes({"this": 100 * GIB})
         self.controller = self.restarted()
 
@@ -33,7 +34,7 @@ class World:
             apps=self.apps,
             metrics=self.metrics,
             endpoint="http://127.0.0.1:8000/v1",
-            orders_of=lambda desired, rungs: orders_for(inventory(), desired, rungs),
+            orders_of=lambda desired, rungs: orders_for(inventory(*self.inventory_nodes), desired, rungs),
             nodes=self.nodes,
         )
         return self.controller
@@ -319,3 +320,23 @@ async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
     world.apps.finish()
     await world.controller.reconcile()
     assert world.apps.apps == {}
+
+
+async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
+    """Its group goes to the first rung that can do without it; one that cannot waits."""
+    monkeypatch.setattr(module, "GONE_S", 0.0)
+    two = plan(rungs=1)
+    here = two.groups[0].ladder[0]
+    shape = here.candidate.shape.model_copy(update={"nodes": ("that",)})
+    there = here.model_copy(update={"candidate": here.candidate.model_copy(update={"shape": shape})})
+    ladder = two.groups[0].model_copy(update={"ladder": (there, here)})
+    world.inventory_nodes = ("this", "that")
+    await world.controller.put(deployment(), two.model_copy(update={"groups": (ladder,)}), "me")
+    await world.controller.reconcile()
+    away = NodeReport(name="that", joined=False)
+    await world.controller._see((NodeReport(name="this", joined=True), away))
+    await world.controller.reconcile()
+    await world.controller.reconcile()
+    assert [order.seats[0].node for order in world.apps.orders] == ["that", "this"]
+    events = await world.controller.events(0, "tiny", 0)
+    assert any("that is gone; next: this" in event.message for event in events)

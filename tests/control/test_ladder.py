@@ -1,15 +1,15 @@
 import pytest
 
-from sparkfleet.control.ladder import step
+from sparkfleet.control.ladder import rung_without, step
 from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.planning.plan import Band, Candidate, GroupPlan, Prediction, Rung, Shape, Speculation
 
 
-def rung(method, tps=None):
+def rung(method, tps=None, node="spark1"):
     candidate = Candidate(
         model="org/model",
-        shape=Shape(nodes=("spark1",)),
+        shape=Shape(nodes=(node,)),
         engine="sglang",
         engine_version="0.5.12",
         context=512,
@@ -60,3 +60,10 @@ def test_it_always_ends():
         while (taken := step(LADDER, standing, diagnosis(cause))).verb != "end":
             standing, steps = taken.standing, steps + 1
         assert steps <= 2 * len(LADDER.ladder)
+
+
+def test_a_rung_on_other_nodes_is_found():
+    group = GroupPlan(ladder=(rung("mtp"), rung("mtp", node="spark2"), rung("none", node="spark2")))
+    assert rung_without(group, {"spark1"}) == 1
+    assert rung_without(group, {"spark2"}) == 0
+    assert rung_without(group, {"spark1", "spark2"}) is None
