@@ -1,4 +1,4 @@
-"""Trains a recipe and writes its checkpoint. The only module that needs torch: imported when it must run."""
+"""Trains a recipe from text and writes its checkpoint. Needs torch: imported when it must run."""
 
 from __future__ import annotations
 

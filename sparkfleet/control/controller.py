@@ -10,19 +10,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.control.apps import Apps
-from sparkfleet.control.ladder import rung_without, step
 from sparkfleet.control.nodes import Nodes
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.reconcile import Action, Wanted, decide
-from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport, NodeReport, app_name
-from sparkfleet.control.store import Desired, Event, Standing, Store
+from sparkfleet.control.recovery import Recovery
+from sparkfleet.control.status import App, FleetStatus, GroupPhase, GroupReport, NodeReport
+from sparkfleet.control.store import Desired, Event, Store
 from sparkfleet.control.view import View, scrape_targets
-from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.report import GatewayReport
@@ -30,7 +28,6 @@ from sparkfleet.gateway.table import KeyEntry, Table
 from sparkfleet.observe.metrics import ControlMetrics
 from sparkfleet.observe.targets import TargetGroup
 from sparkfleet.planning.plan import DeploymentPlan
-from sparkfleet.planning.remembered import Remembered, fingerprint
 from sparkfleet.spec.deployment import Deployment
 
 log = logging.getLogger(__name__)
@@ -43,13 +40,6 @@ SETTLE_S = 10.0
 
 LOOK_S = 2.0
 """How often the nodes are looked at."""
-
-BREAKER_FAILURES = 5
-BREAKER_S = 600.0
-"""A group that was ready and failed this often within this time is stopped for good: it would only crash again."""
-
-GONE_S = 180.0
-"""A node that has been away this long is not waited for where a group can lie elsewhere: a Spark boots in less."""
 
 OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupOrder]]
 
@@ -86,18 +76,13 @@ class Controller:
         self._orders_of = orders_of
         self._nodes = nodes
         self._node_reports: tuple[NodeReport, ...] = ()
-        self._gone: dict[str, float] = {}
-        """Nodes that are not part of the fleet, and since when."""
         self._seen: tuple[App, ...] = ()
         self._reports: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, GatewayReport] = {}
         self._table = Table(version=0, models={}, keys=())
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
-        self._failed: set[tuple[str, int]] = set()
-        self._stepping: set[str] = set()
-        """Applications whose failure has been answered, until they are seen in another state."""
-        self._falls: defaultdict[str, list[float]] = defaultdict(list)
+        self._recovery = Recovery(store, apps, self._order, self._record)
         self._said: dict[str, str] = {}
         self._paused = False
         self._began = time.monotonic()
@@ -108,7 +93,7 @@ class Controller:
         """Ask for a deployment; returns what is wanted now and whether that is a change."""
         before = self._store.desired().get(spec.name)
         # Applying what has failed asks to try it again.
-        again = before is not None and (spec.name, before.generation) in self._failed
+        again = before is not None and (spec.name, before.generation) in self._recovery.failed
         desired, changed = self._store.put(spec, plan, who, again=again)
         if changed:
             await self._record(desired.name, desired.generation, "", "wanted", f"{who} asked for it")
@@ -249,11 +234,12 @@ class Controller:
             for name, one in desired.items()
         }
         for action in decide(wanted, self._seen, room):
-            given_up = (action.deployment, action.generation) in self._failed
+            given_up = (action.deployment, action.generation) in self._recovery.failed
             if action.verb == "retire" or not given_up:
                 await self._do(action, desired)
-        await self._note_failures(desired)
-        await self._leave_gone_nodes(desired)
+        mine = [app for app in self._seen if self._is_wanted(app, desired)]
+        for deployment in await self._recovery.run(mine, desired, self._reports_by_name()):
+            self._metrics.starts.labels(deployment, "failed").inc()
         await self._publish(desired)
 
     async def _do(self, action: Action, desired: dict[str, Desired]) -> None:
@@ -297,8 +283,7 @@ class Controller:
     async def _see(self, nodes: tuple[NodeReport, ...]) -> None:
         """Keep what was seen, and say who has joined or left since."""
         before = {node.name: node.joined for node in self._node_reports}
-        now = time.monotonic()
-        self._gone = {node.name: self._gone.get(node.name, now) for node in nodes if not node.joined}
+        self._recovery.see(nodes)
         self._node_reports = nodes
         for node in nodes:
             self._metrics.joined.labels(node.name).set(node.joined)
@@ -308,6 +293,13 @@ class Controller:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._record("", 0, node.name, "node", f"{node.name} {words}")
+
+    @staticmethod
+    def _is_wanted(app: App, desired: Mapping[str, Desired]) -> bool:
+        return app.deployment in desired and desired[app.deployment].generation == app.generation
+
+    def _reports_by_name(self) -> dict[str, GroupReport]:
+        return {name: report for name, (_, report) in self._reports.items()}
 
     def _wanted(self) -> dict[str, Desired]:
         return {} if self._paused else self._store.desired()
@@ -326,87 +318,6 @@ class Controller:
             for name, entry in self._reports.items()
             if (entry[1].deployment, entry[1].generation) in keep
         }
-
-    async def _note_failures(self, desired: dict[str, Desired]) -> None:
-        """Take the next step of every group that did not start, or that will not stay up."""
-        for app in self._seen:
-            wanted = desired.get(app.deployment)
-            if wanted is None or app.generation != wanted.generation or self._has_failed(app):
-                continue
-            if app.status == "failed" and app.name not in self._stepping:
-                await self._step(app, wanted)
-            elif app.status != "failed":
-                self._stepping.discard(app.name)
-                if len(self._falls[app.name]) >= BREAKER_FAILURES:
-                    await self._break(app)
-
-    def _has_failed(self, app: App) -> bool:
-        return (app.deployment, app.generation) in self._failed
-
-    async def _step(self, app: App, wanted: Desired) -> None:
-        """Down the ladder, where there is a rung left."""
-        self._stepping.add(app.name)
-        group = wanted.plan.groups[app.replica]
-        standing = self._store.rungs(app.deployment, app.generation).get(app.replica, Standing())
-        report = self._last_report(app)
-        diagnosis = report.diagnosis if report else None
-        order = self._order(wanted, app.replica)
-        taken = step(group, standing, diagnosis)
-        if taken.verb != "again" and diagnosis is not None:
-            self._store.remember(_failed(order, diagnosis))
-        self._store.stand(app.deployment, app.generation, app.replica, taken.standing)
-        if taken.verb == "end":
-            self._failed.add((app.deployment, app.generation))
-            self._metrics.starts.labels(app.deployment, "failed").inc()
-            why = self._view({app.deployment: wanted}).why_failed(app)
-            await self._record(app.deployment, app.generation, order.name, "failed", f"{taken.words}. {why}")
-            return
-        await self._record(app.deployment, app.generation, order.name, "fallback", taken.words)
-        await self._apps.deploy(self._order(wanted, app.replica))
-
-    async def _leave_gone_nodes(self, desired: dict[str, Desired]) -> None:
-        """Move groups off nodes that do not come back, to the first rung of their ladder that needs none of them."""
-        gone = {name for name, since in self._gone.items() if time.monotonic() - since >= GONE_S}
-        for app in self._seen if gone else ():
-            wanted = desired.get(app.deployment)
-            if wanted is None or app.generation != wanted.generation or app.status == "retiring":
-                continue
-            nodes = [seat.node for seat in self._order(wanted, app.replica).seats]
-            rung = rung_without(wanted.plan.groups[app.replica], gone)
-            if gone.isdisjoint(nodes) or rung is None:
-                continue
-            self._store.stand(app.deployment, app.generation, app.replica, Standing(rung=rung))
-            order = self._order(wanted, app.replica)
-            away = ", ".join(sorted(gone.intersection(nodes)))
-            words = f"{away} is gone; next: {'+'.join(seat.node for seat in order.seats)}"
-            await self._record(app.deployment, app.generation, order.name, "fallback", words)
-            await self._apps.deploy(order)
-
-    async def _break(self, app: App) -> None:
-        """Stop a group that comes up and falls again and again."""
-        self._failed.add((app.deployment, app.generation))
-        words = (
-            f"it came up and failed {BREAKER_FAILURES} times within {BREAKER_S / 60:.0f} minutes, so it is not started"
-            " again; `sparkfleet apply` tries once more"
-        )
-        await self._record(
-            app.deployment,
-            app.generation,
-            f"{app.deployment}/g{app.generation}/{app.replica}",
-            "failed",
-            words,
-        )
-        await self._apps.retire(app.deployment, app.generation, app.replica)
-
-    def _last_report(self, app: App) -> GroupReport | None:
-        found = self._reports.get(f"{app.deployment}/g{app.generation}/{app.replica}")
-        return found[1] if found else None
-
-    def _count_fall(self, report: GroupReport) -> None:
-        """A group that was ready has failed: remember when, for the breaker."""
-        falls = self._falls[app_name(report.deployment, report.generation, report.replica)]
-        falls.append(time.monotonic())
-        falls[:] = [at for at in falls if time.monotonic() - at < BREAKER_S]
 
     # publishing
 
@@ -427,7 +338,7 @@ class Controller:
     def _view(self, desired: dict[str, Desired]) -> View:
         now = time.monotonic()
         fresh = [report for at, report in self._reports.values() if now - at < STALE_S]
-        return View(desired, self._seen, self.reports(), fresh, self._failed)
+        return View(desired, self._seen, self.reports(), fresh, self._recovery.failed)
 
     def _set_gauges(self) -> None:
         self._metrics.group_state.clear()
@@ -446,25 +357,16 @@ class Controller:
         words = report.detail
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
-            self._failed.discard((report.deployment, report.generation))
+            self._recovery.started(report, self._store.desired().get(report.deployment))
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
             self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
-            self._forget_failure(report)
         if report.phase is GroupPhase.FAILED:
             self._metrics.restarts.labels(report.deployment).inc()
-            if report.diagnosis is None:
-                self._count_fall(report)
+            self._recovery.fell(report)
         await self._record(report.deployment, report.generation, report.name, report.phase.value, words)
         self._wake.set()
-
-    def _forget_failure(self, report: GroupReport) -> None:
-        """It has started: what was remembered against it is no longer so."""
-        desired = self._store.desired().get(report.deployment)
-        if desired is not None and desired.generation == report.generation:
-            order = self._order(desired, report.replica)
-            self._store.forget_failure(fingerprint(order.candidate), order.seats[0].node)
 
     async def _progress(self, report: GroupReport) -> None:
         await self._say_once(report.deployment, report.generation, report.name, "progress", report.detail)
@@ -490,13 +392,6 @@ def _needed(plan: DeploymentPlan) -> dict[str, int]:
         for node in group.choice.candidate.shape.nodes:
             needed[node] = needed.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
     return needed
-
-
-def _failed(order: GroupOrder, diagnosis: Diagnosis) -> Remembered:
-    """A failure as it is remembered."""
-    return Remembered(
-        fingerprint=fingerprint(order.candidate), node=order.seats[0].node, words=str(diagnosis)
-    )
 
 
 def _ready_words(report: GroupReport) -> str:

@@ -5,6 +5,7 @@ from control_values import GIB, deployment, inventory, plan
 from prometheus_client import generate_latest
 
 from sparkfleet.control import controller as module
+from sparkfleet.control import recovery
 from sparkfleet.control.controller import Controller
 from sparkfleet.control.fake_apps import FakeApps
 from sparkfleet.control.nodes import FakeNodes
@@ -311,7 +312,7 @@ async def test_what_starts_after_all_is_not_held_against_it(world):
 
 async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
     await world.put()
-    for _ in range(module.BREAKER_FAILURES):
+    for _ in range(recovery.BREAKER_FAILURES):
         await world.ready(1)
         await world.controller.report(report(phase=GroupPhase.FAILED))
     await world.controller.reconcile()
@@ -324,7 +325,7 @@ async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
 
 async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     """Its group goes to the first rung that can do without it; one that cannot waits."""
-    monkeypatch.setattr(module, "GONE_S", 0.0)
+    monkeypatch.setattr(recovery, "GONE_S", 0.0)
     two = plan(rungs=1)
     here = two.groups[0].ladder[0]
     shape = here.candidate.shape.model_copy(update={"nodes": ("that",)})

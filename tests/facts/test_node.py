@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +45,28 @@ def test_gpu():
 
 def test_engines():
     assert ReadEngines.parse('{"vllm": "0.32.0+cpu"}') == {"vllm": "0.32.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    ("torch", "version"), [("2.13.0+cpu", "0.5.23+cpu"), ("2.13.0+cu130", "0.5.23"), (None, "0.5.23")]
+)
+def test_sglang_is_a_cpu_build_where_its_torch_is(tmp_path, torch, version):
+    """The distribution of torch does not always say so; its `version.py` does."""
+    for name, number in (("sglang", "0.5.23"), ("torch", "2.13.0")):
+        about = tmp_path / f"{name}-{number}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+    (tmp_path / "torch").mkdir()
+    if torch:
+        (tmp_path / "torch" / "version.py").write_text(f"__version__ = '{torch}'\n")
+    done = subprocess.run(
+        [sys.executable, *ReadEngines.argv[1:]],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ReadEngines.parse(done.stdout)["sglang"] == version
 
 
 @pytest.mark.parametrize("fact", [ReadProcessors, ReadEngines])

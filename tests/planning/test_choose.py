@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sparkfleet.errors import Infeasible
 from sparkfleet.facts.licenses import License
 from sparkfleet.facts.link import LinkFacts
-from sparkfleet.facts.node import Gpu
+from sparkfleet.facts.node import EngineHome, Gpu
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.choose import infeasible, plan_deployment, plan_fleet
 from sparkfleet.planning.outlook import outlook_of
@@ -65,13 +65,36 @@ class TestEmbedded:
         shape = plan.groups[0].choice.candidate.shape
         assert (shape.nodes, shape.tp, shape.ep) == (("a", "b"), 2, 2)
 
+    def test_all_ranks_have_the_same_engine_at_the_same_place(self, cpu_node, ask):
+        homes = {"sglang": EngineHome(python="/sg/bin/python", version="0.5.23+cpu")}
+        nodes = [cpu_node("a"), cpu_node("b", engines=homes)]
+        link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
+        with pytest.raises(Infeasible) as error:
+            plan_deployment(ask("builtin:tiny", parallel={"tp": 2}), nodes, links=[link])
+        assert "linked are needed" in error.value.means
+
+    def test_two_engines_under_one_name(self, cpu_node, ask):
+        node = cpu_node()
+        home = EngineHome(python="/sg/bin/python", version="0.5.23+cpu")
+        both = node.model_copy(update={"engines": {**node.engines, "sglang": home}})
+        variants = [{"model": "builtin:tiny", "engine": engine} for engine in ("vllm", "sglang")]
+        first, second = (
+            group.choice for group in plan_deployment(ask(None, variants=variants), [both]).groups
+        )
+        assert [one.candidate.engine for one in (first, second)] == ["vllm", "sglang"]
+        assert second.candidate.python == "/sg/bin/python"
+        assert second.prediction.memory_bytes_per_rank.mid > first.prediction.memory_bytes_per_rank.mid
+
     def test_replicas_lie_apart(self, cpu_node, ask):
         plan = plan_deployment(ask("builtin:tiny", replicas=2), [cpu_node("a"), cpu_node("b")])
         assert [group.choice.candidate.shape.nodes for group in plan.groups] == [("a",), ("b",)]
 
     def test_speculation_is_what_the_deployment_says(self, cpu_node, ask):
         (group,) = plan_deployment(ask("builtin:tiny", speculation="ngram"), [cpu_node()]).groups
-        assert (group.choice.candidate.speculation.method, group.choice.candidate.speculation.tokens) == ("ngram", 3)
+        assert (group.choice.candidate.speculation.method, group.choice.candidate.speculation.tokens) == (
+            "ngram",
+            3,
+        )
         (group,) = plan_deployment(ask("builtin:tiny"), [cpu_node()]).groups
         assert group.choice.candidate.speculation.method == "none"
 
