@@ -27,14 +27,17 @@ def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
 
 
 async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Progress) -> tuple[Staged, ...]:
-    """Bring it. A fleet of this machine alone makes what is embedded when it starts it.
+    """Bring it. On this machine alone, embedded models are made when they start, and directories are there.
 
     Raises:
         StagingError: something cannot be had, or there is no room for it.
         NodeError: a node does not answer.
     """
     alone = len(session.inventory.nodes) == 1 and session.inventory.nodes[session.inventory.head].is_local
-    needs = tuple(need for need in needs_of(plans) if not (alone and need.wanted.kind != "hub"))
+    here = {group.choice.candidate.model for plan in plans for group in plan.groups if alone}
+    needs = tuple(
+        need for need in needs_of(plans) if need.wanted.kind == "hub" or need.wanted.name not in here
+    )
     if not needs:
         return ()
     settings = Settings(

@@ -163,7 +163,9 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
         )
     tokens = str(max(CPU_KV_TOKENS, candidate.context))
     share = () if candidate.memory_fraction is not None else ("--mem-fraction-static", CPU_FRACTION)
-    return ("--device", "cpu", "--disable-overlap-schedule", "--max-total-tokens", tokens, *share)
+    # Idle, it would spin; a processor that spins is missing where the model runs on processors.
+    scheduling = ("--disable-overlap-schedule", "--sleep-on-idle")
+    return ("--device", "cpu", *scheduling, "--max-total-tokens", tokens, *share)
 
 
 def _environment(candidate: Candidate, site: RankSite) -> Pairs:

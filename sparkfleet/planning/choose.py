@@ -25,6 +25,7 @@ from sparkfleet.planning.ladder import Chooser, Served, nth
 from sparkfleet.planning.measured import Measured
 from sparkfleet.planning.outlook import Outlook, outlook_of
 from sparkfleet.planning.pack import Ledger
+from sparkfleet.planning.pinned import take_over
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
@@ -245,6 +246,9 @@ def _serve_variant(
 ) -> Served:
     if variant.engine == "custom":
         return _serve_custom(spec, number, variant, desk, ledger)
+    variant, wrong = take_over(variant)
+    if wrong:
+        return [], [_wanted("engine_args", one.reason) for one in wrong], [one.remedy for one in wrong]
     if embedded.takes(variant, desk.fleet):
         groups, rejected = embedded.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
         return groups, rejected, []

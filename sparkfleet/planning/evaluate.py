@@ -11,6 +11,7 @@ from sparkfleet.knowledge.situation import Situation, parse_flags
 from sparkfleet.planning.candidates import Stack, in_order, proves
 from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Room
+from sparkfleet.planning.pinned import KV_FLAG, MEMORY_FLAGS, in_words, share_said
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
@@ -28,9 +29,7 @@ from sparkfleet.planning.sizing import (
     BATCH_FLAGS,
     DEFAULT_CONTEXT,
     EAGER_FLAGS,
-    KV_FLAGS,
     LEAST_CONTEXT,
-    MEMORY_FLAGS,
     Case,
     Draft,
     Sized,
@@ -38,6 +37,7 @@ from sparkfleet.planning.sizing import (
     quant_of,
     settings_of,
     size,
+    sized_at,
     split_words,
     too_large,
 )
@@ -241,7 +241,7 @@ def _limited(
         eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
         marlin=flags.get("--moe-backend") == "marlin" or flags.get("--linear-backend") == "marlin",
         batch_tokens=min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
-        kv_dtype=flags.get(KV_FLAGS, sized.kv_dtype),
+        kv_dtype=flags.get(KV_FLAG, sized.kv_dtype),
     )
     given = BATCH_FLAGS.get(candidate.engine, "") in flags
     k = candidate.speculation.tokens
@@ -253,9 +253,7 @@ def _limited(
         )
     context = min(sized.context, limits.context or sized.context)
     concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
-    needs, parts = case.outlook.memory(draft.split, settings, context, concurrency)
-    most = _within(trial, needs, limits)
-    sized = Sized(context, concurrency, settings.kv_dtype, needs, parts, most.verdict(needs))
+    sized = sized_at(case, draft, _within(trial, sized.needs, limits), settings, (context, concurrency))
     fraction = fraction_of(case, draft, candidate.engine, sized)
     if fraction is not None and limits.memory_fraction is not None:
         fraction = min(fraction, limits.memory_fraction)
@@ -277,7 +275,10 @@ def _limited(
 def _within(trial: Trial, needs: Band, limits: Limits) -> Room:
     """The room that a limit on the memory fraction leaves: tight as long as the lower end of the band is within it."""
     room = trial.room
-    if limits.memory_fraction is None:
+    said = share_said(trial.case.variant.engine_args, trial.draft.engine)
+    if (
+        limits.memory_fraction is None or said is not None
+    ):  # of what is said it is known to be within the limit
         return room
     most = limits.memory_fraction * trial.draft.pool.site.memory_total
     return Room(min(room.careful, most), min(room.at_most, most + needs.mid - needs.low))
@@ -310,6 +311,7 @@ def _predicted(
         reason="",
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=tuple(_notes(case, stack, draft, verdict)),
+        said=in_words(case.variant.engine_args),
     )
     return Judged(
         draft,

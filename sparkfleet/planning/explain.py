@@ -103,6 +103,7 @@ def _group_lines(group: GroupPlan, where: Sequence[str]) -> list[str]:
     )
     lines = [_line("choice", f"{first.candidate}{more}")]
     lines += [_line("", text) for text in (_numbers(first.prediction), first.reason) if text]
+    lines += [_line("", f"as the deployment says: {', '.join(said)}") for said in (first.said,) if said]
     lines += [_line("", f"with {', '.join(rules)}") for rules in (first.rules,) if rules]
     lines += [_line("", f"! {note}") for note in first.notes]
     width = max((len(str(rung.candidate)) for rung in rest), default=0)
@@ -212,6 +213,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
     lines += [_line("image", candidate.image)] if candidate.image else []
     lines += [_line("flags", " ".join(candidate.engine_args))] if candidate.engine_args else []
     lines += [_line("env", " ".join(name for name, _ in candidate.env))] if candidate.env else []
+    lines += [_line("", f"as the deployment says: {', '.join(rung.said)}")] if rung.said else []
     lines += [_line("rules", ", ".join(rung.rules))] if rung.rules else []
     return lines + [_line("", f"! {note}") for note in rung.notes]
 

@@ -24,6 +24,7 @@ from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planning.nearest import nearest
 from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Ledger
+from sparkfleet.planning.pinned import foreign
 from sparkfleet.planning.plan import ENGINE_LABELS, Band, GroupPlan, Rejection, Rung, Speculation
 from sparkfleet.planning.sizing import (
     Case,
@@ -132,7 +133,17 @@ class Chooser:
                 self._stacks[engine] = found.options
         if not self._stacks:
             self._rejected.append(_no_engine(variant, quant))
+        self._keep_to_arguments(variant)
         return tuple(self._stacks)
+
+    def _keep_to_arguments(self, variant: Variant) -> None:
+        """Arguments are one engine's: the others are out, from the first rung to the last."""
+        alone = variant.engine != "auto" or variant.image is not None
+        for engine in tuple(self._stacks):
+            reason = foreign(variant.engine_args, engine, alone=alone)
+            if reason:
+                del self._stacks[engine]
+                self._rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason, why="wanted"))
 
     def _shapes(self) -> Iterator[tuple[Pool, Split]]:
         """Sites that are there and ways to cut the model that fit them, each once per class of site."""

@@ -199,6 +199,8 @@ class Rung(Value):
     """Ids of rules that changed the candidate (flags, environment, limits)."""
     notes: tuple[str, ...] = ()
     """Warnings and doubts, one line each, with the rule's id."""
+    said: tuple[str, ...] = ()
+    """What the deployment's own arguments fix, each in a few words."""
 
 
 Why = Literal["rule", "memory", "slower", "wanted", "engine", "node"]

@@ -17,6 +17,7 @@ from sparkfleet.planning.candidates import Stack
 from sparkfleet.planning.fleet import Fleet, Pool
 from sparkfleet.planning.outlook import Outlook, Settings, Split
 from sparkfleet.planning.pack import Room
+from sparkfleet.planning.pinned import KV_FLAG, share_said
 from sparkfleet.planning.plan import Band, MemoryPart, Rejection, Shape, Speculation, Verdict
 from sparkfleet.planning.situate import checkpoint_situation
 from sparkfleet.planning.speed import CHUNK
@@ -29,11 +30,18 @@ LEAST_CONTEXT = 2048
 DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
 """Where the deployment does not say: a person or a few agents; many clients; one long document."""
 
-MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
-KV_FLAGS = "--kv-cache-dtype"
 KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
-BATCH_FLAGS = {"vllm": "--max-num-batched-tokens", "sglang": "--chunked-prefill-size"}
+BATCH_FLAGS = {
+    "vllm": "--max-num-batched-tokens",
+    "sglang": "--chunked-prefill-size",
+    "trtllm": "--max-num-tokens",
+}
 EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
+BEYOND_SHARE = {"sglang": ("activations", "CUDA graphs", "process", "communicators", "vision encoder cache")}
+"""What an engine takes beside the share of the memory that it is given. SGLang's is weights and KV alone ("static"); vLLM
+measures what else is in use and takes it off its KV cache."""
+SPARE = "KV cache beyond that"
+"""What a share of the memory leaves, and the engine takes at once."""
 
 
 class Draft(NamedTuple):
@@ -87,8 +95,7 @@ def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit."""
 
     def at(context: int, concurrency: int, kv: str) -> Sized:
-        needs, parts = case.outlook.memory(draft.split, settings._replace(kv_dtype=kv), context, concurrency)
-        return Sized(context, concurrency, kv, needs, parts, room.verdict(needs))
+        return sized_at(case, draft, room, settings._replace(kv_dtype=kv), (context, concurrency))
 
     tried = tuple(_sizes(case, draft.engine, settings))
     smallest = at(*tried[-1])
@@ -101,6 +108,37 @@ def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
             return found
         tight = tight or (found if found.verdict == "tight" else None)
     return tight or smallest
+
+
+def sized_at(case: Case, draft: Draft, room: Room, settings: Settings, wanted: tuple[int, int]) -> Sized:
+    """The draft with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
+    needs, parts = case.outlook.memory(draft.split, settings, *wanted)
+    found = Sized(*wanted, settings.kv_dtype, needs, parts, room.verdict(needs))
+    share = share_said(case.variant.engine_args, draft.engine)
+    return found if share is None else _by_share(found, share, draft, room)
+
+
+def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
+    """The same where the deployment says how much the engine may take: it takes all of that, whatever it needs."""
+    needs, size = found.needs, share * draft.pool.site.memory_total
+    outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(draft.engine, ()))
+    inside = needs.mid - outside
+    if inside - (needs.mid - needs.low) > size:
+        return found._replace(verdict="no")
+    takes = outside + max(size, inside)
+    band = Band(
+        low=takes,
+        mid=takes,
+        high=takes + needs.high - needs.mid,
+        provenance=needs.provenance,
+        basis=f"{share:g} of the node's memory, as the deployment says",
+    )
+    spare = (MemoryPart(name=SPARE, bytes=size - inside),) if size > inside else ()
+    parts = tuple(sorted((*found.parts, *spare), key=lambda part: -part.bytes))
+    verdict = room.verdict(band)
+    return found._replace(
+        needs=band, parts=parts, verdict="tight" if verdict == "fits" and inside > size else verdict
+    )
 
 
 def _sizes(case: Case, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
@@ -140,7 +178,7 @@ def settings_of(case: Case, draft: Draft, stack: Stack) -> Settings:
         release=stack.release,
         speculation=draft.speculation,
         eager=EAGER_FLAGS[stack.engine] in flags,
-        kv_dtype=flags.get(KV_FLAGS, "auto"),
+        kv_dtype=flags.get(KV_FLAG, "auto"),
         batch_tokens=int(batch) if batch.isdecimal() and int(batch) > 0 else CHUNK,
         link=draft.pool.site.link,
     )
@@ -155,8 +193,9 @@ def quant_of(case: Case) -> str:
 
 def fraction_of(case: Case, draft: Draft, engine: EngineName, sized: Sized) -> float | None:
     """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
-    if MEMORY_FLAGS.get(engine, "-") in parse_flags(case.variant.engine_args):
-        return None
+    share = share_said(case.variant.engine_args, engine)
+    if share is not None:
+        return share
     total = draft.pool.site.memory_total
     return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
 
@@ -165,10 +204,15 @@ def too_large(case: Case, draft: Draft, sized: Sized, room: Room) -> Rejection:
     """The rejection of a draft that does not fit, with its numbers."""
     where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
     largest = max(sized.parts, key=lambda part: part.bytes)
+    share = share_said(case.variant.engine_args, draft.engine)
+    there = f"{max(0.0, room.at_most) / GIB:.0f} there"
+    if share is not None and SPARE not in {part.name for part in sized.parts}:
+        given = share * draft.pool.site.memory_total / GIB
+        there = f"and {share:g} of the memory, as the deployment says, is {given:.0f}"
     return Rejection(
         what=f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}",
         reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
-        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {max(0.0, room.at_most) / GIB:.0f} there",
+        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {there}",
         why="memory",
     )
 

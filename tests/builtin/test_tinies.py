@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,12 @@ def opt_in(name: str) -> Any:
     return pytest.param(
         name, marks=pytest.mark.skipif(name not in USUAL and EVERY not in os.environ, reason=why)
     )
+
+
+def drafting(name: str, method: str, draft: str | None, tokens: int, least: float) -> Any:
+    """A way to speculate, and the least share of drafts that has to be accepted."""
+    marks = opt_in(draft or name).marks
+    return pytest.param(name, method, draft, tokens, least, marks=marks, id=method)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +70,39 @@ def said(model: Any, tokenizer: Any, question: str) -> tuple[list[int], int]:
     greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     out = model.generate(**given, max_new_tokens=96, **greedy)
     return out[0].tolist(), given["input_ids"].shape[1]
+
+
+ENGINE = """
+import json, sys
+from vllm import LLM, SamplingParams
+
+model, speculation, prompts = (json.loads(given) for given in sys.argv[1:])
+engine = LLM(
+    model, dtype="float32", max_model_len=1024, max_num_seqs=4, enforce_eager=True, disable_log_stats=False,
+    kv_cache_memory_bytes=64 << 20, speculative_config=speculation,
+)
+wanted = SamplingParams(temperature=0, max_tokens=96)
+outs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], wanted)
+counts = {metric.name: metric.value for metric in engine.get_metrics() if hasattr(metric, "value")}
+print(json.dumps([[list(out.outputs[0].token_ids) for out in outs], counts]))
+"""
+"""vLLM in one process: says what it answered, as tokens, and its counters, in the last line."""
+
+
+def engine_says(name: str, speculation: dict[str, object], prompts: list[list[int]]) -> tuple[Any, Any]:
+    given = (str(cache.ensure(name)), speculation, prompts)
+    env = {
+        **os.environ,
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    argv = [sys.executable, "-c", ENGINE, *map(json.dumps, given)]
+    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    answers, counts = json.loads(done.stdout.splitlines()[-1])
+    return answers, counts
 
 
 TALKING = [name for name, recipe in recipes.RECIPES.items() if isinstance(recipe, Recipe) and name != "tiny"]
@@ -100,3 +143,27 @@ def test_what_is_made_of_another_is_complete_and_small(name):
     files = {file.name for file in directory.iterdir()}
     assert {"config.json", "model.safetensors"} <= files
     assert sum(file.stat().st_size for file in directory.iterdir()) < 10e6
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
+@pytest.mark.parametrize(
+    ("name", "method", "draft", "tokens", "least"),
+    [
+        drafting("tiny", "draft_model", "tiny-draft", 3, 0.2),
+        drafting("tiny", "eagle3", "tiny-eagle3", 2, 0.2),
+        drafting("tiny-mtp", "mtp", None, 1, 0.2),
+        drafting("tiny", "dflash", "tiny-dflash", 3, 0.05),
+    ],
+)
+def test_the_engine_accepts_drafts_and_says_the_same(read, name, method, draft, tokens, least):
+    """Greedy answers with speculation are those of the model alone, token for token, as transformers computes them."""
+    model, tokenizer = read("tiny-qwen2" if name == "tiny-mtp" else name)
+    alone = [said(model, tokenizer, question) for question in ASKED]
+    speculation: dict[str, object] = {"method": method, "num_speculative_tokens": tokens}
+    if draft is not None:
+        speculation["model"] = str(cache.ensure(draft))
+    answers, counts = engine_says(name, speculation, [ids[:asked] for ids, asked in alone])
+    assert answers == [ids[asked:] for ids, asked in alone]
+    drafted = counts["vllm:spec_decode_num_draft_tokens"]
+    assert drafted > 30
+    assert counts["vllm:spec_decode_num_accepted_tokens"] > least * drafted

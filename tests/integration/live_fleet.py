@@ -92,6 +92,25 @@ class Fleet:
         self.endpoint = re.search(r"Endpoint: (\S+)", out).group(1)
         return out
 
+    def chat(self, question, name="tiny"):
+        """One question over the gateway, greedy."""
+        body = {
+            "model": name,
+            "messages": [{"role": "user", "content": question}],
+            "temperature": 0,
+            "max_tokens": 60,
+        }
+        headers = {"authorization": f"Bearer {self.key}"}
+        response = httpx.post(f"{self.endpoint}/chat/completions", json=body, headers=headers, timeout=60)
+        assert response.status_code == 200, response.text
+        return response.json()["choices"][0]["message"]["content"]
+
+    def metrics(self):
+        """The controller's page for Prometheus."""
+        api = json.loads(self.paths.address.read_text())["api"]
+        headers = {"authorization": f"Bearer {self.paths.api_token.read_text()}"}
+        return httpx.get(api + "/metrics", headers=headers, timeout=30).text
+
     def deployments(self):
         """What the controller says of every deployment, without the seconds that a command line costs."""
         api = json.loads(self.paths.address.read_text())["api"]

@@ -93,3 +93,19 @@ def test_a_rail_that_is_away_for_a_moment_costs_nothing(fleet):
     fleet.lab.mend("spark1-spark2")
     fleet.until(lambda: fleet.is_ready() and json.dumps(says(fleet)))
     assert pids(fleet) == before
+
+
+def test_experts_are_dealt_out_over_both_and_say_what_one_says(fleet):
+    """TP=2 with EP=2: each rank holds half of the experts."""
+    fleet.bring("tiny-moe")
+    moe = "name: tiny\nmodel: builtin:tiny-moe\ncontext: 512\nconcurrency: 4\n"
+    fleet.ok("delete", "--yes", "tiny")
+    fleet.apply(moe + "nodes: [spark1]\n")
+    alone = says(fleet)
+    fleet.ok("delete", "--yes", "tiny")
+    fleet.apply(moe + "parallel: {tp: 2, ep: 2}\n")
+    assert len(group(fleet)["ranks"]) == 2
+    assert says(fleet) == alone
+    assert group(fleet)["measured"]["own_agreement"] > 0.9
+    fleet.ok("delete", "--yes", "tiny")
+    fleet.apply(PAIR)

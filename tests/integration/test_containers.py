@@ -1,0 +1,157 @@
+"""Ranks in rootless podman containers on simulated Sparks: real vLLM on the CPU, from an image that lies on one node only."""
+
+import json
+
+import box_image
+import pytest
+from lab_fleet import LabFleet, lab_of
+
+from sparkfleet.lab import LabError
+from sparkfleet.lab.life import check_host
+
+pytestmark = pytest.mark.integration
+
+DEPLOYMENT = (
+    "name: tiny\nmodel: builtin:tiny\nengine: vllm\nruntime: container\nimage: {image}\n"
+    "context: 512\nconcurrency: 4\nenv: {{TEST_SECRET: kept-from-arguments}}\n{more}"
+)
+ALONE = "nodes: [spark2]\n"
+PAIR = "parallel: {tp: 2}\n"
+QUESTION = {"model": "tiny", "prompt": "A rail is", "max_tokens": 40, "temperature": 0}
+SLOW_S = 600
+"""For an engine that starts: 20 s alone, minutes where others build models beside it."""
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory):
+    """Two Sparks, and the image on the first of them."""
+    try:
+        check_host()
+    except LabError as error:
+        pytest.skip(error.what)
+    with lab_of(2) as lab:
+        missing = lab.exec("spark1", ["sh", "-c", "command -v podman"]).returncode != 0
+        if missing:
+            pytest.skip("podman is not installed")
+        for node in lab.nodes:
+            box_image.settle(lab, node.name)
+        image = box_image.lay(lab, "spark1")
+        if reason := box_image.refused(lab, "spark1"):
+            pytest.skip(f"podman runs nothing in a lab here: {reason}")
+        fleet = LabFleet(lab, tmp_path_factory.mktemp("containers"))
+        fleet.bring()
+        fleet.ok("up")
+        yield fleet, image
+        fleet.ok("down")
+        assert {node.name: containers(fleet, node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
+        assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
+
+
+@pytest.fixture(scope="module")
+def alone(boxes):
+    """The fleet, with `tiny` served from one container. Tests leave it so."""
+    fleet, image = boxes
+    fleet.apply(DEPLOYMENT.format(image=image, more=ALONE), timeout=SLOW_S)
+    return fleet
+
+
+def containers(fleet, node):
+    """Ids of all containers of a node, ended ones too."""
+    return fleet.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
+
+
+def inspected(fleet, node):
+    (only,) = containers(fleet, node)
+    return json.loads(fleet.lab.exec(node, ["podman", "container", "inspect", only]).stdout)[0]
+
+
+def rank(fleet, number=0):
+    return fleet.deployment()["groups"][0]["ranks"][number]
+
+
+def says(fleet):
+    return fleet.ask("/completions", QUESTION)["choices"][0]["text"]
+
+
+def parent(fleet, node, pid):
+    return fleet.lab.exec(node, ["ps", "-o", "ppid=", "-p", str(pid)]).stdout.strip()
+
+
+def test_a_container_on_the_node_that_was_named_answers(alone):
+    """The image was on the other node: it was brought before anything was started."""
+    assert "QSFP" in alone.chat()
+    assert containers(alone, "spark1") == []
+    box = inspected(alone, "spark2")
+    assert box["State"]["Status"] == "running"
+    assert "vllm" in " ".join(box["Args"])
+
+
+def test_its_labels_say_whose_it_is(alone):
+    labels = inspected(alone, "spark2")["Config"]["Labels"]
+    assert {name.removeprefix("sparkfleet."): labels[name] for name in labels} | {"spec": "", "fleet": ""} == {
+        "fleet": "", "deployment": "tiny", "generation": "1", "group": "0", "rank": "0", "spec": "",
+    }  # fmt: skip
+    assert labels["sparkfleet.spec"]
+    assert labels["sparkfleet.fleet"]
+
+
+def test_secrets_are_in_no_argument(alone):
+    """Neither the engine's token nor what the deployment set; both are in its environment."""
+    box = inspected(alone, "spark2")
+    inside = dict(word.partition("=")[::2] for word in box["Config"]["Env"])
+    secrets = [inside["VLLM_API_KEY"], inside["TEST_SECRET"]]
+    assert secrets[1] == "kept-from-arguments"
+    assert len(secrets[0]) > 20
+    told = json.dumps([box["Path"], box["Args"], box["Config"]["CreateCommand"], box["Config"]["Labels"]])
+    listed = alone.lab.exec("spark2", ["ps", "-eo", "args"]).stdout
+    assert not [secret for secret in secrets for text in (told, listed) if secret in text]
+
+
+def test_a_killed_supervisor_leaves_no_container_and_the_group_comes_back(alone):
+    pid, (first,) = rank(alone)["pid"], containers(alone, "spark2")
+    alone.lab.exec("spark2", ["kill", "-9", parent(alone, "spark2", pid)])
+    alone.until(lambda: first not in containers(alone, "spark2"), timeout=60)
+    alone.until(lambda: alone.is_ready() and rank(alone)["pid"] != pid, timeout=SLOW_S)
+    assert len(containers(alone, "spark2")) == 1
+    assert "QSFP" in alone.chat()
+
+
+def test_delete_leaves_nothing(alone):
+    before = says(alone)
+    assert before
+    alone.ok("delete", "--yes", "tiny")
+    alone.until(lambda: containers(alone, "spark2") == [], timeout=60)
+    left = [line for line in alone.processes("spark2") if "vllm" in line.lower() or "conmon" in line]
+    assert left == []
+
+
+def test_two_containers_on_two_nodes_are_one_group(boxes):
+    """They say what one says, and talk over the rails."""
+    fleet, image = boxes
+    fleet.apply(DEPLOYMENT.format(image=image, more=ALONE), timeout=SLOW_S)
+    alone = says(fleet)
+    fleet.ok("delete", "--yes", "tiny")
+    fleet.apply(DEPLOYMENT.format(image=image, more=PAIR), timeout=SLOW_S)
+    assert [rank(fleet, number)["node"] for number in (0, 1)] == ["spark1", "spark2"]
+    assert [len(containers(fleet, node)) for node in ("spark1", "spark2")] == [1, 1]
+    before = fleet.traffic("spark2")
+    assert says(fleet) == alone
+    after = fleet.traffic("spark2")
+    moved = {name: after[name] - before[name] for name in after}
+    assert max(moved["enp1s0f1np1"], moved["enP2p1s0f1np1"]) > 50_000
+    assert moved["enP7s7"] < 20_000
+
+
+def test_a_rank_whose_container_is_killed_ends_the_group_and_it_comes_back(boxes):
+    fleet, _ = boxes
+    before = [rank(fleet, number)["pid"] for number in (0, 1)]
+    old = containers(fleet, "spark1") + containers(fleet, "spark2")
+    fleet.lab.exec("spark2", ["podman", "kill", *containers(fleet, "spark2")])
+    fleet.until(lambda: not fleet.is_ready(), timeout=60)
+    fleet.until(fleet.is_ready, timeout=SLOW_S)
+    after = [rank(fleet, number)["pid"] for number in (0, 1)]
+    assert not set(before) & set(after)
+    new = containers(fleet, "spark1") + containers(fleet, "spark2")
+    assert len(new) == 2
+    assert not set(old) & set(new)
+    assert says(fleet)

@@ -1,0 +1,52 @@
+"""Speculation through the whole of sparkfleet: what is drafted is accepted, shown, and changes no answer."""
+
+import pytest
+from live_fleet import Fleet
+
+pytestmark = pytest.mark.integration
+
+PLAIN = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n"
+WAYS = {
+    "ngram": "speculation: {method: ngram, tokens: 3}\n",
+    "draft": "speculation: {method: draft, tokens: 3, draft: 'builtin:tiny-draft'}\n",
+}
+QUESTIONS = ("What is a rail?", "What is a group?")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    fleet = Fleet(tmp_path_factory.mktemp("speculation"))
+    try:
+        fleet.apply(fleet.write("tiny.yaml", PLAIN))
+        yield fleet
+    finally:
+        fleet.ok("down")
+        assert fleet.everything() == []
+
+
+@pytest.fixture(scope="module")
+def plain(fleet):
+    """What it says without speculation."""
+    return [fleet.chat(question) for question in QUESTIONS]
+
+
+@pytest.mark.parametrize("method", WAYS)
+def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
+    fleet.apply(fleet.write("tiny.yaml", PLAIN + WAYS[method]))
+    assert [fleet.chat(question) for question in QUESTIONS] == plain
+    group = fleet.until(
+        lambda: next((g for g in fleet.deployment()["groups"] if g["drafted"]), None), timeout=60
+    )
+    assert 0 < group["accepted"] <= group["drafted"]
+    page = fleet.metrics()
+    assert 'sparkfleet_draft_tokens{deployment="tiny"' in page
+
+
+def test_a_model_that_says_nonsense_is_not_served(fleet, plain):
+    """The canary reads the model's own probabilities; its health and its metrics say that all is well."""
+    code, out, err = fleet.run(
+        "apply", "--yes", fleet.write("bad.yaml", PLAIN.replace("builtin:tiny", "builtin:tiny-corrupt"))
+    )
+    assert code == 1
+    assert "plain English is noise to it" in out + err
+    assert [fleet.chat(question) for question in QUESTIONS] == plain, "the old one serves on"
