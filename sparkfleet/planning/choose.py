@@ -25,7 +25,7 @@ from sparkfleet.planning.ladder import Chooser, Served, nth
 from sparkfleet.planning.measured import Measured
 from sparkfleet.planning.outlook import Outlook, outlook_of
 from sparkfleet.planning.pack import Ledger
-from sparkfleet.planning.pinned import take_over
+from sparkfleet.planning.pinned import misread, take_over
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
@@ -40,7 +40,7 @@ from sparkfleet.planning.plan import (
     Shape,
     Why,
 )
-from sparkfleet.planning.sizing import Case
+from sparkfleet.planning.sizing import Case, quant_of
 from sparkfleet.spec.deployment import Deployment, Variant
 
 ATTEMPTS = 3
@@ -338,6 +338,9 @@ def _unwanted(case: Case) -> Rejection | None:
         return _wanted(
             name, f"is made for {most} tokens, and the deployment asks for a context of {variant.context}"
         )
+    unreadable = misread(variant.engine_args, quant_of(case))
+    if unreadable:
+        return _wanted(name, unreadable)
     if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:
         return _wanted(name, f"none of the nodes {', '.join(variant.nodes)} has a GPU")
     return None

@@ -253,7 +253,9 @@ def _limited(
         )
     context = min(sized.context, limits.context or sized.context)
     concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
-    sized = sized_at(case, draft, _within(trial, sized.needs, limits), settings, (context, concurrency))
+    sized = sized_at(case, draft, trial.room, settings, (context, concurrency))
+    most = _within(trial, sized.needs, limits)
+    sized = sized_at(case, draft, most, settings, (context, concurrency))
     fraction = fraction_of(case, draft, candidate.engine, sized)
     if fraction is not None and limits.memory_fraction is not None:
         fraction = min(fraction, limits.memory_fraction)

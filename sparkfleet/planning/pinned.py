@@ -101,6 +101,16 @@ _VLLM_VALUES = {KV_FLAG: ("fp8", "fp8_inc", "fp8_ds_mla")}
 """Values that SGLang does not take of flags that both have; it calls the first fp8_e4m3."""
 
 
+_READERS = {
+    "gptq": ("gptq-int4", "int4-autoround"),
+    "gptq_marlin": ("gptq-int4", "int4-autoround"),
+    "awq": ("awq",),
+    "awq_marlin": ("awq",),
+    "modelopt_fp4": ("nvfp4",),
+}
+"""Values of --quantization that read one kind of weights only, and which."""
+
+
 class Wrong(NamedTuple):
     """Arguments that cannot be obeyed."""
 
@@ -199,6 +209,15 @@ def foreign(args: tuple[str, ...], engine: EngineName, *, alone: bool) -> str:
         if not owners and not alone:
             return f"whose flag {flag} in engine_args is, is not known: say it with `engine`"
     return ""
+
+
+def misread(args: tuple[str, ...], quant: str) -> str:
+    """Why weights that are stored as `quant` cannot be read as the arguments say; "" where they can, or it is not known."""
+    value = parse_flags(args).get("--quantization", "")
+    able = _READERS.get(value, (quant,))
+    if not quant or quant in able:
+        return ""
+    return f"--quantization={value} in engine_args reads {' or '.join(able)}, and the weights are {quant}"
 
 
 @lru_cache(maxsize=512)

@@ -123,8 +123,8 @@ class LabFleet:
 
     def bring(self, model="tiny"):
         """Lay an embedded model into every node's cache, where it would otherwise be trained."""
+        subprocess.run([sys.executable, "-m", "sparkfleet.builtin", "build", model], check=True, timeout=900)
         place = cache.path(model)
-        assert place.is_dir(), f"build it first: python -m sparkfleet.builtin build {model}"
         archive = subprocess.run(
             ["tar", "-C", str(place.parent), "-cf", "-", place.name], capture_output=True, check=True
         ).stdout
