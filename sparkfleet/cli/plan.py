@@ -156,9 +156,10 @@ def _tell(
     specs: Sequence[Deployment], planned: list[Planned], found: Plan, fleet: Fleet, shown: Shown
 ) -> None:
     changes = {one.spec.name: one.change for one in planned}
+    plans = {one.spec.name: one.plan for one in planned}
     refusals = {one.name: one for one in found.refused}
     for spec in specs:
-        plan, refusal = found.of(spec.name), refusals.get(spec.name)
+        plan, refusal = plans.get(spec.name), refusals.get(spec.name)
         console.print(
             explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
         )
