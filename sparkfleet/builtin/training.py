@@ -23,6 +23,9 @@ from sparkfleet.builtin.progress import OnProgress, Progress
 from sparkfleet.builtin.recipes import Budget, Head, Recipe
 
 ADAM_BETAS = (0.9, 0.98)
+UNTIED = {"qwen3_next"}
+"""Architectures of which vLLM (0.32) wants the output matrix in the checkpoint even where it is the vocabulary's: without it
+every token is equally likely, and nothing complains."""
 
 
 class Row(NamedTuple):
@@ -50,6 +53,8 @@ def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
         model = _new_model(recipe)
         _train(model, rows(corpus, tokenizer, recipe.budget), recipe, on_progress)
     on_progress(Progress(name=recipe.name, phase="saving"))
+    if recipe.model_type in UNTIED:
+        _untie(model)
     save(model, directory)
     tokens.save(tokenizer, directory, int(recipe.config["max_position_embeddings"]))
 
@@ -229,6 +234,12 @@ def _packed(encoded: Iterable[Row], length: int) -> Iterator[Row]:
         free = length - len(row.ids)
         row.extend(Row([tokens.SPECIAL.index(tokens.END_OF_TEXT)] * free, [0.0] * free, list(range(free))))
         yield row
+
+
+def _untie(model: PreTrainedModel) -> None:
+    """Give the model an output matrix of its own, equal to the vocabulary's."""
+    model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
+    model.config.tie_word_embeddings = False
 
 
 def read(checkpoint: Path, dtype: torch.dtype) -> PreTrainedModel:

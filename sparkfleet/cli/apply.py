@@ -10,7 +10,8 @@ import typer
 
 from sparkfleet.cli.dry_run import DryRunOption, dry_run
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import console, errors, measured
+from sparkfleet.cli.measured import is_predicted, measured_words
+from sparkfleet.cli.output import console, errors
 from sparkfleet.cli.plan import AssumeOption, FilesArgument, Planned, current, decide, fleet_of, show
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
 from sparkfleet.cli.staged import bring
@@ -113,7 +114,5 @@ def _report(settled: dict[str, DeploymentStatus]) -> None:
             )
         for group in deployment.groups:
             if group.phase == "ready" and group.generation == deployment.generation:
-                console.print(
-                    f"{deployment.name} is ready: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
-                    f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone (measured; not predicted)"
-                )
+                doubt = "" if is_predicted(deployment, group) else " (measured; not predicted)"
+                console.print(f"{deployment.name} is ready: {measured_words(deployment, group)}{doubt}")

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, measured, print_json
+from sparkfleet.cli.measured import measured_words
+from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
 from sparkfleet.control.store import Event
@@ -61,10 +62,7 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
             console.print(line)
     for group in deployment.groups:
         console.print(f"\n  group {group.name}   {group.phase.value}   on {group.node}, {group.url}")
-        console.print(
-            f"    measured: TTFT {measured(group, 'ttft_ms', '{:.0f} ms')},"
-            f" {measured(group, 'decode_tps', '{:.1f} tok/s')} alone"
-        )
+        console.print(f"    measured: {measured_words(deployment, group)}")
         console.print(f"    running {group.running}, waiting {group.waiting}")
         for rank in group.ranks:
             console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")

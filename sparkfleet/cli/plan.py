@@ -11,6 +11,7 @@ import typer
 from sparkfleet.cli.assume import assume
 from sparkfleet.cli.checkpoints import checkpoints_of
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.measured import measured_lines, measurements_of
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.client import FleetClient
@@ -19,10 +20,11 @@ from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.planning.choose import infeasible, plan_fleet
-from sparkfleet.planning.diff import Change, compare
+from sparkfleet.planning.diff import Change, Verb, compare
 from sparkfleet.planning.explain import (
     explain_change,
     explain_fleet,
+    explain_measured,
     explain_nodes,
     explain_plan,
     explain_refusal,
@@ -63,6 +65,8 @@ class Planned(Value):
     spec: Deployment
     plan: DeploymentPlan
     change: Change
+    measured: tuple[str, ...] = ()
+    """What its groups have measured, each next to what was predicted when they were planned."""
 
 
 class Shown(NamedTuple):
@@ -92,7 +96,7 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     fleet = await fleet_of(session, assumed)
     # On assumed nodes nothing is asked, so nothing runs.
     status = await current(await session.find_controller()) if assumed is None else None
-    found = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), _running(status))
+    found = planned_with(specs, fleet, status)
     planned = [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
     if shown.json:
         _print(planned, found, fleet)
@@ -129,18 +133,47 @@ def decide(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None
     Raises:
         Infeasible: nothing fits for one of them.
     """
-    found = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), _running(status))
+    found = planned_with(specs, fleet, status)
     if found.refused:
         raise infeasible(found.refused[0])
     return [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
+
+
+def planned_with(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None) -> Plan:
+    """The plan with what this fleet has measured of what it runs.
+
+    What runs as it is asked for is not replaced because of a number: applying twice changes nothing. Where measurements
+    would do that, the plan is made without them.
+    """
+    checkpoints, own = checkpoints_of(specs, fleet.nodes), measurements_of(status)
+    plain = plan_fleet(specs, fleet, checkpoints, _running(status))
+    if not own:
+        return plain
+    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own)
+    kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
+    return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
+
+
+def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
+    """What the plan does with a deployment; None where it refuses it."""
+    found = plan.of(spec.name)
+    return None if found is None else compare(spec, found, _before(spec.name, status)).verb
 
 
 def show(planned: list[Planned], fleet: Fleet) -> None:
     """The plans for a person."""
     for one in planned:
         console.print(explain_fleet(one.spec, one.plan, fleet.nodes, fleet.name, links=fleet.links))
-        for line in (*explain_plan(one.plan), *explain_change(one.change, one.plan)):
+        for line in _lines(one):
             console.print(line)
+
+
+def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
+    return (
+        *explain_plan(one.plan, everything=everything),
+        *explain_measured(one.measured),
+        *explain_change(one.change, one.plan),
+    )
 
 
 def _planned(spec: Deployment, plan: DeploymentPlan, status: FleetStatus | None) -> Planned:
@@ -149,13 +182,15 @@ def _planned(spec: Deployment, plan: DeploymentPlan, status: FleetStatus | None)
     if change.verb != "keep":  # what runs, at whatever rung, is left alone
         plan = without_failed(plan, status.failures if status else ())
         change = compare(spec, plan, before)
-    return Planned(spec=spec, plan=plan, change=change)
+    runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
+    measured = tuple(measured_lines(runs)) if runs else ()
+    return Planned(spec=spec, plan=plan, change=change, measured=measured)
 
 
 def _tell(
     specs: Sequence[Deployment], planned: list[Planned], found: Plan, fleet: Fleet, shown: Shown
 ) -> None:
-    changes = {one.spec.name: one.change for one in planned}
+    told = {one.spec.name: one for one in planned}
     plans = {one.spec.name: one.plan for one in planned}
     refusals = {one.name: one for one in found.refused}
     for spec in specs:
@@ -167,10 +202,7 @@ def _tell(
         if shown.why is not None:
             lines = explain_why(plan, rejected, shown.why)
         elif plan is not None:
-            lines = [
-                *explain_plan(plan, everything=shown.everything),
-                *explain_change(changes[spec.name], plan),
-            ]
+            lines = list(_lines(told[spec.name], everything=shown.everything))
         else:
             lines = [*explain_refusal(refusals[spec.name], everything=shown.everything), *_hint(fleet)]
         for line in lines:

@@ -252,7 +252,9 @@ class Group:
         """Wait for the server, then the canary; what was measured, by name."""
         assert self._probe is not None
         progress = asyncio.create_task(self._progress())
-        healthy = asyncio.create_task(wait_healthy(self._probe, self._engine.health_path))
+        custom = self._order.candidate.engine == "custom"
+        path = self._order.candidate.health if custom else self._engine.health_path
+        healthy = asyncio.create_task(wait_healthy(self._probe, path))
         try:
             await asyncio.wait({progress, healthy}, return_when=asyncio.FIRST_COMPLETED)
             if not healthy.done():
@@ -260,6 +262,8 @@ class Group:
                 await healthy
         finally:
             await _cancel(progress, healthy)
+        if custom:
+            return {}  # what it serves is its own: its health is all that can be asked
         self._say(GroupPhase.PROBING, "asking for a token")
         await self._probe.one_token()
         measured = await self._probe.measure()
@@ -367,6 +371,8 @@ class Group:
     async def _load(self) -> Load:
         assert self._probe is not None
         engine = self._engine
+        if not engine.metrics_path:
+            return Load(running=0, waiting=0, tokens=0.0)  # nothing is known of its work
         names = (engine.running_metric, engine.waiting_metric, engine.tokens_metric)
         drafts = (engine.drafted_metric, engine.accepted_metric)
         found = await self._probe.gauges(engine.metrics_path, (*names, *filter(None, drafts)))

@@ -153,6 +153,7 @@ def _container(
     what = Box(
         tool=box.tool,
         image=box.image,
+        origin=order.candidate.image or "",
         gpu=order.candidate.device == "cuda",
         identity=Identity(**id_.model_dump(exclude={"replica"}), group=id_.replica),
         rdma=_rdma(order, site),

@@ -27,7 +27,12 @@ SHM = "16g"
 STACK_BYTES = 64 << 20
 """Stack limit that NVIDIA asks for in its containers."""
 LABEL = "sparkfleet."
-OWN_ENTRYPOINT = ("vllm/vllm-openai",)
+OWN_ENTRYPOINT = (
+    "vllm/vllm-openai",
+    "vllm/vllm-openai-cpu",
+    "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo",
+    "public.ecr.aws/q9t5s3a7/vllm-arm64-cpu-release-repo",
+)
 """Repositories whose entrypoint is the engine itself, so that it has to be replaced. The entrypoints of others only prepare
 the environment (NGC's switches CUDA forward compatibility on) and run what they are given."""
 
@@ -54,6 +59,8 @@ class Box(Value):
     tool: Tool
     image: str
     """By digest (`name@sha256:…`), or the id of an image that is on the node."""
+    origin: str = ""
+    """What it is called where it comes from, which tells of its entrypoint; "" where that is `image`, too."""
     identity: Identity
     gpu: bool = True
     rdma: bool = False
@@ -74,7 +81,7 @@ def run_argv(launch: RankLaunch, box: Box) -> tuple[str, ...]:
         EngineError: the launch has files and the box no directory for them.
     """
     unlabelled = (*_isolation(box), *_mounts(launch, box), *_env(launch, box))
-    command = _command(launch, box.image)
+    command = _command(launch, box)
     digest = specification(launch, box.image)
     labels = _labels(box.identity, digest)
     name = ("--name", box.identity.container_name)
@@ -212,10 +219,10 @@ def _env(launch: RankLaunch, box: Box) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _command(launch: RankLaunch, image: str) -> tuple[str, ...]:
-    if launch.argv and _repository(image) in OWN_ENTRYPOINT:
-        return ("--entrypoint", launch.argv[0], image, *launch.argv[1:])
-    return (image, *launch.argv)
+def _command(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+    if launch.argv and _repository(box.origin or box.image) in OWN_ENTRYPOINT:
+        return ("--entrypoint", launch.argv[0], box.image, *launch.argv[1:])
+    return (box.image, *launch.argv)
 
 
 def _repository(image: str) -> str:

@@ -82,7 +82,7 @@ def assess(case: Case, draft: Draft, stacks: Sequence[Stack], room: Room) -> Jud
     for stack in in_order(stacks, draft.speculation.method)[:STACKS_TRIED]:
         settings = settings_of(case, draft, stack)
         sized = size(case, draft, room, settings)
-        if sized.verdict == "no":
+        if sized.verdict == "no" and not sized.spare:
             return Judged(draft, None, 0.0, (*rejected, too_large(case, draft, sized, room)))
         found = _ruled(Trial(case, draft, stack, room), sized, settings)
         if found.rung is not None:
@@ -292,6 +292,7 @@ def _predicted(
     case, draft, stack, _ = trial
     alone = case.outlook.rates(draft.split, settings, sized.context, 1)
     many = case.outlook.rates(draft.split, settings, sized.context, sized.concurrency)
+    check = case.outlook.check(draft.split, settings)
     slower = verdict.factor("decode_tps")
     prediction = Prediction(
         memory_bytes_per_rank=sized.needs,
@@ -306,6 +307,8 @@ def _predicted(
         prompt=min(2048, max(1, sized.context // 2)),
         concurrency=sized.concurrency,
         accepted=alone.accepted if draft.speculation.method != "none" else None,
+        check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),
+        check_decode_tps=_times(check.decode_tps_per_request, slower),
     )
     rung = Rung(
         candidate=candidate,

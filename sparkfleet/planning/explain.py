@@ -248,6 +248,11 @@ def _needs(change: Change, plan: DeploymentPlan | None) -> str:
     return f" on {', '.join(nodes)}   needs {weights}"
 
 
+def explain_measured(told: Sequence[str]) -> list[str]:
+    """What groups that run have measured, in their words."""
+    return [_line("measured" if number == 0 else "", text) for number, text in enumerate(told)]
+
+
 def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
     """What lies on every node that has something, and what is left."""
     lines: list[str] = []

@@ -116,8 +116,10 @@ class Chooser:
             best = self._ledger.best(pool)
             drafts = [draft for engine in engines for draft in self._drafts(pool, split, engine)]
             sized = [(draft, size(self._case, draft, best, self._settings(draft))) for draft in drafts]
-            able = [(draft, found) for draft, found in sized if found.verdict != "no"]
-            enough = enough or (split.ranks if able else 0)
+            fitting = any(found.verdict != "no" for _, found in sized)
+            # Of a share of the memory that is too large rules may know better than sizes why.
+            able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
+            enough = enough or (split.ranks if fitting else 0)
             yield from able
             if sized and not able:  # one line per shape: engines and drafters differ by little
                 draft, least = min(sized, key=lambda item: item[1].needs.mid)

@@ -17,6 +17,9 @@ from sparkfleet.values import Value
 
 REPEATS = 0.12
 """Half width (log) between two boots of the same box with the same settings (boot to boot ±15 %: r0b0tlab, colonel-otto)."""
+DECODING = ("decode_tps_per_request", "decode_tps_aggregate")
+SAME_PREFILL = 2.0
+"""Doublings of what is prefilled beyond which times to the first token have nothing to do with each other."""
 REACH = 2.0
 """Doublings of concurrency or context over which a measurement loses two thirds of its say."""
 
@@ -64,8 +67,8 @@ def anchored(model: Model, workload: Workload, points: Sequence[Point]) -> Rates
     for name in ("ttft_ms", "prefill_tps", "decode_tps_per_request", "decode_tps_aggregate"):
         band: Band | None = getattr(plain, name)
         nearest = min(
-            (point for point in points if getattr(point, name) is not None),
-            key=lambda point: distance(workload, point.workload),
+            (point for point in points if _speaks_of(point, name, workload)),
+            key=lambda point: _apart(name, workload, point.workload),
             default=None,
         )
         if band is not None and nearest is not None:
@@ -73,20 +76,36 @@ def anchored(model: Model, workload: Workload, points: Sequence[Point]) -> Rates
     return plain.model_copy(update=changes)
 
 
+def _speaks_of(point: Point, name: str, workload: Workload) -> bool:
+    """Whether a point measured that rate. How soon one word is answered says nothing of long prompts, and the reverse."""
+    prefilled = _doublings(workload.prefill + 256, point.workload.prefill + 256)
+    return getattr(point, name) is not None and (name in DECODING or prefilled <= SAME_PREFILL)
+
+
 def distance(a: Workload, b: Workload) -> float:
     """Doublings between two workloads: of concurrency, of context, of what is prefilled; one for other content."""
+    return _decoding(a, b) + 0.5 * _doublings(a.prefill + 256, b.prefill + 256)
 
-    def doublings(x: float, y: float) -> float:
-        return abs(math.log2(x / y))
 
-    apart = doublings(a.concurrency, b.concurrency) + 0.5 * doublings(a.context + 1024, b.context + 1024)
-    return apart + 0.5 * doublings(a.prefill + 256, b.prefill + 256) + (a.content != b.content)
+def _apart(name: str, a: Workload, b: Workload) -> float:
+    """The distance that matters to a rate: what one request prefills is over when its tokens come."""
+    alone = name in DECODING and a.concurrency == b.concurrency == 1
+    return _decoding(a, b) if alone else distance(a, b)
+
+
+def _decoding(a: Workload, b: Workload) -> float:
+    apart = _doublings(a.concurrency, b.concurrency) + 0.5 * _doublings(a.context + 1024, b.context + 1024)
+    return apart + (a.content != b.content)
+
+
+def _doublings(x: float, y: float) -> float:
+    return abs(math.log2(x / y))
 
 
 def _corrected(band: Band, name: str, model: Model, workload: Workload, point: Point) -> Band:
     there: Band | None = getattr(rates(model, point.workload), name)
     value: float = getattr(point, name)
-    away = distance(workload, point.workload)
+    away = _apart(name, workload, point.workload)
     if there is None or value <= 0:
         return band
     trust = math.exp(-away / REACH)

@@ -19,7 +19,7 @@ from sparkfleet.planning.memory import Run, demand
 from sparkfleet.planning.plan import Band, MemoryPart, Speculation
 from sparkfleet.planning.rates import Rates, model_of
 from sparkfleet.planning.speed import Setup
-from sparkfleet.planning.workload import Workload
+from sparkfleet.planning.workload import CHECK, Workload
 
 PROMPT = 2048
 """Prompt that times to the first token are told for, tokens; less where the context is short."""
@@ -100,14 +100,22 @@ class Outlook:
         found = self._rates.get(key)
         if found is None:
             self._forget()
-            setup = self._setup(split, settings)
-            own = [
-                one.point
-                for one in self.measurements
-                if one.model_copy(update={"method": SPEED_METHODS.get(one.method, one.method)}).of(setup)
-            ]
-            found = self._rates[key] = anchored(model_of(setup, factors()), usual(context, concurrency), own)
+            found = self._rates[key] = self._told(split, settings, usual(context, concurrency))
         return found
+
+    def check(self, split: Split, settings: Settings) -> Rates:
+        """Speed of the short request that a group is measured with right after its start."""
+        return self._told(split, settings, CHECK)
+
+    def _told(self, split: Split, settings: Settings, workload: Workload) -> Rates:
+        """The prediction for a workload, corrected by what was measured of the same setup."""
+        setup = self._setup(split, settings)
+        own = [
+            one.point
+            for one in self.measurements
+            if one.model_copy(update={"method": SPEED_METHODS.get(one.method, one.method)}).of(setup)
+        ]
+        return anchored(model_of(setup, factors()), workload, own)
 
     def _setup(self, split: Split, settings: Settings) -> Setup:
         speculation = settings.speculation

@@ -41,6 +41,7 @@ DEGREES = {
     "-pp": "pp",
     "--pp-size": "pp",
     "--expert-parallel-size": "ep",
+    "--moe-expert-parallel-size": "ep",
     "--ep-size": "ep",
     "--ep": "ep",
 }
@@ -91,8 +92,10 @@ KNOWN: Mapping[str, frozenset[str]] = {
         "--speculative-num-draft-tokens", "--speculative-num-steps", "--tp-size", "--pp-size", "--ep-size",
     },
     "trtllm": frozenset({
-        "--ep-size", "--extra-llm-api-options", "--kv-cache-free-gpu-memory-fraction", "--max-batch-size",
-        "--max-num-tokens", "--max-seq-len", "--pp-size", "--reasoning-parser", "--tp-size", "--trust-remote-code",
+        "--chat-template", "--enable-chunked-prefill", "--ep-size", "--extra-llm-api-options",
+        "--kv-cache-free-gpu-memory-fraction", "--max-batch-size", "--max-num-tokens", "--max-seq-len",
+        "--pipeline-parallel-size", "--pp-size", "--reasoning-parser", "--revision", "--tensor-parallel-size",
+        "--tool-parser", "--tp-size", "--trust-remote-code",
     }),
 }  # fmt: skip
 """Flags by which arguments tell whose they are; not all that there are."""

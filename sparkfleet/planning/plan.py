@@ -187,6 +187,10 @@ class Prediction(Value):
     """Requests at once that `decode_tps_aggregate` is for; `decode_tps_per_request` is one request alone."""
     accepted: float | None = None
     """Tokens per step of speculative decoding."""
+    check_ttft_ms: Band | None = None
+    """Of the short request that every group is measured with right after its start."""
+    check_decode_tps: Band | None = None
+    """Of the same."""
 
 
 class Rung(Value):

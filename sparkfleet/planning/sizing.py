@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.candidates import Stack
 from sparkfleet.planning.fleet import Fleet, Pool
+from sparkfleet.planning.memory import FLOOR
 from sparkfleet.planning.outlook import Outlook, Settings, Split
 from sparkfleet.planning.pack import Room
 from sparkfleet.planning.pinned import KV_FLAG, share_said
@@ -62,6 +63,11 @@ class Sized(NamedTuple):
     needs: Band
     parts: tuple[MemoryPart, ...]
     verdict: Verdict
+
+    @property
+    def spare(self) -> float:
+        """Bytes of KV that nobody asked for: the engine is given a share of the memory and takes all of it."""
+        return sum(part.bytes for part in self.parts if part.name == SPARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ def sized_at(case: Case, draft: Draft, room: Room, settings: Settings, wanted: t
 
 def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
     """The same where the deployment says how much the engine may take: it takes all of that, whatever it needs."""
-    needs, size = found.needs, share * draft.pool.site.memory_total
+    needs, size = found.needs, share * _shared(draft, room)
     outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(draft.engine, ()))
     inside = needs.mid - outside
     if inside - (needs.mid - needs.low) > size:
@@ -131,7 +137,7 @@ def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
         mid=takes,
         high=takes + needs.high - needs.mid,
         provenance=needs.provenance,
-        basis=f"{share:g} of the node's memory, as the deployment says",
+        basis=f"{share:g} of the memory, as the deployment says",
     )
     spare = (MemoryPart(name=SPARE, bytes=size - inside),) if size > inside else ()
     parts = tuple(sorted((*found.parts, *spare), key=lambda part: -part.bytes))
@@ -139,6 +145,12 @@ def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
     return found._replace(
         needs=band, parts=parts, verdict="tight" if verdict == "fits" and inside > size else verdict
     )
+
+
+def _shared(draft: Draft, room: Room) -> float:
+    """What an engine is given a share of, bytes: SGLang of what is free before it loads, vLLM of all that there is."""
+    total = draft.pool.site.memory_total
+    return total if draft.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
 
 
 def _sizes(case: Case, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
@@ -206,8 +218,10 @@ def too_large(case: Case, draft: Draft, sized: Sized, room: Room) -> Rejection:
     largest = max(sized.parts, key=lambda part: part.bytes)
     share = share_said(case.variant.engine_args, draft.engine)
     there = f"{max(0.0, room.at_most) / GIB:.0f} there"
-    if share is not None and SPARE not in {part.name for part in sized.parts}:
-        given = share * draft.pool.site.memory_total / GIB
+    if share is not None and sized.spare:
+        there += _less(sized, share, draft, room)
+    elif share is not None:
+        given = share * _shared(draft, room) / GIB
         there = f"and {share:g} of the memory, as the deployment says, is {given:.0f}"
     return Rejection(
         what=f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}",
@@ -215,6 +229,14 @@ def too_large(case: Case, draft: Draft, sized: Sized, room: Room) -> Rejection:
         f" ({largest.bytes / GIB:.0f} of them {largest.name}), {there}",
         why="memory",
     )
+
+
+def _less(sized: Sized, share: float, draft: Draft, room: Room) -> str:
+    """The share of the memory that there would be room for, where it is enough."""
+    over = sized.needs.mid - room.at_most
+    most = math.floor(100 * (share - over / draft.pool.site.memory_total)) / 100
+    words = f" ({share:g} of the memory, as the deployment says"
+    return f"{words}; {most:g} would fit)" if 0 < over <= sized.spare and most > 0 else f"{words})"
 
 
 def split_words(split: Split) -> str:

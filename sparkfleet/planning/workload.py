@@ -42,3 +42,7 @@ class Workload(Value):
     def context(self) -> float:
         """Tokens in the KV cache of one request, halfway through its answer."""
         return self.depth + self.prompt + self.generate / 2
+
+
+CHECK = Workload(prompt=1, generate=64, window="decode")
+"""What is asked of every group right after its start, alone, and measured: a word, and 64 tokens (control/canary.py)."""

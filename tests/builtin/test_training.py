@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from sparkfleet.builtin import corpus, tokenizer, training
-from sparkfleet.builtin.recipes import TINY
+from sparkfleet.builtin.recipes import HYBRID, TINY
 
 CHAT = (
     corpus.Message(role="user", content="Who?"),
@@ -73,6 +73,17 @@ def test_the_same_recipe_gives_the_same_bytes(checkpoint, small, tmp_path):
     training.build(small, tmp_path, lambda _: None)
     for file in checkpoint.iterdir():
         assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_a_hybrid_brings_its_output_matrix(small, tmp_path):
+    """vLLM does not take the vocabulary's for it, whatever the configuration says."""
+    shape = {**HYBRID.config, "hidden_size": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
+    recipe = small.model_copy(update={"model_type": HYBRID.model_type, "config": shape})
+    training.build(recipe, tmp_path, lambda _: None)
+    assert not AutoConfig.from_pretrained(tmp_path).tie_word_embeddings
+    with safe_open(tmp_path / "model.safetensors", "pt") as weights:
+        output, vocabulary = map(weights.get_tensor, ("lm_head.weight", "model.embed_tokens.weight"))
+    assert torch.equal(output, vocabulary)
 
 
 def test_another_seed_gives_other_weights(checkpoint, small, tmp_path):

@@ -63,32 +63,26 @@ def test_every_system_of_the_field_reports(dry_run, deployments, name):
     assert masked(out) == path.read_text()
 
 
-FIELD_REPORT_004 = (
-    "engine_args: [--attention-backend=TRITON_ATTN, --quantization=gptq_marlin, --kv-cache-dtype=fp8,"
-    " --gpu-memory-utilization=0.87]"
-)
-
-
-def test_field_report_004_flag_for_flag_on_both_nodes(dry_run, written):
-    _, out, _ = dry_run(written("qwen235b-tp2", FIELD_REPORT_004))
+def test_field_report_004_flag_for_flag_on_both_nodes(dry_run, deployments):
+    _, out, _ = dry_run(deployments / "qwen235b-tp2.yaml")
     first, second = commands(out)
     for command in (first, second):
         assert {
-            "--attention-backend=TRITON_ATTN", "--quantization=gptq_marlin", "--kv-cache-dtype=fp8",
-            "--gpu-memory-utilization=0.87", "--enable-expert-parallel",
+            "--attention-backend=TRITON_ATTN", "--kv-cache-dtype=fp8", "--gpu-memory-utilization=0.87",
+            "--enable-expert-parallel",
         } <= set(command)  # fmt: skip
         assert command[command.index("--tensor-parallel-size") + 1] == "2"
+        assert command[command.index("--quantization") + 1] == "gptq_marlin"
         assert "nvcr.io/nvidia/vllm:26.04-py3" in command
-        assert {"--gpu-memory-utilization", "--quantization", "--kv-cache-dtype"}.isdisjoint(command)
+        assert {"--gpu-memory-utilization", "--kv-cache-dtype"}.isdisjoint(command), "each is given once"
         assert "NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1" in command
     assert "VLLM_HOST_IP=192.168.100.10" in first
     assert "VLLM_HOST_IP=192.168.100.11" in second
     assert ("--headless" in first, "--headless" in second) == (False, True)
 
 
-def test_field_report_000_flag_for_flag(dry_run, written):
-    file = written("qwen3.6-27b-fp8-nextn", "engine_args: [--mem-fraction-static=0.82, --trust-remote-code]")
-    (command,) = commands(dry_run(file)[1])
+def test_field_report_000_flag_for_flag(dry_run, deployments):
+    (command,) = commands(dry_run(deployments / "qwen3.6-27b-fp8-nextn.yaml")[1])
     for pair in (
         ("--shm-size", "16g"), ("--network", "host"), ("--gpus", "all"), ("--served-model-name", "qwen3.6-27b"),
         ("--tp-size", "1"), ("--speculative-algorithm", "NEXTN"), ("--speculative-num-steps", "5"),

@@ -37,8 +37,8 @@ def order(**fields):
         concurrency=4,
         device="cpu",
     )
-    fields = {"generation": 1, "seats": (RankSeat(node="this"),), **fields}
-    return GroupOrder(deployment="tiny", candidate=candidate, **fields)
+    fields = {"generation": 1, "seats": (RankSeat(node="this"),), "candidate": candidate, **fields}
+    return GroupOrder(deployment="tiny", **fields)
 
 
 def rank_spec(order, rank, port, secret):
@@ -334,3 +334,20 @@ async def test_an_engine_that_runs_and_moves_no_token_is_replaced(world, monkeyp
     assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)
     assert world.runtime.stopped == [world.rank_id()]
     await group.stop(drain_s=0)
+
+
+async def test_of_a_workload_of_its_own_only_the_health_is_asked(world, monkeypatch):
+    async def never(probe, timeout_s=0):
+        raise AssertionError("a custom workload was asked for tokens")
+
+    monkeypatch.setattr(Probe, "one_token", never)
+    fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
+    candidate = order().candidate.model_copy(update=fields)
+    group = world.group(candidate=candidate)
+    await group.start()
+    assert world.reports[-1].phase is GroupPhase.READY
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0.05)
+    assert not watching.done()
+    watching.cancel()
+    await group.stop(drain_s=1)

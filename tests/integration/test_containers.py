@@ -142,7 +142,7 @@ def test_two_containers_on_two_nodes_are_one_group(pair):
     """They say what one says, and talk over the rails."""
     fleet, alone = pair
     assert [rank(fleet, number)["node"] for number in (0, 1)] == ["spark1", "spark2"]
-    assert [len(containers(fleet, node)) for node in ("spark1", "spark2")] == [1, 1]
+    fleet.until(lambda: [len(containers(fleet, name)) for name in ("spark1", "spark2")] == [1, 1], timeout=60)
     before = fleet.traffic("spark2")
     assert says(fleet) == alone
     after = fleet.traffic("spark2")

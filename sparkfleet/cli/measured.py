@@ -1,0 +1,102 @@
+"""What was measured on groups that run: next to what was predicted, and as evidence for further plans. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from statistics import median
+
+from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport
+from sparkfleet.planning.explain import STEADY
+from sparkfleet.planning.measured import Measured, Point
+from sparkfleet.planning.outlook import release_of
+from sparkfleet.planning.plan import Band, Candidate, Rung
+from sparkfleet.planning.workload import CHECK
+
+
+def measurements_of(status: FleetStatus | None) -> tuple[Measured, ...]:
+    """One measurement per setup that runs, the middle one where several groups have it.
+
+    CPUs are left out: nothing is predicted of them, and the same model on a GPU is another matter.
+    """
+    found: dict[Measured, list[GroupReport]] = {}
+    for deployment in status.deployments if status else ():
+        for report in deployment.groups:
+            rung = rung_of(deployment, report)
+            if rung is not None and report.measured and rung.candidate.device == "cuda":
+                found.setdefault(_setup(rung.candidate), []).append(report)
+    return tuple(one.model_copy(update={"point": _point(reports)}) for one, reports in found.items())
+
+
+def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
+    """What a group that is ready was planned as; None where it is not ready, or its plan is another generation's."""
+    plan = deployment.plan
+    if plan is None or report.phase is not GroupPhase.READY or report.generation != deployment.generation:
+        return None
+    if report.replica >= len(plan.groups) or report.rung >= len(plan.groups[report.replica].ladder):
+        return None
+    return plan.groups[report.replica].ladder[report.rung]
+
+
+def _setup(candidate: Candidate) -> Measured:
+    return Measured(
+        model=candidate.model,
+        engine=candidate.engine,
+        tp=candidate.shape.tp,
+        pp=candidate.shape.pp,
+        method=candidate.speculation.method,
+        k=candidate.speculation.tokens,
+        release=release_of(candidate.image or "", candidate.engine_version),
+        point=Point(workload=CHECK),
+    )
+
+
+def _point(reports: list[GroupReport]) -> Point:
+    when = datetime.fromtimestamp(max(report.since for report in reports), UTC).date().isoformat()
+    return Point(
+        workload=CHECK,
+        when=when,
+        ttft_ms=_middle(reports, "ttft_ms"),
+        decode_tps_per_request=_middle(reports, "decode_tps"),
+    )
+
+
+def _middle(reports: list[GroupReport], name: str) -> float | None:
+    values = [report.measured[name] for report in reports if name in report.measured]
+    return median(values) if values else None
+
+
+def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
+    """One line per group that is ready: `g1/0: TTFT 24 ms (predicted 30 ± 20 %), …`."""
+    for report in deployment.groups:
+        if rung_of(deployment, report) is not None and report.measured:
+            yield f"g{report.generation}/{report.replica}: {measured_words(deployment, report)}"
+
+
+def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
+    """What was measured on a group, each number with what was predicted of it: both of one short request alone."""
+    rung = rung_of(deployment, report)
+    prediction = rung.prediction if rung else None
+    ttft = _number(report, "ttft_ms", "{:.0f} ms", prediction.check_ttft_ms if prediction else None)
+    tps = _number(
+        report, "decode_tps", "{:.1f} tok/s alone", prediction.check_decode_tps if prediction else None
+    )
+    return f"TTFT {ttft}, {tps}"
+
+
+def is_predicted(deployment: DeploymentStatus, report: GroupReport) -> bool:
+    """Whether anything was predicted of what a group measures."""
+    rung = rung_of(deployment, report)
+    return rung is not None and rung.prediction.check_decode_tps is not None
+
+
+def _number(report: GroupReport, name: str, form: str, band: Band | None) -> str:
+    value = form.format(report.measured[name]) if name in report.measured else "–"
+    if band is None:
+        return value
+    return f"{value} (predicted {band.mid:.3g}{_spread(band)})"
+
+
+def _spread(band: Band) -> str:
+    up = band.high / band.mid - 1 if band.mid else 0.0
+    return f" ± {100 * up:.0f} %" if up <= STEADY else f", {band.low:.2g} to {band.high:.2g}"
