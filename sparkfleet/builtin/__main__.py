@@ -1,4 +1,4 @@
-"""`python -m sparkfleet.builtin build NAME`: builds a checkpoint if it is not there, and prints its directory."""
+"""`python -m sparkfleet.builtin build NAME...`: builds checkpoints that are not there, and prints their directories."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sparkfleet.builtin", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="build a checkpoint, unless it is there")
-    build.add_argument("name")
+    build.add_argument("names", metavar="NAME", nargs="+")
     build.add_argument(
         "--cache", type=Path, help="where checkpoints lie (default: under the XDG cache directory)"
     )
     build.add_argument("--quiet", action="store_true", help="no progress")
     given = parser.parse_args(argv)
     try:
-        print(_ensure(given.name, given.cache, given.quiet))
+        for name in given.names:
+            print(_ensure(name, given.cache, given.quiet))
     except SparkfleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -34,10 +34,7 @@ async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Pro
         NodeError: a node does not answer.
     """
     alone = len(session.inventory.nodes) == 1 and session.inventory.nodes[session.inventory.head].is_local
-    here = {group.choice.candidate.model for plan in plans for group in plan.groups if alone}
-    needs = tuple(
-        need for need in needs_of(plans) if need.wanted.kind == "hub" or need.wanted.name not in here
-    )
+    needs = tuple(need for need in needs_of(plans) if not (alone and need.wanted.kind != "hub"))
     if not needs:
         return ()
     settings = Settings(

@@ -204,17 +204,13 @@ def _roots(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _prepare(order: GroupOrder) -> tuple[str, ...]:
-    if not order.candidate.model.startswith("builtin:"):
+    models = (order.candidate.model, order.candidate.speculation.draft or "")
+    names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
+    if not names:
         return ()
     # An image cannot make it, but the node can: for a container it is made by whoever starts the rank.
     python = sys.executable if order.candidate.runtime == "container" else order.candidate.python
-    return (
-        python,
-        "-m",
-        "sparkfleet.builtin",
-        "build",
-        order.candidate.model.removeprefix("builtin:"),
-    )
+    return (python, "-m", "sparkfleet.builtin", "build", *names)
 
 
 def orders_for(

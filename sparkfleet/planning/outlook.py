@@ -105,7 +105,11 @@ class Outlook:
 
     def check(self, split: Split, settings: Settings) -> Rates:
         """Speed of the short request that a group is measured with right after its start."""
-        return self._told(split, settings, CHECK)
+        key = (split.tp, split.pp, settings, CHECK)
+        if key not in self._rates:
+            self._forget()
+            self._rates[key] = self._told(split, settings, CHECK)
+        return self._rates[key]
 
     def _told(self, split: Split, settings: Settings, workload: Workload) -> Rates:
         """The prediction for a workload, corrected by what was measured of the same setup."""

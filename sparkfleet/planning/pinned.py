@@ -47,6 +47,9 @@ DEGREES = {
 }
 """The same for the fields of `parallel`."""
 
+MOST = {"context": 100_000_000, "concurrency": 65_536, "tp": 1024, "pp": 1024, "ep": 1024}
+"""The largest that a deployment's fields may say."""
+
 _WORDS = {
     "--gpu-memory-utilization": "{} of the memory",
     "--mem-fraction-static": "{} of the memory for weights and KV",
@@ -130,10 +133,10 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[Wrong, ...]]:
     for flag, name in (SIZES | DEGREES).items():
         if flag not in flags or flags[flag] in ("auto", "-1"):  # vLLM then takes what fits
             continue
-        value = _whole(flags[flag])
+        value = _whole(flags[flag], MOST[name])
         said = degrees.get(name) if flag in DEGREES else getattr(variant, name)
         if value is None:
-            wrong.append(_no_number(flag, flags[flag]))
+            wrong.append(_no_number(flag, flags[flag], f"a whole number from 1 to {MOST[name]}"))
         elif said not in (None, value):
             wrong.append(_contradiction(flag, flags[flag], name, said))
         elif flag in DEGREES:
@@ -147,13 +150,14 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[Wrong, ...]]:
     return (variant.model_copy(update=fields) if fields else variant), tuple(wrong)
 
 
-def _whole(text: str) -> int | None:
-    """A positive number as engines read it: vLLM takes 32k for 32,000 and 32K for 32,768."""
+def _whole(text: str, most: int) -> int | None:
+    """A number from 1 to `most` as engines read it: vLLM takes 32k for 32,000 and 32K for 32,768."""
     scale = {"k": 1000, "K": 1024, "m": 1_000_000, "M": 1 << 20}.get(text[-1:], 0)
     digits = text[:-1] if scale else text
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
         return None
-    return int(digits) * (scale or 1) or None
+    value = int(digits) * (scale or 1)
+    return value if 0 < value <= most else None
 
 
 def _bad_shares(flags: Mapping[str, str]) -> Iterator[Wrong]:
@@ -182,7 +186,7 @@ def _drafts(flags: Mapping[str, str]) -> bool:
     return "--speculative-config" in flags or "--speculative-algorithm" in flags
 
 
-def _no_number(flag: str, text: str, wanted: str = "a whole number above 0") -> Wrong:
+def _no_number(flag: str, text: str, wanted: str) -> Wrong:
     return Wrong(f"{flag} says {text!r}, which is not {wanted}", f"give {flag} {wanted}")
 
 

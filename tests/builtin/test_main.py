@@ -26,6 +26,13 @@ def test_prints_the_directory_last_and_progress_apart(train, tmp_path, capsys):
     assert "step 1 of 2" in err
 
 
+def test_several_names_are_built_in_their_order(train, tmp_path, capsys):
+    """As a model and its draft are, before an engine starts."""
+    assert main.main(["build", "tiny", "tiny-draft", "--quiet", "--cache", str(tmp_path)]) == 0
+    out, _ = capsys.readouterr()
+    assert out.splitlines() == [str(cache.path(name, tmp_path)) for name in ("tiny", "tiny-draft")]
+
+
 def test_quiet(train, tmp_path, capsys):
     assert main.main(["build", "tiny", "--quiet", "--cache", str(tmp_path)]) == 0
     assert capsys.readouterr().err == ""

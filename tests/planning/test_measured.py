@@ -15,7 +15,7 @@ from sparkfleet.planning.outlook import usual
 from sparkfleet.planning.plan import Provenance
 from sparkfleet.planning.rates import Model, model_of, rates
 from sparkfleet.planning.speed import Setup
-from sparkfleet.planning.workload import Workload
+from sparkfleet.planning.workload import CHECK, Workload
 
 HERE = Workload(prompt=2048, generate=128)
 
@@ -59,6 +59,15 @@ def test_the_nearest_point_counts(model: Model) -> None:
     far = Point(workload=HERE.model_copy(update={"concurrency": 32}), decode_tps_per_request=0.1)
     near = Point(workload=HERE, decode_tps_per_request=8.0)
     assert anchored(model, HERE, (far, near)).decode_tps_per_request.mid == pytest.approx(8.0)
+
+
+def test_how_soon_a_word_is_answered_says_nothing_of_long_prompts(model: Model) -> None:
+    plain, word = rates(model, HERE), Point(workload=CHECK, ttft_ms=900.0, decode_tps_per_request=4.0)
+    found = anchored(model, HERE, (word,))
+    assert found.ttft_ms == plain.ttft_ms
+    assert found.decode_tps_per_request.mid < plain.decode_tps_per_request.mid
+    near = word.model_copy(update={"workload": HERE.model_copy(update={"prompt": 1024})})
+    assert anchored(model, HERE, (near,)).ttft_ms != plain.ttft_ms
 
 
 def test_distance_is_zero_only_for_the_same() -> None:

@@ -135,6 +135,8 @@ class TestSizes:
             ),
             ({}, "--max-model-len=many", "'many', which is not a whole number"),
             ({}, "--max-num-seqs=0", "'0', which is not a whole number"),
+            ({}, "--tensor-parallel-size=5000", "'5000', which is not a whole number from 1 to 1024"),
+            ({}, "--max-model-len=\u0663", "which is not a whole number"),
             ({}, "--gpu-memory-utilization=87", "'87', which is not a share"),
             ({}, "--gpu-memory-utilization=nan", "'nan', which is not a share"),
             ({"speculation": "ngram"}, "--speculative-config={}", "both say how to draft"),
