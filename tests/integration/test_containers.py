@@ -163,8 +163,9 @@ def test_a_container_that_is_killed_ends_the_group_and_it_comes_back_whole(pair)
     assert says(fleet) == alone
 
 
-def test_delete_leaves_nothing(pair):
-    fleet, _ = pair
+def test_delete_leaves_nothing(boxes):
+    """Of whatever the tests before have left running."""
+    fleet, _ = boxes
     fleet.ok("delete", "--yes", "tiny")
     for node in ("spark1", "spark2"):
         fleet.until(lambda node=node: containers(fleet, node) == [], timeout=60)
