@@ -208,9 +208,8 @@ def _prepare(order: GroupOrder) -> tuple[str, ...]:
     names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
     if not names:
         return ()
-    # An image cannot make it, but the node can: for a container it is made by whoever starts the rank.
-    python = sys.executable if order.candidate.runtime == "container" else order.candidate.python
-    return (python, "-m", "sparkfleet.builtin", "build", *names)
+    # By sparkfleet's own environment on the node: an engine's, or an image, need not have sparkfleet.
+    return (sys.executable, "-m", "sparkfleet.builtin", "build", *names)
 
 
 def orders_for(

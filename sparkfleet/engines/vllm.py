@@ -192,11 +192,18 @@ def _cpu(candidate: Candidate, site: RankSite) -> Pairs:
         # "auto" binds to NUMA nodes and refuses a second rank on a machine with one.
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
         ("OMP_NUM_THREADS", "1"),
+        *_uncompiled(candidate),
     )
     if candidate.shape.ranks == 1:
         # The engine core inside the server process: a third less memory and start-up for a single rank.
         return (*common, ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"))
     return (*common, ("PYTHONPATH", files_at(candidate, site)))
+
+
+def _uncompiled(candidate: Candidate) -> Pairs:
+    """In spite of --enforce-eager a few functions (samplers; the vocabulary's mask under TP) are compiled, by g++, when the
+    first token is asked for. An image need not have a compiler, and what was compiled would go with the container."""
+    return (("TORCHDYNAMO_DISABLE", "1"),) if candidate.runtime == "container" else ()
 
 
 def _fabric(candidate: Candidate, site: RankSite) -> Pairs:

@@ -207,6 +207,12 @@ def test_on_cpus_containers_find_it_where_files_are_mounted(launch):
     assert dict(one.env)["PYTHONPATH"] == "/run/sparkfleet"
 
 
+def test_on_cpus_containers_need_no_compiler(launch):
+    assert ("TORCHDYNAMO_DISABLE", "1") in launch(runtime="container", image="i").env
+    assert "TORCHDYNAMO_DISABLE" not in dict(launch().env)
+    assert "TORCHDYNAMO_DISABLE" not in dict(launch(runtime="container", image="i", device="cuda").env)
+
+
 def test_on_cpus_experts_are_mended_by_a_plugin(launch):
     files = {file.name: file.text for file in launch(nodes=2, ep=2, engine_version="0.32.0+cpu").files}
     assert "sparkfleet_cpu_experts:register" in files["vllm-0.32.0+cpu.dist-info/entry_points.txt"]
