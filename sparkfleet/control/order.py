@@ -136,6 +136,7 @@ def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> Rank
         host=seat.address,
         port=ports.http,
         leader_port=ports.rendezvous,
+        cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
         files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
         **(seat.meeting.model_dump() if seat.meeting else {}),
     )

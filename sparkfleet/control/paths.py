@@ -37,6 +37,8 @@ class FleetPaths:
         """What was measured on the links, by `doctor` and `fabric measure`, on the machine that they ran on."""
         self.role = root / "role.json"
         """What this node does in the fleet, for when it comes up again after a reboot."""
+        self.kernels = root / "kernels"
+        """What engines in containers have compiled: a container itself forgets it, and compiling takes minutes."""
         self.gcs = root / "gcs"
         self.logs = root / "logs"
 
@@ -75,7 +77,7 @@ class FleetPaths:
         Raises:
             ControlError: the run directory belongs to somebody else, or anybody may write to it.
         """
-        for directory in (self.root, self.gcs, self.logs):
+        for directory in (self.root, self.gcs, self.kernels, self.logs):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for directory in (self.run.parent, self.run):
             directory.mkdir(exist_ok=True, mode=0o700)
