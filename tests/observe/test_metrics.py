@@ -22,6 +22,9 @@ CONTROL = {
     "sparkfleet_starts": ("counter", {"deployment", "outcome"}),
     "sparkfleet_start_seconds": ("histogram", {"deployment"}),
     "sparkfleet_restarts": ("counter", {"deployment"}),
+    "sparkfleet_draft_tokens": ("gauge", {"deployment", "group", "kind"}),
+    "sparkfleet_node_joined": ("gauge", {"node"}),
+    "sparkfleet_node_memory_available_bytes": ("gauge", {"node"}),
     "sparkfleet_build_info": ("gauge", {"version"}),
 }
 
