@@ -10,7 +10,12 @@ WAYS = {
     "ngram": "speculation: {method: ngram, tokens: 3}\n",
     "draft": "speculation: {method: draft, tokens: 3, draft: 'builtin:tiny-draft'}\n",
 }
-QUESTIONS = ("What is a rail?", "What is a group?")
+QUESTIONS = (
+    "What is a rail?",
+    "What is a group?",
+    "A rail is one half of a QSFP cable: one network device. What is a rail?",
+)
+"""The last is answered in words that it holds itself: that is what `ngram` drafts from."""
 
 
 @pytest.fixture(scope="module")
