@@ -1,3 +1,6 @@
+import shutil
+import subprocess
+
 import pytest
 import yaml
 
@@ -143,3 +146,24 @@ def test_other_files_that_name_a_rail_are_told():
     }
     (claim,) = claims(files, HALVES)
     assert claim.startswith("/etc/netplan/40-cx7.yaml names enp1s0f1np1")
+
+
+def test_the_real_netplan_understands_it(joined, tmp_path):
+    """Its own program makes what networkd would be given; nothing of this machine is touched."""
+    if shutil.which("netplan") is None:
+        pytest.skip("netplan is not installed here")
+    plan = plan_fabric(*joined((1, 2)))
+    file = tmp_path / "etc" / "netplan" / "60-sparkfleet-rails.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(render(plan.of("spark1")))
+    file.chmod(0o600)
+    done = subprocess.run(
+        ["netplan", "generate", "--root-dir", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = {path.name: path.read_text() for path in tmp_path.rglob("*.network")}
+    rail = next(text for name, text in made.items() if "enp1s0f1np1" in name)
+    assert "Address=192.168.100.10/24" in rail
+    assert "LinkLocalAddressing=no" in rail
+    links = "".join(path.read_text() for path in tmp_path.rglob("*.link")) + "".join(made.values())
+    assert "MTUBytes=9000" in links
