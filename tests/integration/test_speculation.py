@@ -43,8 +43,8 @@ def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
         lambda: next((g for g in fleet.deployment()["groups"] if g["drafted"]), None), timeout=60
     )
     assert 0 < group["accepted"] <= group["drafted"]
-    page = fleet.metrics()
-    assert 'sparkfleet_draft_tokens{deployment="tiny"' in page
+    shown = 'sparkfleet_draft_tokens{deployment="tiny"'
+    fleet.until(lambda: shown in fleet.metrics(), timeout=15)
 
 
 def test_a_model_that_says_nonsense_is_not_served(fleet, plain):
