@@ -15,6 +15,8 @@ from sparkfleet.lab.inside.knobs import REAL, TOOLS
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _HARDLY = MS_NOSUID | MS_NODEV
+_WITHOUT = ("/usr/sbin/netplan",)
+"""Programs that a host may have and that could do nothing in a node: there is no networkd that would hear of it."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -81,6 +83,8 @@ def _programs() -> None:
     """Put the device commands into /usr/bin too: cron's PATH has nothing else, and some call them by their full path."""
     Held("/usr/bin").bind(REAL)
     mount("overlay", "/usr/bin", "overlay", MS_RDONLY, f"lowerdir={TOOLS}:{REAL}")
+    for program in filter(os.path.exists, _WITHOUT):
+        Held("/dev/null").bind(program)  # not executable, so not found
 
 
 def _tmpfs(place: str, mode: str) -> None:
