@@ -85,7 +85,7 @@ def inspected(fleet, node):
 
 
 def rank(fleet, number=0):
-    return fleet.deployment()["groups"][0]["ranks"][number]
+    return max(fleet.deployment()["groups"], key=lambda group: group["generation"])["ranks"][number]
 
 
 def says(fleet):

@@ -39,7 +39,8 @@ def says(fleet):
 
 
 def group(fleet):
-    return fleet.deployment()["groups"][0]
+    """The newest generation's: an older one may still be draining."""
+    return max(fleet.deployment()["groups"], key=lambda group: group["generation"])
 
 
 def remove(fleet):
