@@ -19,6 +19,7 @@ from sparkfleet.engines.rails import Management, Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.facts.hub import hub_cache, resolve
 from sparkfleet.gateway.keys import engine_token
+from sparkfleet.nodes.netdev import netdev_of
 from sparkfleet.nodes.runtime.base import ContainerSpec, RankFile, RankId, RankSpec
 from sparkfleet.nodes.runtime.environment import steers_tools
 from sparkfleet.planning.plan import Candidate
@@ -138,8 +139,18 @@ def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> Rank
         leader_port=ports.rendezvous,
         cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
         files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
-        **(seat.meeting.model_dump() if seat.meeting else {}),
+        **_network(seat),
     )
+
+
+def _network(seat: RankSeat) -> dict[str, Any]:
+    """What a rank is told of the network. Where its peers meet it on none of its rails, the netdev is looked up here."""
+    if seat.meeting is None:
+        return {}
+    told = seat.meeting.model_dump()
+    if not any(rail.address in seat.meeting.peers for rail in seat.meeting.rails):
+        told["control_netdev"] = netdev_of(seat.address)
+    return told
 
 
 def _process(launch: RankLaunch, token: Pairs) -> dict[str, Any]:
@@ -246,7 +257,7 @@ def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankSeat, ...]
     if len(inventory.nodes) == 1:
         return tuple(RankSeat(node=node) for node in nodes)
     addresses = {node: seat.address for node, seat in seats(inventory).items()}
-    # In a ring ranks meet on the management network; its netdev is found on the node, by the address.
+    # In a ring ranks meet on the management network; `_site` finds its netdev on the node, by the address.
     management = {node: Management(netdev="", address=address) for node, address in addresses.items()}
     met = meetings(inventory.links, nodes, management) or (None,) * len(nodes)
     return tuple(

@@ -71,3 +71,13 @@ def test_ports_are_no_part_of_what_a_rank_is(tmp_path):
         for http, rendezvous in ((4000, 5000), (4001, 5001))
     }
     assert len(digests) == 1
+
+
+def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_path):
+    """Not on a rail: no rail leads to all of them. The netdev is this node's, found by the address."""
+    nodes = {name: spark(number) for number, name in enumerate("abc", start=1)}
+    nodes["a"]["address"] = "127.0.0.1"
+    links = (cable("a", "b", 100, "01"), cable("b", "c", 101, "01"), cable("c", "a", 102, "01"))
+    (order,) = orders_for(inventory(nodes, links), desired(Shape(nodes=("a", "b", "c"), tp=3)))
+    spec = rank_spec(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, rendezvous=5000), "secret")
+    assert dict(spec.env)["GLOO_SOCKET_IFNAME"] == "lo"
