@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import sparkfleet
 from sparkfleet.builtin import cache
-from sparkfleet.lab import Lab
+from sparkfleet.lab import Lab, LabError
+from sparkfleet.lab.life import check_host
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 CHECKOUT = Path(sparkfleet.__file__).parent.parent
@@ -177,5 +180,9 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
 
 
 def lab_of(nodes, **fields):
-    """A lab whose nodes see this environment."""
+    """A lab whose nodes see this environment. Skips, and says why, where this machine cannot have one."""
+    try:
+        check_host()
+    except LabError as error:
+        pytest.skip(error.what)
     return Lab.up(nodes=nodes, shares=LabFleet.shares(), **fields)

@@ -10,9 +10,6 @@ import box_image
 import pytest
 from lab_fleet import LabFleet, lab_of
 
-from sparkfleet.lab import LabError
-from sparkfleet.lab.life import check_host
-
 pytestmark = pytest.mark.integration
 
 DEPLOYMENT = (
@@ -29,10 +26,6 @@ SLOW_S = 600
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory):
     """Two Sparks, and the image on the first of them."""
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
     with lab_of(2) as lab:
         missing = lab.exec("spark1", ["sh", "-c", "command -v podman"]).returncode != 0
         if missing:

@@ -5,9 +5,6 @@ import json
 import pytest
 from lab_fleet import LabFleet, lab_of
 
-from sparkfleet.lab import LabError
-from sparkfleet.lab.life import check_host
-
 pytestmark = pytest.mark.integration
 
 ON_TWO = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nnodes: [spark2]\n"
@@ -40,10 +37,6 @@ print(json.dumps(ray.get([
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     """Two Sparks that serve `tiny` from the second. Each test leaves it so."""
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
     with lab_of(2) as lab:
         fleet = LabFleet(lab, tmp_path_factory.mktemp("fleet"))
         fleet.bring()

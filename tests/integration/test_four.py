@@ -3,9 +3,6 @@
 import pytest
 from lab_fleet import LabFleet, lab_of
 
-from sparkfleet.lab import LabError
-from sparkfleet.lab.life import check_host
-
 pytestmark = pytest.mark.integration
 
 NAMES = ["spark1", "spark2", "spark3", "spark4"]
@@ -13,10 +10,6 @@ NAMES = ["spark1", "spark2", "spark3", "spark4"]
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
     with lab_of(4) as lab:
         yield LabFleet(lab, tmp_path_factory.mktemp("four"))
 

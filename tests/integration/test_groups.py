@@ -6,9 +6,6 @@ import time
 import pytest
 from lab_fleet import LabFleet, lab_of
 
-from sparkfleet.lab import LabError
-from sparkfleet.lab.life import check_host
-
 pytestmark = pytest.mark.integration
 
 ALONE = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nnodes: [spark1]\n"
@@ -21,10 +18,6 @@ LAN = "enP7s7"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     """Two Sparks. The tests build on each other: each but the first finds `tiny` served by both of them as one."""
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
     with lab_of(2) as lab:
         fleet = LabFleet(lab, tmp_path_factory.mktemp("groups"))
         fleet.bring()
