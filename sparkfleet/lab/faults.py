@@ -7,7 +7,9 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from sparkfleet.lab.state import UID, USER, State, load, locked, replace_file, s
 _CACHE = f"/home/{USER}/.cache/huggingface"
 _LIVE = ("memlock", "disk", "container", "meminfo", "holder_mib")
 """Knobs that change the running node; for one that is off they wait until it boots."""
+_RELOAD_S = 20.0
 _HIDDEN = "/run/lab/hidden"
 _HOLDER = "import sys, time; sys.stdin.close(); time.sleep(10**8)"
 
@@ -192,6 +195,23 @@ def _host_key(state: State, node: str) -> None:
     # sshd reads its keys again on SIGHUP; the copy is made by root inside, where /run is the node's.
     if node in state.powered:
         _inside(state, node, _RELOAD_SSHD)
+        _await_host_key(state, node)
+
+
+def _await_host_key(state: State, node: str) -> None:
+    """sshd starts itself anew on SIGHUP and hears nothing meanwhile: wait until it shows the key it was given."""
+    key = state.node_path(node, "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[1]
+    ask = ("ssh-keyscan", "-T", "2", "-t", "ed25519", "127.0.0.1")
+    end = time.monotonic() + _RELOAD_S
+    while True:
+        with suppress(LabError):
+            if key in _inside(state, node, ask):
+                return
+        if time.monotonic() > end:
+            raise LabError(
+                f"sshd of {node} does not show its new host key {_RELOAD_S:.0f} s after it was told to."
+            )
+        time.sleep(0.05)
 
 
 _RELOAD_SSHD = ("/usr/bin/python3", "-IS", "-c", "import os; os.kill(int(open('/run/sshd.pid').read()), 1)")

@@ -245,17 +245,28 @@ def test_kill_all_of_ray_and_up_adopts_the_engine(fleet):
     assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list().data
 
 
+def raylets(fleet):
+    """Process ids of Ray's node processes."""
+    found = set()
+    for process in processes.labelled({LABEL: fleet.paths.label}):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            if b"raylet/raylet" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                found.add(process.pid)
+    return found
+
+
 def test_kill_ray_and_its_keeper_starts_it_again(fleet):
     engine = engine_pid(group(fleet))
-    for process in processes.labelled({LABEL: fleet.paths.label}):
-        if b"raylet/raylet" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
-            os.kill(process.pid, signal.SIGKILL)
+    killed = raylets(fleet)
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
 
     def adopted():
         with contextlib.suppress(httpx.TransportError):
             return ready(fleet) and group(fleet)["adopted"]
 
-    fleet.until(lambda: not adopted(), timeout=30)
+    fleet.until(lambda: raylets(fleet) - killed)
     fleet.until(adopted)
     assert engine_pid(group(fleet)) == engine
 
