@@ -19,6 +19,7 @@ from sparkfleet.control.canary import Probe, sanity, wait_healthy
 from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.rank import RankHolder
+from sparkfleet.control.starting import Starting
 from sparkfleet.control.status import GroupPhase, GroupReport, RankReport
 from sparkfleet.engines.base import Engine
 from sparkfleet.engines.registry import engine_by_name
@@ -34,8 +35,6 @@ GIB = 1 << 30
 
 HEARTBEAT_S = 2.0
 START_PROGRESS_S = 1.0
-QUIET_S = 900.0
-"""A start in which no rank has printed a line for this long hangs: the longest silence known is a 235 B model's load."""
 ROOM_S = 60.0
 """How long a start waits for memory that another group gives back."""
 PROOF_S = 30.0
@@ -289,27 +288,19 @@ class Group:
         Raises:
             EngineError: no rank says anything any more, or a node runs out of memory.
         """
-        heard: tuple[float, list[str]] = (time.monotonic(), [])
+        starting = Starting(len(self._ranks), self._order.silence_s)
         while True:
             try:
                 statuses = await asyncio.gather(*(rank.status() for rank in self._ranks))
-                lines = [_last_line(await rank.tail()) for rank in self._ranks]
+                logs = await asyncio.gather(*(rank.tail() for rank in self._ranks))
                 self._check_memory(await self._memory())
             except NodeError:
                 return  # a supervisor is gone; `wait` says why
-            now = time.monotonic()
-            heard = heard if lines == heard[1] else (now, lines)
-            if now - heard[0] > QUIET_S:
-                raise _hangs(now - heard[0])
+            starting.hear(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
-            self._say(phase, self._told(lines), ranks=self._seen(statuses))
+            self._say(phase, starting.words(), ranks=self._seen(statuses))
             await asyncio.sleep(START_PROGRESS_S)
-
-    def _told(self, lines: list[str]) -> str:
-        if len(lines) == 1:
-            return lines[0]
-        return " · ".join(f"rank {index}: {line}" for index, line in enumerate(lines) if line)
 
     def _check_memory(self, available: Sequence[int]) -> None:
         """Raise EngineError where a node is about to wedge."""
@@ -403,26 +394,12 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _last_line(log: str) -> str:
-    """The last line of a log that says something, for a progress line."""
-    lines = log.replace("\r", "\n").splitlines()
-    return next((line.strip()[:160] for line in reversed(lines) if line.strip()), "")
-
-
 async def _lines(rank: RankHolder) -> tuple[str, ...]:
     """The last lines of a rank's log; () where its node is gone."""
     try:
         return tuple((await rank.tail()).replace("\r", "\n").splitlines())
     except NodeError:
         return ()
-
-
-def _hangs(quiet_s: float) -> EngineError:
-    return EngineError(
-        f"The engine has said nothing for {quiet_s:.0f} s while it was starting.",
-        means="It hangs; it was stopped.",
-        do="Another rung of the ladder is tried; the log shows where it stopped.",
-    )
 
 
 def _exited_words(where: Callable[[int], str], exit_: tuple[int, RankStatus]) -> str:

@@ -29,6 +29,10 @@ from sparkfleet.values import Value
 START_LEASE_S = 120.0
 """A rank that is started before its group's actor exists waits this long for it: Ray needs 5 to 60 s to come up."""
 
+SILENCE_S = 900.0
+"""A start in which no rank has printed a line for this long hangs, where the deployment does not say otherwise: the longest
+silence known is a 235 B model's load."""
+
 ALONE = "127.0.0.1"
 """Where the engine of a fleet of one node listens."""
 
@@ -58,6 +62,8 @@ class GroupOrder(Value):
     seats: tuple[RankSeat, ...]
     """One per rank, in order."""
     drain_s: float = 30.0
+    silence_s: float = SILENCE_S
+    """How long no rank may print a line while it starts, seconds."""
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
         """Who a rank is, on a node on which the fleet goes by this label."""
@@ -246,6 +252,7 @@ def orders_for(
             candidate=rung.candidate,
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
             seats=_seats(inventory, rung.candidate.shape.nodes),
+            silence_s=desired.spec.silence or SILENCE_S,
         )
         for replica, group in enumerate(desired.plan.groups)
         for at in [min((rungs or {}).get(replica, 0), len(group.ladder) - 1)]

@@ -180,6 +180,8 @@ class Deployment(Constraints):
     """For `engine: custom`: the port that it listens on."""
     health: HttpPath | None = None
     """For `engine: custom`: the path that answers 200 when it is ready. Left out: /health."""
+    silence: Annotated[int, Field(ge=10, le=86_400)] | None = None
+    """Seconds for which a starting engine may print nothing before it is taken for hung. Left out: 900."""
 
     def resolved(self) -> tuple[Variant, ...]:
         """The variants with everything that holds for them, in the order they are written. At least one."""

@@ -303,10 +303,9 @@ async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
         await asyncio.Event().wait()
 
     monkeypatch.setattr(module, "wait_healthy", never)
-    monkeypatch.setattr(module, "QUIET_S", 0.05)
     monkeypatch.setattr(module, "START_PROGRESS_S", 0.02)
     with pytest.raises(EngineError, match="said nothing"):
-        await world.group().start()
+        await world.group(silence_s=0.05).start()
     assert world.runtime.stopped == [world.rank_id()]
 
 

@@ -1,0 +1,75 @@
+"""What the ranks of a group say while they start: one phase each, and how long nothing new was heard. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkfleet.engines.progress import Step, latest
+from sparkfleet.errors import EngineError
+
+_WIDTH = 160
+"""Characters of a log line that a progress line shows."""
+
+
+class Starting:
+    """Listens to the logs of starting ranks.
+
+    Args:
+        ranks: how many there are.
+        quiet_s: how long all of them together may print nothing new before the start is taken for hung, seconds.
+    """
+
+    def __init__(self, ranks: int, quiet_s: float) -> None:
+        self._quiet_s = quiet_s
+        self._steps: list[Step | None] = [None] * ranks
+        self._lines = [""] * ranks
+        self._heard_at: float | None = None
+
+    def hear(self, now: float, logs: Sequence[str]) -> None:
+        """Take the last of each rank's log, in order of ranks.
+
+        Args:
+            now: seconds of any clock that only goes forward.
+            logs: the last of each log.
+
+        Raises:
+            EngineError: nothing new came for too long.
+        """
+        lines = [_last_line(log) for log in logs]
+        if self._heard_at is None or lines != self._lines:
+            self._heard_at, self._lines = now, lines
+            self._steps = [latest(_split(log), step) for log, step in zip(logs, self._steps, strict=True)]
+        if now - self._heard_at > self._quiet_s:
+            raise _hangs(now - self._heard_at)
+
+    def words(self) -> str:
+        """Where it is: each rank's phase, where its log tells, and of one rank alone the last line beside it."""
+        if len(self._lines) == 1:
+            return " · ".join(filter(None, (_words(self._steps[0]), self._lines[0])))
+        told = [_words(step) or line for step, line in zip(self._steps, self._lines, strict=True)]
+        return " · ".join(f"rank {rank}: {words}" for rank, words in enumerate(told) if words)
+
+
+def _words(step: Step | None) -> str:
+    if step is None:
+        return ""
+    return step.phase if step.share is None else f"{step.phase} {step.share:.0%}"
+
+
+def _split(log: str) -> list[str]:
+    """Lines of a log; bars that are printed over one another are lines, too."""
+    return log.replace("\r", "\n").splitlines()
+
+
+def _last_line(log: str) -> str:
+    """The last line of a log that says something."""
+    return next((line.strip()[:_WIDTH] for line in reversed(_split(log)) if line.strip()), "")
+
+
+def _hangs(quiet_s: float) -> EngineError:
+    return EngineError(
+        f"The engine has said nothing for {quiet_s:.0f} s while it was starting.",
+        means="It hangs; it was stopped.",
+        do="Another rung of the ladder is tried; the log shows where it stopped. A start that is silent for longer is"
+        " allowed by `silence` in the deployment, in seconds.",
+    )

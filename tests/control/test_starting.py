@@ -1,0 +1,40 @@
+import pytest
+
+from sparkfleet.control.starting import Starting
+from sparkfleet.errors import EngineError
+
+SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
+GRAPHS = "\r  0%|  | 0/3 Capturing CUDA graphs\rCapturing CUDA graphs:  33%|███▎ | 1/3"
+
+
+def test_a_rank_alone_shows_its_phase_and_its_last_line():
+    starting = Starting(1, quiet_s=9)
+    starting.hear(0.0, ["INFO one\nINFO two\n\n"])
+    assert starting.words() == "INFO two"
+    starting.hear(1.0, [SHARDS])
+    assert starting.words() == f"loading 42% · {SHARDS}"
+
+
+def test_ranks_of_a_group_show_a_phase_each():
+    starting = Starting(2, quiet_s=9)
+    starting.hear(0.0, [SHARDS, ""])
+    assert starting.words() == "rank 0: loading 42%"
+    starting.hear(1.0, [GRAPHS, "INFO joining"])
+    assert starting.words() == "rank 0: warming 33% · rank 1: INFO joining"
+
+
+def test_a_phase_stays_when_its_line_has_gone_by():
+    starting = Starting(2, quiet_s=9)
+    starting.hear(0.0, ["INFO torch.compile took 31.02 s in total", "x"])
+    starting.hear(1.0, ["INFO something else", "x"])
+    assert starting.words() == "rank 0: compiling · rank 1: x"
+
+
+def test_silence_of_all_is_a_hang_and_a_word_of_one_is_not():
+    starting = Starting(2, quiet_s=10)
+    starting.hear(0.0, ["a", "b"])
+    starting.hear(9.0, ["a", "b"])
+    starting.hear(11.0 - 1e-9, ["a", "c"])
+    starting.hear(20.0, ["a", "c"])
+    with pytest.raises(EngineError, match="said nothing for 11 s"):
+        starting.hear(22.0, ["a", "c"])
