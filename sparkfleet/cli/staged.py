@@ -6,20 +6,51 @@ import os
 from collections.abc import Iterable, Sequence
 
 from sparkfleet.cli.models import progress_text
+from sparkfleet.cli.output import console
 from sparkfleet.cli.session import Session
 from sparkfleet.cli.watch import Progress
+from sparkfleet.errors import NodeError
 from sparkfleet.planning.plan import Candidate, DeploymentPlan
 from sparkfleet.staging.progress import Progress as Step
 from sparkfleet.staging.settings import Need, Settings, Staged
 from sparkfleet.staging.stage import stage
 
+_Where = dict[tuple[str, str], dict[str, None]]
+"""Nodes by thing, a kind and a name; both in the order in which they were named."""
+
 
 def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
     """What the first rungs of these plans need, and where: checkpoints, drafts, images."""
-    where: dict[tuple[str, str], dict[str, None]] = {}
+    where: _Where = {}
     for candidate in (group.choice.candidate for plan in plans for group in plan.groups):
         for thing in _things(candidate):
             where.setdefault(thing, {}).update(dict.fromkeys(candidate.shape.nodes))
+    return _needs(where)
+
+
+def fallbacks_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
+    """Where else the same things have to be, so that a group can go down its ladder or leave a node that is gone.
+
+    What only a lower rung needs, such as another engine's image, is not fetched before it is known to be needed: the next
+    `apply` remembers what did not start, and brings it.
+    """
+    plans = tuple(plans)
+    first = {(thing, node) for need in needs_of(plans) for thing in [need.wanted] for node in need.nodes}
+    known = {thing for thing, _ in first}
+    where: _Where = {}
+    rungs = (rung.candidate for plan in plans for group in plan.groups for rung in group.ladder[1:])
+    for candidate in rungs:
+        for thing in _things(candidate):
+            where.setdefault(thing, {}).update(dict.fromkeys(candidate.shape.nodes))
+    return tuple(
+        need.model_copy(update={"nodes": nodes})
+        for need in _needs(where)
+        if need.wanted in known
+        if (nodes := tuple(node for node in need.nodes if (need.wanted, node) not in first))
+    )
+
+
+def _needs(where: _Where) -> tuple[Need, ...]:
     return tuple(
         Need.image(name, tuple(nodes)) if kind == "image" else Need.model(name, tuple(nodes))
         for (kind, name), nodes in where.items()
@@ -27,11 +58,13 @@ def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
 
 
 async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Progress) -> tuple[Staged, ...]:
-    """Bring it. On this machine alone, embedded models are made when they start, and directories are there.
+    """Bring what first rungs need, then the same things to the nodes of lower ones.
+
+    On this machine alone, embedded models are made when they start, and directories are there.
 
     Raises:
-        StagingError: something cannot be had, or there is no room for it.
-        NodeError: a node does not answer.
+        StagingError: what a first rung needs cannot be had, or there is no room for it.
+        NodeError: a node of a first rung does not answer.
     """
     alone = len(session.inventory.nodes) == 1 and session.inventory.nodes[session.inventory.head].is_local
     needs = tuple(need for need in needs_of(plans) if not (alone and need.wanted.kind != "hub"))
@@ -43,11 +76,31 @@ async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Pro
         token=os.environ.get("HF_TOKEN", "").strip(),
     )
     try:
-        return await stage(
-            session.inventory, session.channels, needs, lambda step: _show(step, progress), settings=settings
-        )
+        found = await _staged(session, needs, settings, progress)
+        for need in fallbacks_of(plans):
+            await _try(session, need, settings, progress)
     finally:
         progress.done()
+    return found
+
+
+async def _staged(
+    session: Session, needs: Sequence[Need], settings: Settings, progress: Progress
+) -> tuple[Staged, ...]:
+    def show(step: Step) -> None:
+        progress.passing(progress_text(step))
+
+    return await stage(session.inventory, session.channels, needs, show, settings=settings)
+
+
+async def _try(session: Session, need: Need, settings: Settings, progress: Progress) -> None:
+    """Bring what only lower rungs need. It is not needed now: that it cannot be had is told, and stops nothing."""
+    try:
+        await _staged(session, (need,), settings, progress)
+    except NodeError as error:
+        progress.done()
+        nodes = ", ".join(need.nodes)
+        console.print(f"Lower rungs on {nodes} cannot be used: {error.what}", markup=False)
 
 
 def _things(candidate: Candidate) -> Iterable[tuple[str, str]]:
@@ -57,7 +110,3 @@ def _things(candidate: Candidate) -> Iterable[tuple[str, str]]:
             yield "model", candidate.speculation.draft
     if candidate.runtime == "container" and candidate.image:
         yield "image", candidate.image
-
-
-def _show(step: Step, progress: Progress) -> None:
-    progress.passing(progress_text(step))

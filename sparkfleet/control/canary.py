@@ -20,6 +20,8 @@ from sparkfleet.errors import EngineError
 from sparkfleet.values import Value
 
 PROMPT = "Hello"
+FIRST_TOKEN_S = 120.0
+"""How long the first token may take: kernels are compiled for it, which takes a minute of two busy cores."""
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
@@ -131,7 +133,7 @@ class Probe:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def one_token(self, timeout_s: float = 120.0) -> None:
+    async def one_token(self, timeout_s: float = FIRST_TOKEN_S) -> None:
         """Generate one token.
 
         Raises:
@@ -145,7 +147,9 @@ class Probe:
                 text = await response.text()
                 if response.status == 200 and json.loads(text)["usage"]["completion_tokens"] >= 1:
                     return
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
+        except TimeoutError:
+            raise _no_token(f"no token in {timeout_s:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
             raise _no_token(repr(error)) from error
         raise _no_token(f"HTTP {response.status}: {text[:300]}")
 

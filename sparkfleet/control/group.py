@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 
-from sparkfleet.control.canary import Probe, sanity, wait_healthy
+from sparkfleet.control.canary import FIRST_TOKEN_S, Probe, sanity, wait_healthy
 from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.rank import RankHolder
@@ -264,7 +264,7 @@ class Group:
         if custom:
             return {}  # what it serves is its own: its health is all that can be asked
         self._say(GroupPhase.PROBING, "asking for a token")
-        await self._probe.one_token()
+        await self._probe.one_token(min(FIRST_TOKEN_S, self._order.silence_s))
         measured = await self._probe.measure()
         self._say(GroupPhase.PROBING, "reading its own probabilities")
         speculates = self._order.candidate.speculation.method != "none"

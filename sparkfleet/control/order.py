@@ -63,7 +63,7 @@ class GroupOrder(Value):
     """One per rank, in order."""
     drain_s: float = 30.0
     silence_s: float = SILENCE_S
-    """How long no rank may print a line while it starts, seconds."""
+    """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
         """Who a rank is, on a node on which the fleet goes by this label."""

@@ -124,6 +124,10 @@ def _stack_refusal(variant: Variant, node: NodeFacts, ledger: Ledger) -> Rejecti
     stack = _stack(variant, (node,), node)
     if stack is None:
         return _no(variant, node, _lack(variant, node))
+    if stack.engine == "sglang" and variant.speculation.method not in ("auto", "none"):
+        return _no(
+            variant, node, "SGLang's speculative kernels are built for CUDA only; vLLM's CPU build has them"
+        )
     free, needed = ledger.room(node.name).at_most, _memory(stack).high
     if needed > free:
         words = f"needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"

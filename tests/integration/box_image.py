@@ -16,6 +16,8 @@ NAME = "localhost/sparkfleet-test-vllm-cpu"
 _DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var/tmp")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _FILES = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
+_FIRST = "first"
+"""Directory in which an image has programs that are found before all others."""
 _STORAGE = '[storage]\ndriver = "overlay"\n'
 
 
@@ -52,18 +54,25 @@ def refused(lab, node):
     return "" if tried.returncode == 7 else tried.stderr.strip()
 
 
-def lay(lab, node):
-    """Make the image on a node; its name with its digest."""
+def lay(lab, node, name=NAME, python=""):
+    """Make an image on a node; its name with its digest.
+
+    Args:
+        lab: the simulated Sparks.
+        node: one of them.
+        name: the image's, without a tag.
+        python: a program that stands in it where others have their interpreter; "": none does.
+    """
     place = "/var/tmp/image.tar"
     unpacked = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.stdin.read()))"
-    _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive().hex()))
-    path = f"ENV PATH={Path(sys.prefix, 'bin')}:/usr/bin:/bin"
-    _done(lab.exec(node, ["podman", "import", "-q", "--change", path, place, f"{NAME}:1"], timeout_s=120))
-    told = _done(lab.exec(node, ["podman", "image", "inspect", "--format", "{{.Digest}}", f"{NAME}:1"]))
-    return f"{NAME}@{told.stdout.split()[-1]}"
+    _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive(python).hex()))
+    path = f"ENV PATH=/{_FIRST}:{Path(sys.prefix, 'bin')}:/usr/bin:/bin"
+    _done(lab.exec(node, ["podman", "import", "-q", "--change", path, place, f"{name}:1"], timeout_s=120))
+    told = _done(lab.exec(node, ["podman", "image", "inspect", "--format", "{{.Digest}}", f"{name}:1"]))
+    return f"{name}@{told.stdout.split()[-1]}"
 
 
-def _archive():
+def _archive(python):
     """Everything in it is root's: there is no other user to give it to."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
@@ -72,11 +81,17 @@ def _archive():
         for name in _LINKS:
             tar.addfile(_member(name, tarfile.SYMTYPE, f"usr/{name}"))
         for name in _FILES:
-            text = Path("/etc", name).read_bytes()
-            member = _member(f"etc/{name}", tarfile.REGTYPE)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
+            _add(tar, _member(f"etc/{name}", tarfile.REGTYPE), Path("/etc", name).read_bytes())
+        if python:
+            program = _member(f"{_FIRST}/python3", tarfile.REGTYPE)
+            program.mode = 0o755
+            _add(tar, program, python.encode())
     return file.getvalue()
+
+
+def _add(tar, member, text):
+    member.size = len(text)
+    tar.addfile(member, io.BytesIO(text))
 
 
 def _member(name, kind, target=""):

@@ -1,9 +1,9 @@
 """Groups over two simulated Sparks: real vLLM with TP=2, collectives over the rails, and what happens when a part dies."""
 
-import json
 import time
 
 import pytest
+from asking import Asking
 from lab_fleet import LabFleet, lab_of
 
 pytestmark = pytest.mark.integration
@@ -46,6 +46,35 @@ def pids(fleet):
     return [rank["pid"] for rank in group(fleet)["ranks"]]
 
 
+def listed(fleet, node):
+    """Command lines on a node, by process id."""
+    lines = fleet.lab.exec(node, ["ps", "-eo", "pid,args", "--no-headers"]).stdout.splitlines()
+    return {int(pid): words for pid, _, words in (line.strip().partition(" ") for line in lines)}
+
+
+def children(fleet, node, pid):
+    """A process and everything that it has started, and those in turn."""
+    lines = fleet.lab.exec(node, ["ps", "-eo", "pid,ppid", "--no-headers"]).stdout.splitlines()
+    parents = {int(child): int(parent) for child, parent in (line.split() for line in lines)}
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def alone_on(fleet, node):
+    """Whether one rank runs on a node, and none of an earlier start beside it."""
+    return (
+        sum("vllm.entrypoints" in words and "-m" in words.split() for words in listed(fleet, node).values())
+        == 1
+    )
+
+
+def replaced(fleet, before, timeout=300):
+    """Wait until the group is ready with other processes on every node."""
+    fleet.until(lambda: fleet.is_ready() and not set(pids(fleet)) & set(before), timeout=timeout)
+
+
 def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
     fleet.apply(ALONE)
     alone = says(fleet)
@@ -62,16 +91,46 @@ def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
 
 
 @pytest.mark.parametrize("victim", [1, 0])
-def test_any_rank_that_dies_ends_the_group_and_it_is_replaced_as_a_whole(fleet, victim):
+def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_whole(fleet, victim):
     before = pids(fleet)
-    node = group(fleet)["ranks"][victim]["node"]
-    fleet.lab.exec(node, ["kill", "-9", str(before[victim])])
-    fleet.until(lambda: not fleet.is_ready(), timeout=60)
-    fleet.until(fleet.is_ready, timeout=300)
-    after = pids(fleet)
-    assert after[0] != before[0]
-    assert after[1] != before[1], "no rank survives alone"
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"] > 1, timeout=60)
+        node = group(fleet)["ranks"][victim]["node"]
+        fleet.lab.exec(node, ["kill", "-9", str(before[victim])])
+        replaced(fleet, before)
+        again = time.time()
+        fleet.until(lambda: asking.whole_since(again), timeout=60)
+    assert asking.ends["told"], "those who were being answered heard of it"
+    assert not asking.dishonest, asking.dishonest
+
+
+def test_a_supervisor_that_dies_takes_its_rank_along(fleet):
+    """Children of a rank do not outlive what watches them: their memory would be missing, and nobody would know why."""
+    before = pids(fleet)
+    spark2 = children(fleet, "spark2", before[1])
+    supervisor = fleet.lab.exec("spark2", ["ps", "-o", "ppid=", "-p", str(before[1])]).stdout.strip()
+    fleet.lab.exec("spark2", ["kill", "-9", supervisor])
+    replaced(fleet, before)
+    assert not spark2 & set(listed(fleet, "spark2")), "of the old rank nothing is left"
     assert says(fleet)
+
+
+def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(fleet):
+    """Its core is stopped, as one that hangs in a kernel is; the server before it still says 200."""
+    before = pids(fleet)
+    (core,) = [pid for pid, words in listed(fleet, "spark1").items() if "EngineCore" in words]
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.exec("spark1", ["kill", "-STOP", str(core)])
+        health = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1]+'/health', timeout=5).status)"
+        done = fleet.lab.exec("spark1", ["python3", "-c", health, group(fleet)["url"]])
+        assert done.stdout == "200\n", done.stderr
+        replaced(fleet, before)
+        again = time.time()
+        fleet.until(lambda: asking.whole_since(again), timeout=60)
+    assert not asking.dishonest, asking.dishonest
+    events = fleet.ok("describe", "tiny")
+    assert "generates nothing" in events
 
 
 def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
@@ -86,13 +145,45 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
     assert says(fleet)
 
 
-def test_a_rail_that_is_away_for_a_moment_costs_nothing(fleet):
+def test_a_rail_that_is_away_for_seconds_costs_nothing(fleet):
     before = pids(fleet)
-    fleet.lab.cut("spark1-spark2", 0)
-    time.sleep(3)
-    fleet.lab.mend("spark1-spark2")
-    fleet.until(lambda: fleet.is_ready() and json.dumps(says(fleet)))
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.cut("spark1-spark2", 0)
+        time.sleep(5)
+        fleet.lab.mend("spark1-spark2")
+        again = time.time()
+        fleet.until(lambda: asking.whole_since(again), timeout=60)
     assert pids(fleet) == before
+    assert set(asking.ends) == {"whole"}, asking.answers
+
+
+def test_a_rail_that_is_away_for_a_minute_is_got_over(fleet):
+    """Whether the ranks wait or are replaced: nobody is told less than the truth, and afterwards it serves."""
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.cut("spark1-spark2", 0)
+        time.sleep(60)
+        fleet.lab.mend("spark1-spark2")
+        again = time.time()
+        fleet.until(lambda: fleet.is_ready() and asking.whole_since(again), timeout=300)
+    assert not asking.dishonest, asking.dishonest
+    fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=60)
+
+
+def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(fleet):
+    before = pids(fleet)
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.kill("spark2")
+        fleet.until(lambda: not fleet.is_ready(), timeout=90)
+        fleet.until(lambda: any(answer["words"].startswith("503") for answer in asking.answers), timeout=60)
+        assert before[0] not in listed(fleet, "spark1"), "no rank survives alone"
+        fleet.lab.boot("spark2")
+        fleet.until(fleet.is_ready, timeout=400)
+        again = time.time()
+        fleet.until(lambda: asking.whole_since(again), timeout=60)
+    assert not asking.dishonest, asking.dishonest
 
 
 def test_experts_are_dealt_out_over_both_and_say_what_one_says(fleet):

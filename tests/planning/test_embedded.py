@@ -53,3 +53,9 @@ def test_an_image_that_is_known_is_built_for_gpus(cpu_node, ask):
     with pytest.raises(Infeasible) as error:
         first(ask, [cpu_node()], image="nvcr.io/nvidia/vllm:25.11-py3")
     assert "nvcr.io/nvidia/vllm:25.11-py3 needs a GPU" in error.value.means
+
+
+def test_sglang_without_a_gpu_does_not_speculate_and_the_plan_says_so(cpu_node, ask):
+    with pytest.raises(Infeasible) as error:
+        first(ask, [cpu_node()], image=SGLANG, speculation={"method": "ngram", "tokens": 3})
+    assert "built for CUDA only" in error.value.means

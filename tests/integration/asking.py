@@ -1,0 +1,143 @@
+"""Clients that ask without a pause, from a node, and write down how each answer ended: as promised, or honestly not.
+
+Run as a program it is the clients: one JSON object on standard input, one JSON line per answer on standard output.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import httpx
+
+HONEST = {"whole", "told", "refused", "reset"}
+"""How an answer may end: with [DONE] and all its tokens; with an error that says so; without a connection; or with one that
+broke, which every client notices. What may not be: an end that looks like one (`cut`), or none at all (`stuck`)."""
+STUCK_S = 120.0
+PAUSE_S = 0.2
+
+
+class Asking:
+    """Clients on the head of a fleet, while it is entered.
+
+    Args:
+        fleet: it is asked over its endpoint.
+        name: the public model name.
+        streams: how many ask at once.
+        tokens: of each answer.
+    """
+
+    def __init__(self, fleet, name, streams=2, tokens=120):
+        self._fleet = fleet
+        self._told = {"model": name, "streams": streams, "tokens": tokens, "key": fleet.key}
+        self.answers = []
+
+    def __enter__(self):
+        told = json.dumps({**self._told, "url": self._fleet.status()["endpoint"]})
+        head = self._fleet.lab.nodes[0].name
+        argv = self._fleet.lab.argv(head, [sys.executable, __file__])
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._process.stdin.write(told + "\n")
+        self._process.stdin.flush()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *error):
+        self._process.stdin.close()  # its end is when they stop asking
+        self._reader.join(STUCK_S + 30)
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self.answers.append(json.loads(line))
+
+    @property
+    def ends(self):
+        """How many answers ended how."""
+        return Counter(answer["end"] for answer in self.answers)
+
+    @property
+    def dishonest(self):
+        """Answers that a client would have taken for whole, or would still wait for."""
+        return [answer for answer in self.answers if answer["end"] not in HONEST]
+
+    def whole_since(self, at):
+        """How many answers that began after this moment (Unix seconds) are whole."""
+        return sum(answer["end"] == "whole" and answer["began"] >= at for answer in self.answers)
+
+
+def _ask(client, told):
+    """One answer: how it ended, and what was said of it."""
+    body = {
+        "model": told["model"],
+        "prompt": "A rail is",
+        "max_tokens": told["tokens"],
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    headers = {"authorization": f"Bearer {told['key']}"}
+    url = told["url"] + "/completions"
+    try:
+        with client.stream("POST", url, json=body, headers=headers) as response:
+            if response.status_code != 200:
+                response.read()
+                return "told", f"{response.status_code} {response.text[:200]}"
+            return _end(list(response.iter_lines()), told["tokens"])
+    except httpx.ConnectError as error:
+        return "refused", repr(error)
+    except httpx.TimeoutException as error:
+        return "stuck", repr(error)
+    except httpx.TransportError as error:
+        return "reset", repr(error)
+
+
+def _end(lines, tokens):
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    told = [event for event in events if '"error"' in event]
+    if told:
+        return "told", told[-1][:200]
+    if not events or events[-1] != "[DONE]":
+        return "cut", f"{len(events)} events and no [DONE]"
+    usage = next(
+        (json.loads(event)["usage"] for event in events[-2::-1] if '"usage":{' in event.replace(" ", "")), {}
+    )
+    found = usage.get("completion_tokens")
+    return ("whole", "") if found == tokens else ("cut", f"{found} tokens of {tokens} and [DONE]")
+
+
+def _client(told, over, lock):
+    with httpx.Client(timeout=STUCK_S) as client:
+        while not over.is_set():
+            began = time.time()
+            end, words = _ask(client, told)
+            line = {"began": began, "took_s": time.time() - began, "end": end, "words": words}
+            with lock:
+                print(json.dumps(line), flush=True)
+            if end != "whole":
+                over.wait(PAUSE_S)
+
+
+def main():
+    told = json.loads(sys.stdin.readline())
+    over, lock = threading.Event(), threading.Lock()
+    clients = [threading.Thread(target=_client, args=(told, over, lock)) for _ in range(told["streams"])]
+    for client in clients:
+        client.start()
+    sys.stdin.read()
+    over.set()
+    for client in clients:
+        client.join()
+
+
+if __name__ == "__main__":
+    main()
