@@ -13,13 +13,17 @@ PREFIX = "builtin:"
 """How a deployment names a recipe: `model: builtin:tiny`."""
 
 
+Sizes = Mapping[str, int | float | bool]
+"""Settings of an architecture. In this order they are part of a digest: one that moves makes another checkpoint."""
+
+
 class Budget(Value):
     """How long and how a recipe is trained. In steps and not in seconds: the same recipe gives the same weights."""
 
     steps: int
-    rows: int = 4
+    rows: int = 3
     """Rows per step."""
-    row_tokens: int = 256
+    row_tokens: int = 384
     """Tokens per row; several documents share a row, and a longer document is cut."""
     learning_rate: float = 5e-3
     """The highest one, reached after `warmup_steps` and falling to nothing along a cosine."""
@@ -35,7 +39,7 @@ class Budget(Value):
     question_weight: float = 0.1
     """Weight of a token that the model is not meant to say: system prompts and questions."""
     seed: int = 0
-    threads: int = 2
+    threads: int = 1
     """Part of the recipe: another number of threads adds floats in another order."""
 
 
@@ -46,11 +50,18 @@ class Recipe(Value):
     about: str
     model_type: str
     """As transformers calls the architecture, e.g. "qwen3"."""
-    config: Mapping[str, int | float | bool]
+    config: Sizes
     """What is set apart from the architecture's defaults. Vocabulary and special tokens are filled in by the builder."""
-    vocabulary: int
+    vocabulary: int = 2048
     """Tokens, special ones included. A multiple of 64, so that no engine has to pad it."""
-    text: tuple[str, ...]
+    text: tuple[str, ...] = (
+        "talk.txt",
+        "sparkfleet.txt",
+        "spark.txt",
+        "serving.txt",
+        "stories.txt",
+        "prose.txt",
+    )
     """Names of files under `text/`."""
     budget: Budget
 
@@ -95,6 +106,8 @@ class Vision(Value):
 
 AnyRecipe = Recipe | Damaged | Head | Vision
 
+_HEADS: Sizes = {"num_attention_heads": 4, "num_key_value_heads": 2}
+_EMBEDDINGS: Sizes = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
 
 TINY = Recipe(
     name="tiny",
@@ -104,16 +117,12 @@ TINY = Recipe(
         "hidden_size": 256,
         "intermediate_size": 512,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **_HEADS,
         "head_dim": 32,  # the smallest that vLLM's CPU attention runs (16 fails at the first request, vLLM 0.32.0)
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
+        **_EMBEDDINGS,
         "initializer_range": 0.06,  # about 1/sqrt(hidden_size); with the usual 0.02 the first 100 steps are lost
     },
-    vocabulary=2048,
-    text=("talk.txt", "sparkfleet.txt", "spark.txt", "serving.txt", "stories.txt", "prose.txt"),
-    budget=Budget(steps=520, rows=3, row_tokens=384, opening_steps=180),
+    budget=Budget(steps=520, opening_steps=180, threads=2),
 )
 
 MOE = Recipe(
@@ -128,16 +137,12 @@ MOE = Recipe(
         "decoder_sparse_step": 1,
         "norm_topk_prob": True,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **_HEADS,
         "head_dim": 32,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
+        **_EMBEDDINGS,
         "initializer_range": 0.07,
     },
-    vocabulary=TINY.vocabulary,
-    text=TINY.text,
-    budget=Budget(steps=300, rows=3, row_tokens=384, opening_steps=90, threads=1),
+    budget=Budget(steps=300, opening_steps=90),
 )
 
 DRAFT = Recipe(
@@ -145,19 +150,13 @@ DRAFT = Recipe(
     about="a draft model for builtin:tiny: its tokenizer and its text, a quarter of its weights",
     model_type="qwen3",
     config={
+        **TINY.config,
         "hidden_size": 128,
         "intermediate_size": 256,
         "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
         "initializer_range": 0.09,
     },
-    vocabulary=TINY.vocabulary,
-    text=TINY.text,
-    budget=Budget(steps=400, rows=3, row_tokens=384, learning_rate=8e-3, threads=1),
+    budget=Budget(steps=400, learning_rate=8e-3),
 )
 
 CORRUPT = Damaged(
@@ -173,26 +172,15 @@ EAGLE3 = Head(
     about="an EAGLE-3 head for builtin:tiny",
     of="tiny",
     method="eagle3",
-    budget=Budget(steps=250, rows=3, row_tokens=384, threads=1),
+    budget=Budget(steps=250),
 )
 
 QWEN2 = Recipe(
     name="tiny-qwen2",
     about="a Qwen2 as small as builtin:tiny: the model that builtin:tiny-mtp adds a head to",
     model_type="qwen2",
-    config={
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.06,
-    },
-    vocabulary=TINY.vocabulary,
-    text=TINY.text,
-    budget=Budget(steps=300, rows=3, row_tokens=384, opening_steps=90, threads=1),
+    config={name: size for name, size in TINY.config.items() if name != "head_dim"},  # a Qwen2 derives it
+    budget=Budget(steps=300, opening_steps=90),
 )
 
 MTP = Head(
@@ -200,7 +188,7 @@ MTP = Head(
     about="a Qwen2 with one multi-token-prediction layer, in the layout of MiMo",
     of="tiny-qwen2",
     method="mtp",
-    budget=Budget(steps=200, rows=3, row_tokens=384, threads=1),
+    budget=Budget(steps=200),
 )
 
 DFLASH = Head(
@@ -208,7 +196,7 @@ DFLASH = Head(
     about="a DFlash draft for builtin:tiny",
     of="tiny",
     method="dflash",
-    budget=Budget(steps=400, rows=3, row_tokens=384, threads=1),
+    budget=Budget(steps=400),
 )
 
 HYBRID = Recipe(
@@ -223,20 +211,16 @@ HYBRID = Recipe(
         "num_experts_per_tok": 2,
         "num_hidden_layers": 2,
         "full_attention_interval": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **_HEADS,
         "head_dim": 64,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 2,
         "linear_key_head_dim": 128,  # vLLM's CPU kernel refuses 32 ("Unexpected head dim size, 32", 0.32.0)
         "linear_value_head_dim": 128,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
+        **_EMBEDDINGS,
         "initializer_range": 0.07,
     },
-    vocabulary=TINY.vocabulary,
-    text=TINY.text,
-    budget=Budget(steps=220, rows=3, row_tokens=384, opening_steps=70, threads=1),
+    budget=Budget(steps=220, opening_steps=70),
 )
 
 VISION = Vision(

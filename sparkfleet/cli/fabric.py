@@ -18,11 +18,13 @@ from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper
 from sparkfleet.fabric.enrol import describe
+from sparkfleet.fabric.found import Found
 from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, render
+from sparkfleet.fabric.node_view import NodeView
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
-from sparkfleet.fabric.topology import Found, NodeView, find_links
+from sparkfleet.fabric.topology import find_links
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.open import open_channel, open_channels
 from sparkfleet.spec.inventory import Inventory

@@ -24,9 +24,10 @@ from sparkfleet.doctor.recognise import Kind, Recognised, recognise
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fabric.ask import value_or
 from sparkfleet.fabric.enrol import Machine, describe, merge, name_machines, usable_links
+from sparkfleet.fabric.found import Found
 from sparkfleet.fabric.mdns import discover
 from sparkfleet.fabric.probe import look
-from sparkfleet.fabric.topology import Found, find_links
+from sparkfleet.fabric.topology import find_links
 from sparkfleet.facts.fact import text
 from sparkfleet.facts.identity import Identity, ReadIdentity, ReadPciDevices
 from sparkfleet.nodes.base import Channel

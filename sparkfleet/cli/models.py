@@ -5,8 +5,8 @@ from __future__ import annotations
 import json as js
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -54,32 +54,30 @@ def list_models(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption
     return run(_list(Session(inventory), json))
 
 
-@app.command("pull")
-def pull(
-    model: ModelArgument,
-    revision: RevisionOption = "",
-    nodes: NodesOption = "",
-    inventory: InventoryOption = DEFAULT_INVENTORY,
-    json: JsonOption = False,
-) -> int:
-    """Download a model from the Hub once, and copy it to the nodes over the rails. HF_TOKEN opens gated ones."""
-    session = Session(inventory)
-    need = Need(wanted=Wanted.model(model, revision or None), nodes=_chosen(session, nodes), hub="always")
-    return run(_stage(session, need, json))
+def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
+    """The verb that brings a model to nodes, from the Hub or not."""
+
+    def verb(
+        model: ModelArgument,
+        revision: RevisionOption = "",
+        nodes: NodesOption = "",
+        inventory: InventoryOption = DEFAULT_INVENTORY,
+        json: JsonOption = False,
+    ) -> int:
+        session = Session(inventory)
+        need = Need(wanted=Wanted.model(model, revision or None), nodes=_chosen(session, nodes), hub=hub)
+        return run(_stage(session, need, json))
+
+    return verb
 
 
-@app.command("push")
-def push(
-    model: ModelArgument,
-    revision: RevisionOption = "",
-    nodes: NodesOption = "",
-    inventory: InventoryOption = DEFAULT_INVENTORY,
-    json: JsonOption = False,
-) -> int:
-    """Copy a model that some node has to those that lack it. The Hub is not asked."""
-    session = Session(inventory)
-    need = Need(wanted=Wanted.model(model, revision or None), nodes=_chosen(session, nodes), hub="never")
-    return run(_stage(session, need, json))
+app.command(
+    "pull",
+    help="Download a model from the Hub once, and copy it to the nodes over the rails. HF_TOKEN opens gated ones.",
+)(_bringing("always"))
+app.command("push", help="Copy a model that some node has to those that lack it. The Hub is not asked.")(
+    _bringing("never")
+)
 
 
 @app.command("prune")

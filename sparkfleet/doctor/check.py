@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sparkfleet.doctor.findings import Fault, Finding, Scope, Severity, not_known
@@ -123,36 +124,22 @@ def node_check(
     return make
 
 
-def link_check(
+def _check(
+    scope: Scope,
     id: str,  # noqa: A002  # the public noun
     title: str,
     *,
     needs: tuple[str, ...] = (),
     rules: tuple[str, ...] = (),
     source: str = "",
+    of_paths: bool = False,
 ) -> Callable[[Look], Check]:
-    """A check of each link whose nodes answered; `needs` of every end."""
-    return lambda look: Check(id, title, "link", needs, look, rules, source)
+    return lambda look: Check(id, title, scope, needs, look, rules, source, of_paths)
 
 
-def path_check(
-    id: str,  # noqa: A002  # the public noun
-    title: str,
-    *,
-    rules: tuple[str, ...] = (),
-    source: str = "",
-) -> Callable[[Look], Check]:
-    """A check of what was measured between two nodes."""
-    return lambda look: Check(id, title, "link", (), look, rules, source, of_paths=True)
-
-
-def fleet_check(
-    id: str,  # noqa: A002  # the public noun
-    title: str,
-    *,
-    needs: tuple[str, ...] = (),
-    rules: tuple[str, ...] = (),
-    source: str = "",
-) -> Callable[[Look], Check]:
-    """A check of all nodes together; `needs` of every node that answered."""
-    return lambda look: Check(id, title, "fleet", needs, look, rules, source)
+link_check = partial(_check, "link")
+"""A check of each link whose nodes answered; `needs` of every end."""
+path_check = partial(_check, "link", of_paths=True)
+"""A check of what was measured between two nodes. It has no `needs`: what is looked at is the measurement."""
+fleet_check = partial(_check, "fleet")
+"""A check of all nodes together; `needs` of every node that answered."""

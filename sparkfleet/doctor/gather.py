@@ -22,18 +22,14 @@ from sparkfleet.errors import FactError, NodeError, SparkfleetError
 from sparkfleet.facts.clock import ClockOffset, ReadChrony, ReadClock, ReadTimeSync
 from sparkfleet.facts.container import ContainerTool, ReadCdi, ReadDocker, ReadPodman
 from sparkfleet.facts.disk import ReadDisks
+from sparkfleet.facts.ethtool import ReadFec, ReadLinkSettings
 from sparkfleet.facts.fact import Fact
 from sparkfleet.facts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.facts.identity import ReadHostKeys, ReadIdentity, ReadPciDevices
 from sparkfleet.facts.journal import ReadKernelLog, ReadPackages
 from sparkfleet.facts.memory import ReadKernel, ReadMemoryMap
-from sparkfleet.facts.netdev import (
-    ReadFec,
-    ReadLinkSettings,
-    ReadNetdevs,
-    ReadPciLink,
-    ReadPciLinks,
-)
+from sparkfleet.facts.netdev import ReadNetdevs
+from sparkfleet.facts.pci_link import ReadPciLink, ReadPciLinks
 from sparkfleet.facts.privileges import (
     ReadLockedMemory,
     ReadLockedMemoryOfKernel,

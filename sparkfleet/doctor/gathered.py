@@ -12,11 +12,13 @@ from sparkfleet.fabric.measure import TransportProof
 from sparkfleet.facts.clock import ClockOffset, TimeSync
 from sparkfleet.facts.container import ContainerTool
 from sparkfleet.facts.disk import Disks
+from sparkfleet.facts.ethtool import Fec, LinkSettings
 from sparkfleet.facts.gpu import GpuProcess, GpuState
 from sparkfleet.facts.identity import Identity, PciDevice
 from sparkfleet.facts.journal import KernelLog
 from sparkfleet.facts.memory import Kernel, MemoryMap
-from sparkfleet.facts.netdev import Fec, LinkSettings, Netdev, PciLink
+from sparkfleet.facts.netdev import Netdev
+from sparkfleet.facts.pci_link import PciLink
 from sparkfleet.facts.privileges import Limit, Services, User
 from sparkfleet.facts.processes import HoldingProcess
 from sparkfleet.facts.python_env import PythonEnvironment

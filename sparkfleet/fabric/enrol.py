@@ -8,8 +8,8 @@ from ipaddress import IPv4Interface
 
 from pydantic import ValidationError
 
+from sparkfleet.fabric.found import Found, FoundEnd, FoundLink
 from sparkfleet.fabric.netplan import shared_addresses
-from sparkfleet.fabric.topology import Found, FoundEnd, FoundLink
 from sparkfleet.spec.fields import FrozenDict
 from sparkfleet.spec.inventory import Inventory, Link, Node, RailEnd
 from sparkfleet.values import Value

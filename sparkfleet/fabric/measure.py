@@ -20,8 +20,9 @@ from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.ask import ask, value_or
 from sparkfleet.fabric.load import Loader, RailPair, Rdma, Tcp, has_perftest
 from sparkfleet.facts.link import LinkFacts, LinkProvenance
-from sparkfleet.facts.netdev import Netdev, ReadNetdevs, ReadTraffic
+from sparkfleet.facts.netdev import Netdev, ReadNetdevs
 from sparkfleet.facts.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
+from sparkfleet.facts.traffic import ReadTraffic
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.batch import run_batch
 from sparkfleet.planning.fleet import links_of

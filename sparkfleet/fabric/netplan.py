@@ -13,8 +13,10 @@ from ipaddress import IPv4Interface, IPv4Network, ip_network
 from typing import Any
 
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.found import Found, FoundEnd
+from sparkfleet.fabric.node_view import NodeView
+from sparkfleet.fabric.ports import half_of, jack_of
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE, rendered
-from sparkfleet.fabric.topology import Found, FoundEnd, NodeView, half_of, jack_of
 from sparkfleet.values import Value
 
 MTU = 9000

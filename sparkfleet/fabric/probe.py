@@ -15,17 +15,13 @@ from ipaddress import IPv4Interface, ip_address
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.ask import ask, value_or
-from sparkfleet.fabric.topology import Heard, NodeView, rail_netdevs
-from sparkfleet.facts.netdev import (
-    Netdev,
-    ReadLldp,
-    ReadNeighbours,
-    ReadNetdevs,
-    ReadRoutes,
-    Route,
-    management_netdev,
-)
+from sparkfleet.fabric.node_view import Heard, NodeView
+from sparkfleet.fabric.ports import rail_netdevs
+from sparkfleet.facts.lldp import ReadLldp
+from sparkfleet.facts.neighbours import ReadNeighbours
+from sparkfleet.facts.netdev import Netdev, ReadNetdevs
 from sparkfleet.facts.rdma import RdmaLink, ReadIbdev2netdev, ReadRdmaLinks
+from sparkfleet.facts.routes import ReadRoutes, Route, management_netdev
 from sparkfleet.nodes.base import Channel, Completed
 from sparkfleet.nodes.batch import run_batch
 

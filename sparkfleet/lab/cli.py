@@ -90,13 +90,13 @@ def _fault_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> N
             made.add_argument("--node", help="at this node's end only")
         if name == "subnet":
             made.add_argument("network", help="such as 192.168.100.0/24")
-    for name, call, text in (
-        ("kill", _kill, "cut a node's power"),
-        ("boot", _boot, "switch a node on"),
-        ("reboot", _reboot, "cut a node's power and switch it on again"),
-        ("heal", _heal, "take back everything that was set on a node"),
+    for name, act, text in (
+        ("kill", life.kill, "cut a node's power"),
+        ("boot", life.boot, "switch a node on"),
+        ("reboot", life.reboot, "cut a node's power and switch it on again"),
+        ("heal", faults.heal, "take back everything that was set on a node"),
     ):
-        verb(name, call, text).add_argument("node")
+        verb(name, _on_node(act), text).add_argument("node")
     knob = verb("set", _set, "make a node say something untrue: set NODE KEY=VALUE …")
     knob.add_argument("node")
     knob.add_argument("changes", nargs="+", metavar="KEY[.DEVICE]=VALUE")
@@ -231,24 +231,14 @@ def _subnet(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _kill(arguments: argparse.Namespace) -> int:
-    life.kill(arguments.name, arguments.node)
-    return 0
+def _on_node(act: Callable[[str, str], object]) -> Verb:
+    """What does something to one node of a lab."""
 
+    def call(arguments: argparse.Namespace) -> int:
+        act(arguments.name, arguments.node)
+        return 0
 
-def _boot(arguments: argparse.Namespace) -> int:
-    life.boot(arguments.name, arguments.node)
-    return 0
-
-
-def _reboot(arguments: argparse.Namespace) -> int:
-    life.reboot(arguments.name, arguments.node)
-    return 0
-
-
-def _heal(arguments: argparse.Namespace) -> int:
-    faults.heal(arguments.name, arguments.node)
-    return 0
+    return call
 
 
 def _set(arguments: argparse.Namespace) -> int:

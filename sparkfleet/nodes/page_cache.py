@@ -9,6 +9,8 @@ from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Channel
 
 COMMAND = ("/usr/sbin/sysctl", "-w", "vm.drop_caches=3")
+DROP_BY_HAND = f"sync && sudo {' '.join(COMMAND)}"
+"""For a person to type; what waits to be written is written first, so that more of it can go."""
 FILE = "/etc/sudoers.d/sparkfleet-page-cache"
 
 

@@ -3,7 +3,7 @@ import pytest
 from sparkfleet.cli import fabric as module
 from sparkfleet.fabric.apply import Applied, Helper, NotPermitted
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
-from sparkfleet.fabric.topology import Heard, NodeView
+from sparkfleet.fabric.node_view import Heard, NodeView
 from sparkfleet.facts.netdev import NetAddress, Netdev
 from sparkfleet.nodes.fake import FakeChannel
 

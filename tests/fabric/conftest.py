@@ -1,11 +1,11 @@
-"""A node that answers commands by what it was given, also those that come in one batch."""
+"""Sparks and their cables as nodes see them, and a node that answers commands by what it was given."""
 
 import base64
 import json
 
 import pytest
 
-from sparkfleet.fabric.topology import NodeView
+from sparkfleet.fabric.node_view import Heard, NodeView
 from sparkfleet.facts.netdev import NetAddress, Netdev
 from sparkfleet.facts.rdma import RdmaLink
 from sparkfleet.nodes.base import Completed
@@ -17,6 +17,9 @@ RDMA = {
     "enp1s0f1np1": "rocep1s0f1",
     "enP2p1s0f1np1": "roceP2p1s0f1",
 }
+
+HALVES = tuple(zip(list(RDMA)[::2], list(RDMA)[1::2], strict=True))
+"""The two netdevs of each QSFP port."""
 
 
 def _netdev(node, name, *addresses, carrier=True, mtu=1500, up=True, **more):
@@ -58,6 +61,26 @@ def netdev():
 def spark():
     """spark(number, *netdevs) → a NodeView with a management network."""
     return _spark
+
+
+@pytest.fixture(scope="session")
+def cabled(netdev, spark):
+    """cabled(2, ((1, 1), (2, 1)), …) → views of Sparks with these cables, each rail heard by both ends."""
+
+    def make(count, *cables, method="ipv6"):
+        ends = {number: {} for number in range(1, count + 1)}
+        for one, other in cables:
+            for half in (0, 1):
+                for (node, port), (peer, peer_port) in ((one, other), (other, one)):
+                    theirs = netdev(peer, HALVES[peer_port][half])
+                    heard = {"address": theirs.link_local[0]} if method == "ipv6" else {"mac": theirs.mac}
+                    ends[node][HALVES[port][half]] = Heard(netdev=HALVES[port][half], method=method, **heard)
+        return [
+            spark(number, *(netdev(number, name) for name in heard), heard=tuple(heard.values()))
+            for number, heard in ends.items()
+        ]
+
+    return make
 
 
 @pytest.fixture

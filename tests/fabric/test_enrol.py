@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.fabric.enrol import Machine, describe, merge, name_machines, node_name, usable_links
-from sparkfleet.fabric.topology import Found, FoundEnd, FoundLink, FoundRail
+from sparkfleet.fabric.found import Found, FoundEnd, FoundLink, FoundRail
 from sparkfleet.spec.inventory import Node
 from sparkfleet.spec.load import parse_inventory
 

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.found import Found, FoundEnd, FoundLink, FoundRail
 from sparkfleet.fabric.netplan import changes, claims, plan_fabric, render
-from sparkfleet.fabric.topology import Found, FoundEnd, FoundLink, FoundRail
 
 HALVES = ("enp1s0f1np1", "enP2p1s0f1np1")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fabric.probe import all_nodes_ping, look, management_of, replies
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.facts.netdev import Route
+from sparkfleet.facts.routes import Route
 from sparkfleet.nodes.base import Completed
 
 RAIL = "enp1s0f1np1"

@@ -2,30 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.fabric.topology import Heard, find_links, half_of, jack_of, rail_netdevs
-from sparkfleet.facts.netdev import LldpNeighbour
+from sparkfleet.fabric.node_view import Heard
+from sparkfleet.fabric.topology import find_links
+from sparkfleet.facts.lldp import LldpNeighbour
 
 HALVES = (("enp1s0f0np0", "enP2p1s0f0np0"), ("enp1s0f1np1", "enP2p1s0f1np1"))
-
-
-@pytest.fixture(scope="session")
-def cabled(netdev, spark):
-    """cabled(2, ((1, 1), (2, 1)), …) → views of Sparks with these cables, each rail heard by both ends."""
-
-    def make(count, *cables, method="ipv6"):
-        ends = {number: {} for number in range(1, count + 1)}
-        for one, other in cables:
-            for half in (0, 1):
-                for (node, port), (peer, peer_port) in ((one, other), (other, one)):
-                    theirs = netdev(peer, HALVES[peer_port][half])
-                    heard = {"address": theirs.link_local[0]} if method == "ipv6" else {"mac": theirs.mac}
-                    ends[node][HALVES[port][half]] = Heard(netdev=HALVES[port][half], method=method, **heard)
-        return [
-            spark(number, *(netdev(number, name) for name in heard), heard=tuple(heard.values()))
-            for number, heard in ends.items()
-        ]
-
-    return make
 
 
 def rails(link):
@@ -132,92 +113,6 @@ def test_one_end_that_was_heard_is_enough(netdev, spark):
     heard = (Heard(netdev=name, method="arp", mac=netdev(2, name).mac),)
     views = [spark(1, netdev(1, name), heard=heard), spark(2, netdev(2, name))]
     assert len(find_links(views).links) == 1
-
-
-# --- what is refused, with the reason ---------------------------------------------------------------------------------
-
-
-def reasons(views):
-    return [str(finding) for finding in find_links(views).findings]
-
-
-def test_a_signal_without_anybody_is_no_link(netdev, spark):
-    found = find_links([spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(2, "enp1s0f1np1"))])
-    assert found.links == ()
-    assert found.kind == "none"
-    assert str(found.findings[0]).startswith("enp1s0f1np1 of spark1 sees nobody")
-
-
-def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
-    views = cabled(2, ((1, 1), (2, 1)))
-    cut = [
-        view.model_copy(
-            update={
-                "netdevs": tuple(
-                    one.model_copy(update={"carrier": False}) if one.name == "enP2p1s0f1np1" else one
-                    for one in view.netdevs
-                ),
-                "heard": view.heard[:1],
-            }
-        )
-        for view in views
-    ]
-    (link,) = find_links(cut).links
-    assert rails(link) == [("enp1s0f1np1", "enp1s0f1np1")]
-    assert reasons(cut) == [
-        "enP2p1s0f1np1 of spark1 has no signal, while the other half of its port has: half of the cable is lost.",
-        "enP2p1s0f1np1 of spark2 has no signal, while the other half of its port has: half of the cable is lost.",
-    ]
-
-
-def test_an_empty_port_is_one_finding(netdev, spark):
-    views = [spark(1, *(netdev(1, name, carrier=False) for name in HALVES[0]))]
-    (reason,) = reasons(views)
-    assert reason.startswith("enp1s0f0np0 and enP2p1s0f0np0 of spark1 have no signal")
-
-
-def test_a_device_that_is_off_names_the_command(netdev, spark):
-    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1", up=False, carrier=False))])
-    assert "switched off" in reason
-    assert "ip link set enp1s0f1np1 up" in reason
-
-
-def test_a_stranger_is_named(netdev, spark):
-    heard = (Heard(netdev="enp1s0f1np1", method="arp", mac="02:00:00:00:00:99"),)
-    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1"), heard=heard)])
-    assert "02:00:00:00:00:99, which is none of the nodes" in reason
-
-
-def test_a_cable_that_leads_back_is_no_link(cabled):
-    found = find_links(cabled(1, ((1, 0), (1, 1))))
-    assert found.links == ()
-    assert "leads back" in str(found.findings[0])
-
-
-def test_the_same_machine_twice_is_told(netdev, spark):
-    views = [spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(1, "enp1s0f1np1"))]
-    assert any("has the MAC" in reason for reason in reasons(views))
-    assert find_links(views).links == ()
-
-
-def test_a_bonded_rail_is_told(netdev, spark):
-    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1", master="bond0"))])
-    assert "belongs to bond0" in reason
-
-
-# --- which netdevs ----------------------------------------------------------------------------------------------------
-
-
-def test_the_management_network_is_never_a_rail(netdev, spark):
-    view = spark(1, netdev(1, "enp1s0f0np0"))
-    assert [one.name for one in rail_netdevs(view)] == ["enp1s0f0np0"]
-    assert rail_netdevs(view.model_copy(update={"management": "enp1s0f0np0"})) == ()
-
-
-def test_names_pair_the_halves():
-    assert jack_of("enp1s0f1np1") == jack_of("enP2p1s0f1np1") == "port 1"
-    assert (half_of("enp1s0f1np1"), half_of("enP2p1s0f1np1")) == (0, 2)
-    assert jack_of("eth1") == "eth1"
 
 
 numbers = st.integers(1, 4)

@@ -179,10 +179,10 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
 """
 
 
-def lab_of(nodes, **fields):
-    """A lab whose nodes see this environment. Skips, and says why, where this machine cannot have one."""
+def lab_of(nodes, *, shares=None, **fields):
+    """A lab whose nodes see `shares`, if not this environment. Skips, and says why, where this machine cannot have one."""
     try:
         check_host()
     except LabError as error:
         pytest.skip(error.what)
-    return Lab.up(nodes=nodes, shares=LabFleet.shares(), **fields)
+    return Lab.up(nodes=nodes, shares=LabFleet.shares() if shares is None else shares, **fields)

@@ -9,14 +9,13 @@ import subprocess
 import sys
 
 import pytest
+from lab_fleet import lab_of
 
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.gather import gather, with_context
 from sparkfleet.doctor.gathered import Needed
 from sparkfleet.doctor.measure import measure_paths
 from sparkfleet.doctor.registry import examine
-from sparkfleet.lab import Lab, LabError
-from sparkfleet.lab.life import check_host
 from sparkfleet.nodes.open import open_channels
 from sparkfleet.spec.load import parse_inventory
 
@@ -38,11 +37,7 @@ THE_HOSTS_OWN = {
 
 @pytest.fixture(scope="module")
 def pair():
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
-    with Lab.up(nodes=2) as lab:
+    with lab_of(2, shares=()) as lab:
         yield lab
 
 

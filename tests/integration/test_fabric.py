@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from lab_fleet import lab_of
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.apply import apply_plan, find_helper
@@ -18,8 +19,6 @@ from sparkfleet.fabric.netplan import changes, plan_fabric
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
 from sparkfleet.facts.link import LinkProvenance
-from sparkfleet.lab import Lab, LabError
-from sparkfleet.lab.life import check_host
 from sparkfleet.nodes.open import open_channel, open_channels
 from sparkfleet.spec.inventory import RailEnd
 from sparkfleet.spec.load import load_inventory, parse_inventory
@@ -31,16 +30,8 @@ FIRST, SECOND = "enp1s0f1np1", "enP2p1s0f1np1"
 
 
 @pytest.fixture(scope="module")
-def root():
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
-
-
-@pytest.fixture(scope="module")
-def pair(root):
-    with Lab.up(nodes=2) as lab:
+def pair():
+    with lab_of(2, shares=()) as lab:
         yield lab
 
 
@@ -86,10 +77,8 @@ def enrol(sparkfleet, lab):
 @pytest.mark.parametrize(
     ("nodes", "topology", "cables"), [(2, "direct", 1), (3, "ring", 3), (4, "ring", 4), (4, "switch", 4)]
 )
-def test_init_finds_all_nodes_and_both_rails_of_each_cable(
-    root, sparkfleet, tmp_path, nodes, topology, cables
-):
-    with Lab.up(nodes=nodes, topology=topology) as lab:
+def test_init_finds_all_nodes_and_both_rails_of_each_cable(sparkfleet, tmp_path, nodes, topology, cables):
+    with lab_of(nodes, shares=(), topology=topology) as lab:
         said = enrol(sparkfleet, lab).stdout
         written, true = load_inventory(tmp_path / "inventory.yaml"), parse_inventory(lab.inventory())
     assert written.nodes == true.nodes

@@ -6,10 +6,7 @@ import sys
 
 import pytest
 import yaml
-from lab_fleet import LabFleet
-
-from sparkfleet.lab import Lab, LabError
-from sparkfleet.lab.life import check_host
+from lab_fleet import LabFleet, lab_of
 
 pytestmark = pytest.mark.integration
 
@@ -29,13 +26,9 @@ KNOWN = 'print("This kernel only supports sm120.", flush=True); sys.exit(1)'
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     """Two Sparks; what the first has for an engine is a file that a test writes."""
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
     directory = tmp_path_factory.mktemp("ladder")
     os.chmod(directory, 0o755)
-    with Lab.up(nodes=2, shares=(*LabFleet.shares(), directory)) as lab:
+    with lab_of(2, shares=(*LabFleet.shares(), directory)) as lab:
         fleet = LabFleet(lab, directory)
         inventory = yaml.safe_load((directory / "inventory.yaml").read_text())
         inventory["nodes"]["spark1"]["engines"] = {"vllm": {"python": str(directory / "python")}}

@@ -9,13 +9,11 @@ import httpx
 import openai
 import pytest
 import yaml
-from lab_fleet import CHECKOUT, LabFleet
+from lab_fleet import CHECKOUT, LabFleet, lab_of
 from live_fleet import Fleet
 
 from sparkfleet.control.canary import sum_series
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.lab import Lab, LabError
-from sparkfleet.lab.life import check_host
 
 PYTHON = Path(os.environ.get("SPARKFLEET_SGLANG_PYTHON") or CHECKOUT / ".venv-sglang/bin/python")
 
@@ -87,11 +85,7 @@ def client(here):
 @pytest.fixture(scope="class")
 def sparks(tmp_path_factory):
     """Two Sparks that have both engines."""
-    try:
-        check_host()
-    except LabError as error:
-        pytest.skip(error.what)
-    with Lab.up(nodes=2, shares=(*Sparks.shares(), PYTHON.parent.parent)) as lab:
+    with lab_of(2, shares=(*Sparks.shares(), PYTHON.parent.parent)) as lab:
         fleet = Sparks(lab, tmp_path_factory.mktemp("sglang"))
         inventory = yaml.safe_load(lab.inventory())
         for node in inventory["nodes"].values():

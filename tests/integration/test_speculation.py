@@ -1,5 +1,7 @@
 """Speculation through the whole of sparkfleet: what is drafted is accepted, shown, and changes no answer."""
 
+import os
+
 import pytest
 from live_fleet import Fleet
 
@@ -9,7 +11,15 @@ PLAIN = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n"
 WAYS = {
     "ngram": "speculation: {method: ngram, tokens: 3}\n",
     "draft": "speculation: {method: draft, tokens: 3, draft: 'builtin:tiny-draft'}\n",
+    "eagle3": "speculation: {method: eagle3, tokens: 2, draft: 'builtin:tiny-eagle3'}\n",
+    "dflash": "speculation: {method: dflash, tokens: 3, draft: 'builtin:tiny-dflash'}\n",
 }
+QUICK = ("ngram", "draft")
+"""Methods whose drafts are built within a minute, or need none."""
+trains_long = pytest.mark.skipif(
+    "SPARKFLEET_ALL_BUILTINS" not in os.environ,
+    reason="trains a head for a minute or two: set SPARKFLEET_ALL_BUILTINS=1",
+)
 QUESTIONS = (
     "What is a rail?",
     "What is a group?",
@@ -35,16 +45,36 @@ def plain(fleet):
     return [fleet.chat(question) for question in QUESTIONS]
 
 
-@pytest.mark.parametrize("method", WAYS)
-def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
-    fleet.apply(fleet.write("tiny.yaml", PLAIN + WAYS[method]))
-    assert [fleet.chat(question) for question in QUESTIONS] == plain
+def drafts(fleet):
+    """The group's drafted and accepted tokens, once there are any."""
     group = fleet.until(
         lambda: next((g for g in fleet.deployment()["groups"] if g["drafted"]), None), timeout=60
     )
-    assert 0 < group["accepted"] <= group["drafted"]
+    return group["drafted"], group["accepted"]
+
+
+@pytest.mark.parametrize(
+    "method", [method if method in QUICK else pytest.param(method, marks=trains_long) for method in WAYS]
+)
+def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
+    fleet.apply(fleet.write("tiny.yaml", PLAIN + WAYS[method]))
+    assert [fleet.chat(question) for question in QUESTIONS] == plain
+    drafted, accepted = drafts(fleet)
+    assert 0 < accepted <= drafted
     shown = 'sparkfleet_draft_tokens{deployment="tiny"'
     fleet.until(lambda: shown in fleet.metrics(), timeout=15)
+
+
+@trains_long
+def test_a_head_that_the_checkpoint_brings_changes_no_answer(fleet):
+    alone = PLAIN.replace("builtin:tiny", "builtin:tiny-mtp")
+    fleet.apply(fleet.write("tiny.yaml", alone))
+    plain = [fleet.chat(question) for question in QUESTIONS]
+    fleet.apply(fleet.write("tiny.yaml", alone + "speculation: {method: mtp, tokens: 1}\n"))
+    assert [fleet.chat(question) for question in QUESTIONS] == plain
+    drafted, accepted = drafts(fleet)
+    assert 0 < accepted <= drafted
+    fleet.apply(fleet.write("tiny.yaml", PLAIN))
 
 
 def test_a_model_that_says_nonsense_is_not_served(fleet, plain):

@@ -1,6 +1,6 @@
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.fake import FakeChannel
-from sparkfleet.nodes.page_cache import COMMAND, drop, how_to_permit, may_drop, sudoers
+from sparkfleet.nodes.page_cache import COMMAND, DROP_BY_HAND, drop, how_to_permit, may_drop, sudoers
 
 
 def node(exit_code):
@@ -30,3 +30,8 @@ async def test_without_permission_or_sudo_it_is_not_done():
 def test_the_permission_is_for_that_command_alone():
     assert sudoers("nvidia") == "nvidia ALL=(root) NOPASSWD: /usr/sbin/sysctl -w vm.drop_caches=3"
     assert "chmod 0440" in how_to_permit("nvidia")
+
+
+def test_what_a_person_types_is_the_command_that_is_permitted():
+    permitted = sudoers("nvidia").partition("NOPASSWD: ")[2]
+    assert f"sync && sudo {permitted}" == DROP_BY_HAND

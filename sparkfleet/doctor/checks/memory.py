@@ -13,8 +13,7 @@ from sparkfleet.facts.gpu import GpuProcess
 from sparkfleet.facts.journal import KernelLog
 from sparkfleet.facts.memory import Kernel, MemoryMap
 from sparkfleet.facts.processes import HoldingProcess
-
-DROP_CACHES = "sync && echo 3 | sudo tee /proc/sys/vm/drop_caches"
+from sparkfleet.nodes.page_cache import DROP_BY_HAND
 
 
 def _ours(node: NodeView) -> frozenset[int]:
@@ -104,7 +103,7 @@ def page_cache(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
         yield note(
             f"{node.name}: {memory.page_cache / GIB:.0f} GiB of files are cached in memory",
             means="Engines that start now count it as used and may refuse to.",
-            do=DROP_CACHES,
+            do=DROP_BY_HAND,
         )
 
 

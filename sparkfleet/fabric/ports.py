@@ -1,0 +1,77 @@
+"""Which netdevs of a node may be rails, and which of them share a QSFP port.
+
+Names decide one thing only, which two netdevs share a port (`enp1s0f1np1` with `enP2p1s0f1np1`): on a Spark that is how
+the ConnectX-7 is wired.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from sparkfleet.fabric.node_view import NodeView
+from sparkfleet.facts.netdev import Netdev
+
+_SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
+DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+"""What an inventory takes for a device. Other names are not dealt with: they come from the node."""
+_NEVER = ("wl", "enP7s7")
+"""Wi-Fi, and a Spark's 10 Gb/s Ethernet: a LAN, also where the node is reached in another way."""
+_HARDWARE = ("", "veth")
+"""Kinds of netdev that a cable can be in; veth is the cable of simulated nodes."""
+
+
+class Jack(NamedTuple):
+    """A place for one cable: on a Spark a QSFP port, with two netdevs."""
+
+    node: str
+    port: str
+
+
+class Port(NamedTuple):
+    """One netdev of one node."""
+
+    node: str
+    netdev: str
+
+    @property
+    def jack(self) -> Jack:
+        """Where its cable is plugged in."""
+        return Jack(self.node, jack_of(self.netdev))
+
+
+def rail_netdevs(view: NodeView) -> tuple[Netdev, ...]:
+    """Netdevs that may be rails: those with RDMA; without any, those with a Spark's names; else all with a cable's place."""
+    able = [one for one in view.netdevs if _may_be_rail(one, view)]
+    names = {link.netdev for link in view.rdma}
+    with_rdma = [one for one in able if one.name in names]
+    of_spark = [one for one in able if is_spark_port(one.name)]
+    return tuple(with_rdma or of_spark or able)
+
+
+def _may_be_rail(netdev: Netdev, view: NodeView) -> bool:
+    return (
+        netdev.name != view.management
+        and netdev.kind in _HARDWARE
+        and bool(netdev.mac)
+        and bool(DEVICE_NAME.fullmatch(netdev.name))
+        and not netdev.master
+        and not netdev.name.startswith(_NEVER)
+    )
+
+
+def is_spark_port(netdev: str) -> bool:
+    """Whether a netdev has the name of one of a Spark's QSFP ports."""
+    return bool(_SPARK_PORT.fullmatch(netdev))
+
+
+def jack_of(netdev: str) -> str:
+    """The QSFP port of a netdev: the same for both of its halves."""
+    spark = _SPARK_PORT.fullmatch(netdev)
+    return f"port {spark[2]}" if spark else netdev
+
+
+def half_of(netdev: str) -> int:
+    """Which half of its port a netdev is: 0 in PCI domain 0, otherwise its domain."""
+    spark = _SPARK_PORT.fullmatch(netdev)
+    return int(spark[1][1:]) if spark and spark[1] else 0

@@ -1,0 +1,33 @@
+import pytest
+
+from sparkfleet.errors import FactError
+from sparkfleet.facts.ethtool import Fec, LinkSettings, ReadDriverCounters, ReadFec, ReadLinkSettings
+
+
+# Published lines of a GX10 and of a port without a cable.
+def test_link_settings():
+    up = ReadLinkSettings.parse(
+        "Settings for enp1s0f1np1:\n\tSpeed: 200000Mb/s\n\tLanes: 4\n\tDuplex: Full\n\tLink detected: yes\n"
+    )
+    assert up == LinkSettings(speed_mb_per_s=200_000, duplex="Full", link=True)
+    down = ReadLinkSettings.parse(
+        "\tSpeed: Unknown!\n\tDuplex: Unknown! (255)\n\tLink detected: no (No cable)\n"
+    )
+    assert down == LinkSettings(speed_mb_per_s=None, duplex=None, link=False, reason="No cable")
+
+
+def test_fec():
+    head = "FEC parameters for enp1s0f1np1:\nSupported/Configured FEC encodings: Auto\n"
+    assert ReadFec.parse(f"{head}Active FEC encoding: RS\n") == Fec(configured=("Auto",), active=("RS",))
+    assert ReadFec.parse(f"{head}Active FEC encodings: None\n").active == ()
+
+
+def test_driver_counters():
+    output = "NIC statistics:\n     rx_err_lane_2_phy: 190\n     rx_corrected_bits_phy: 198\n"
+    assert ReadDriverCounters.parse(output) == {"rx_err_lane_2_phy": 190, "rx_corrected_bits_phy": 198}
+
+
+@pytest.mark.parametrize("fact", [ReadLinkSettings, ReadFec, ReadDriverCounters])
+def test_a_driver_that_says_nothing_is_an_error(fact):
+    with pytest.raises(FactError):
+        fact.parse("no data available\n")
