@@ -338,7 +338,8 @@ class Controller:
     def _view(self, desired: dict[str, Desired]) -> View:
         now = time.monotonic()
         fresh = [report for at, report in self._reports.values() if now - at < STALE_S]
-        return View(desired, self._seen, self.reports(), fresh, self._recovery.failed)
+        told = {group.app: group for entry in self._table.models.values() for group in entry.groups}
+        return View(desired, self._seen, self.reports(), fresh, self._recovery.failed, told)
 
     def _set_gauges(self) -> None:
         self._metrics.group_state.clear()

@@ -147,6 +147,9 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         "RAY_gcs_storage_path": str(paths.gcs),
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
         "RAY_health_check_period_ms": "1000",
+        # Ray gives workers niceness 15, and what they start inherits it: gateway and engines would wait for anything else
+        # that a desk's Spark does.
+        "RAY_worker_niceness": "0",
         # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from sparkfleet.control.abilities import group_entry
 from sparkfleet.control.apps import GROUP_DEPLOYMENT
 from sparkfleet.control.nodes import Generation
-from sparkfleet.control.status import App, DeploymentStatus, GroupPhase, GroupReport
+from sparkfleet.control.status import App, DeploymentStatus, GroupPhase, GroupReport, app_name
 from sparkfleet.control.store import Desired
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.table import ModelEntry, ModelState
+from sparkfleet.gateway.table import GroupEntry, ModelEntry, ModelState
 from sparkfleet.observe.targets import ScrapeTarget, TargetGroup, target_groups
 
 RETRY_AFTER_S = 10
@@ -30,6 +31,8 @@ class View:
     fresh: Collection[GroupReport]
     """Those that are young enough to be believed."""
     failed: Collection[Generation]
+    told: Mapping[str, GroupEntry] = field(default_factory=dict)
+    """What the gateways were told last of each application: all that is known of groups whose plan is no longer wanted."""
 
     def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
         """The groups that are ready, of the newest generation that has any."""
@@ -76,20 +79,37 @@ class View:
 
     def _entry(self, desired: Desired, without: Generation | None) -> ModelEntry:
         serving = self.serving(desired.name, without)
+        groups = self._group_entries(desired, serving)
         state: ModelState = "ready"
         detail = ""
         if not serving:
             state, detail = self._not_ready(desired)
         return ModelEntry(
             name=desired.name,
-            apps=tuple(app.name for app in serving),
+            groups=groups,
             deployment=GROUP_DEPLOYMENT,
             state=state,
             detail=detail,
             retry_after_s=RETRY_AFTER_S,
             created=int(desired.since),
-            context=desired.plan.groups[0].choice.candidate.context,
+            context=max((group.context for group in groups if group.context is not None), default=None),
             keys=desired.spec.keys or (),
+        )
+
+    def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
+        """The groups that are planned, and those of an older generation that serve until these do."""
+        ready = {app.name for app in serving}
+        rungs = {(r.deployment, r.generation, r.replica): r.rung for r in self.reports}
+        planned = {
+            entry.app: entry
+            for replica in range(len(desired.plan.groups))
+            for app in [app_name(desired.name, desired.generation, replica)]
+            for rung in [rungs.get((desired.name, desired.generation, replica), 0)]
+            for entry in [group_entry(app, desired, replica, rung)]
+        }
+        older = {app: self.told.get(app, GroupEntry(app=app)) for app in sorted(ready - planned.keys())}
+        return tuple(
+            entry.model_copy(update={"ready": app in ready}) for app, entry in {**planned, **older}.items()
         )
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:

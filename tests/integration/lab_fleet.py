@@ -124,6 +124,19 @@ class LabFleet:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def ray_says(self, program):
+        """What a program that joins the fleet's Ray on the head prints, as JSON. It is given `address` and `host`."""
+        head = self.lab.nodes[0].name
+        find = "import pathlib;print(next(pathlib.Path.home().glob('.local/state/sparkfleet/*/address.json')).read_text())"
+        address = json.loads(self.python(head, find))["ray"]
+        prologue = (
+            "import os, pathlib\n"
+            "root = next(pathlib.Path.home().glob('.local/state/sparkfleet/*/ray.token'))\n"
+            "os.environ.update(RAY_AUTH_MODE='token', RAY_AUTH_TOKEN_PATH=str(root))\n"
+        )
+        code = prologue + program.format(address=address, host=address.rpartition(":")[0])
+        return json.loads(self.python(head, code).splitlines()[-1])
+
     def bring(self, model="tiny"):
         """Lay an embedded model into every node's cache, where it would otherwise be trained."""
         subprocess.run([sys.executable, "-m", "sparkfleet.builtin", "build", model], check=True, timeout=900)

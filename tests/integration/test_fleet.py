@@ -1,7 +1,5 @@
 """A fleet of two Sparks over SSH: brought up, served from, rebooted, taken down."""
 
-import json
-
 import pytest
 from lab_fleet import LabFleet, lab_of
 
@@ -47,28 +45,13 @@ def fleet(tmp_path_factory):
         assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
 
 
-def ray_says(fleet, program):
-    """What a program that joins the fleet's Ray on the head prints, as JSON."""
-    address = json.loads(
-        fleet.python("spark1", "import pathlib;print(next(pathlib.Path.home().glob("
-                     "'.local/state/sparkfleet/*/address.json')).read_text())")
-    )["ray"]  # fmt: skip
-    prologue = (
-        "import os, pathlib\n"
-        "root = next(pathlib.Path.home().glob('.local/state/sparkfleet/*/ray.token'))\n"
-        "os.environ.update(RAY_AUTH_MODE='token', RAY_AUTH_TOKEN_PATH=str(root))\n"
-    )
-    code = prologue + program.format(address=address, host=address.rpartition(":")[0])
-    return json.loads(fleet.python("spark1", code).splitlines()[-1])
-
-
 def test_up_makes_one_ray_cluster_with_a_label_per_node(fleet):
-    assert sorted(ray_says(fleet, NODES)) == ["spark1", "spark2"]
+    assert sorted(fleet.ray_says(NODES)) == ["spark1", "spark2"]
     assert [node["joined"] for node in fleet.status()["nodes"]] == [True, True]
 
 
 def test_a_strict_spread_lands_on_both(fleet):
-    assert sorted(ray_says(fleet, SPREAD)) == ["spark1", "spark2"]
+    assert sorted(fleet.ray_says(SPREAD)) == ["spark1", "spark2"]
 
 
 def test_up_again_changes_nothing(fleet):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import urllib.error
 import urllib.request
 
@@ -128,6 +129,13 @@ def test_a_client_that_hangs_up_stops_the_generation(fleet):
         next(response.iter_raw())
     fleet.until(lambda: engine_metric(fleet, "vllm:num_requests_running") == 0, timeout=20, every=0.1)
     assert engine_metric(fleet, "vllm:generation_tokens_total") - before < 1900
+
+
+def test_its_processes_are_not_put_behind_all_others(fleet):
+    """Ray would give its workers, and engines that they start, the niceness 15."""
+    assert {os.getpriority(os.PRIO_PROCESS, process.pid) for process in fleet.everything()} == {
+        os.getpriority(os.PRIO_PROCESS, 0)
+    }
 
 
 def test_nobody_goes_around_the_gateway(fleet):
