@@ -36,7 +36,7 @@ from sparkfleet.gateway.app import Gateway
 from sparkfleet.gateway.keys import digest, generate
 from sparkfleet.gateway.pick import StaticPicker, Target
 from sparkfleet.gateway.server import serve
-from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+from sparkfleet.gateway.table import GroupEntry, KeyEntry, ModelEntry, Table
 
 TTFT_MS = 40.0
 ITL_MS = 20.0
@@ -160,10 +160,11 @@ def cpu_seconds(pid: int | None) -> float:
 
 async def run_gateway(engine: str, model: str, key_sha256: str) -> None:
     """The gateway, in this process, until it is killed."""
-    entry = ModelEntry(name=model, apps=("fake",), deployment="fake", state="ready")
+    entry = ModelEntry(name=model, groups=(GroupEntry(app="fake"),), deployment="fake", state="ready")
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     table = Table(version=1, models={model: entry}, keys=(key,))
-    server = await serve(Gateway(StaticPicker({model: [Target(url=engine)]}), table=table), "127.0.0.1", 0)
+    picker = StaticPicker([Target(url=engine, app="fake")])
+    server = await serve(Gateway(picker, table=table), "127.0.0.1", 0)
     print(f"gateway on {server.url}", flush=True)
     await asyncio.Event().wait()
 

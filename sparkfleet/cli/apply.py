@@ -12,7 +12,16 @@ from sparkfleet.cli.dry_run import DryRunOption, dry_run
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import is_predicted, measured_words
 from sparkfleet.cli.output import console, errors
-from sparkfleet.cli.plan import AssumeOption, FilesArgument, Planned, current, decide, fleet_of, show
+from sparkfleet.cli.plan import (
+    AssumeOption,
+    FilesArgument,
+    Planned,
+    checkpoints_for,
+    current,
+    decide,
+    fleet_of,
+    show,
+)
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
 from sparkfleet.cli.staged import bring
 from sparkfleet.cli.watch import Progress, until_settled
@@ -46,7 +55,8 @@ async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> i
     session = Session(inventory)
     client = await session.find_controller()
     fleet = await fleet_of(session)
-    planned = decide(specs, fleet, await current(client))
+    checkpoints = await checkpoints_for(session, specs, fleet)
+    planned = decide(specs, fleet, await current(client), checkpoints)
     show(planned, fleet)
     pending = [p for p in planned if p.change.verb != "keep"]
     if client is not None and not pending:

@@ -1,40 +1,77 @@
-"""Finds the facts of checkpoints: a directory, the local Hub cache, or what is known by name."""
+"""Finds the facts of checkpoints: on this machine, on the nodes, or in what is known by name."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from sparkfleet.errors import FactError
-from sparkfleet.facts.checkpoint import (
-    Checkpoint,
-    checkpoint_from_config,
-    hub_cache,
-    read_checkpoint,
-    resolve,
-)
+from sparkfleet.errors import FactError, SparkfleetError
+from sparkfleet.facts.checkpoint import Checkpoint, hub_cache, read_checkpoint, resolve
 from sparkfleet.facts.node import NodeFacts
+from sparkfleet.facts.outline import Outline, Wanted, read_outline
 from sparkfleet.knowledge.models import known_checkpoint, load_models
+from sparkfleet.nodes.base import Channel
+from sparkfleet.nodes.outlines import ask_outlines
 from sparkfleet.spec.deployment import Deployment
+from sparkfleet.spec.inventory import Inventory
+
+Found = Checkpoint | FactError
+
+Told = tuple[str, Outline | SparkfleetError | None]
+"""A node, and what it said of a checkpoint: None where it has nothing of it."""
 
 
 def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> dict[str, Checkpoint]:
-    """The facts of every checkpoint that planning needs: none where no node has a GPU, and for custom workloads.
+    """The facts of every checkpoint that planning needs, without asking nodes: none where no node has a GPU, and for
+    custom workloads.
 
     Raises:
         FactError: a checkpoint is nowhere to be found, or not understood.
     """
-    if all(node.gpu is None for node in facts):
-        return {}
-    models = dict.fromkeys(
-        variant.model
+    return {model: find_checkpoint(model) for model in _needed(specs, facts)}
+
+
+async def checkpoints_on(
+    specs: Sequence[Deployment],
+    facts: Iterable[NodeFacts],
+    inventory: Inventory,
+    channels: Mapping[str, Channel],
+) -> dict[str, Checkpoint]:
+    """The same, where this machine lacks the weights from the nodes.
+
+    Raises:
+        FactError: a checkpoint is nowhere to be found, or not understood.
+    """
+    wanted = {model: places_of(model, specs, inventory) for model in _needed(specs, facts)}
+    found = await search(wanted, inventory, channels)
+    return {model: _value(one) for model, one in found.items()}
+
+
+def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
+    """The checkpoints of deployments; custom workloads and embedded models have none to look for."""
+    return tuple(
+        dict.fromkeys(
+            variant.model
+            for spec in specs
+            for variant in spec.resolved()
+            if variant.engine != "custom" and not variant.model.startswith("builtin:")
+        )
+    )
+
+
+def places_of(model: str, specs: Iterable[Deployment], inventory: Inventory) -> tuple[str, ...]:
+    """Nodes to look at for a model: those that it may run on, then the others, from which it would be copied to them."""
+    pinned = (
+        node
         for spec in specs
         for variant in spec.resolved()
-        if variant.engine != "custom" and not variant.model.startswith("builtin:")
+        if variant.model == model
+        for node in variant.nodes or spec.nodes
     )
-    return {model: find_checkpoint(model) for model in models}
+    return tuple(node for node in dict.fromkeys((*pinned, *inventory.nodes)) if node in inventory.nodes)
 
 
 def find_checkpoint(model: str) -> Checkpoint:
@@ -43,22 +80,144 @@ def find_checkpoint(model: str) -> Checkpoint:
     Raises:
         FactError: nothing is known about it, or it is damaged.
     """
-    if model.startswith("/"):
-        return read_checkpoint(Path(model))
+    return _value(_settled(model, _here(model), ()))
+
+
+def whole_here(model: str) -> Checkpoint | None:
+    """The facts of weights on this machine; None where they are not here, or cannot be read."""
+    here = _here(model)
+    return here if isinstance(here, Checkpoint) and _is_whole(here) else None
+
+
+async def search(
+    wanted: Mapping[str, Sequence[str]], inventory: Inventory, channels: Mapping[str, Channel]
+) -> dict[str, Found]:
+    """The facts of checkpoints, or why there are none: on this machine, then on nodes in their order, then by name.
+
+    Nodes are asked only for what this machine does not have with its weights; all of them at once, each for everything.
+
+    Args:
+        wanted: names of nodes to look at, by model.
+        inventory: says which nodes are this machine.
+        channels: to the nodes.
+    """
+    here = {model: await asyncio.to_thread(_here, model) for model in wanted}
+    asked = {model: one for model in wanted if (one := _to_ask(model, here[model])) is not None}
+    nodes = dict.fromkeys(node for model in asked for node in wanted[model])
+    remote = {node: channels[node] for node in nodes if not inventory.nodes[node].is_local}
+    answers = await ask_outlines(remote, tuple(asked.values())) if asked else {}
+    told = {
+        model: tuple(_told(node, answers[node], at) for node in wanted[model] if node in answers)
+        for at, model in enumerate(asked)
+    }
+    return {
+        model: await asyncio.to_thread(_settled, model, here[model], told.get(model, ())) for model in wanted
+    }
+
+
+def _needed(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> tuple[str, ...]:
+    return () if all(node.gpu is None for node in facts) else models_of(specs)
+
+
+def _told(node: str, answer: Sequence[Outline | None] | SparkfleetError, at: int) -> Told:
+    return node, answer if isinstance(answer, SparkfleetError) else answer[at]
+
+
+def _value(found: Found) -> Checkpoint:
+    if isinstance(found, FactError):
+        raise found
+    return found
+
+
+def _here(model: str) -> Found | None:
+    """What this machine has of a checkpoint; None where it has nothing."""
     name, _, revision = model.partition("@")
     try:
-        found = resolve(name, revision=revision or "main", cache=hub_cache(os.environ, Path.home()))
-    except FactError as missing:
-        known = known_checkpoint(name)
-        if known is not None:
-            return known
-        raise _unknown(name, missing) from missing
-    return (
-        read_checkpoint(found, id=name) if isinstance(found, Path) else checkpoint_from_config(found, id=name)
+        if model.startswith("/"):
+            return read_checkpoint(Path(model)) if os.path.isdir(model) else None
+        cache = hub_cache(os.environ, Path.home())
+        found = resolve(name, revision=revision or "main", cache=cache, fetch=lambda *_: {})
+        return read_checkpoint(found, id=name) if isinstance(found, Path) else None
+    except FactError as error:
+        return error
+
+
+def _is_whole(found: Found | None) -> bool:
+    return isinstance(found, Checkpoint) and found.weights_known
+
+
+def _to_ask(model: str, here: Found | None) -> Wanted | None:
+    """What nodes are asked for; None where this machine has the weights, or it is no name of anything."""
+    if _is_whole(here):
+        return None
+    try:
+        return Wanted.of(model)
+    except FactError:
+        return None
+
+
+# --- which of them counts ---------------------------------------------------------------------------------------------
+
+
+def _settled(model: str, here: Found | None, told: Sequence[Told]) -> Found:
+    """Weights count more than a config, and this machine more than a node.
+
+    What is damaged on this machine is an error where no node has it whole; what is damaged on a node (a download may be
+    under way) only where it is not known by name either.
+    """
+    there = list(_read_until_whole(model, here, told))
+    whole = filter(_is_whole, (here, *there))
+    known = None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
+    configs = (one for one in there if isinstance(one, Checkpoint))
+    found = (next(whole, None), here, known, next(configs, None), *there)
+    return next((one for one in found if one is not None), None) or _nowhere(model, told)
+
+
+def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> Iterator[Found]:
+    """What nodes have, up to the first with the weights."""
+    if _is_whole(here):
+        return
+    for node, outline in told:
+        if isinstance(outline, Outline):
+            found = _read(model, node, outline)
+            yield found
+            if _is_whole(found):
+                return
+
+
+def _read(model: str, node: str, outline: Outline) -> Found:
+    try:
+        return read_outline(outline, Wanted.of(model), node)
+    except FactError as error:
+        return error
+
+
+# --- where nothing was found ------------------------------------------------------------------------------------------
+
+
+def _nowhere(model: str, told: Sequence[Told]) -> FactError:
+    looked = _words(["this machine", *(node for node, one in told if one is None)])
+    silent = (
+        f"{node} could not be asked: {one.what.removeprefix(f'{node}: ').rstrip('.')}."
+        for node, one in told
+        if isinstance(one, SparkfleetError)
     )
+    means = " ".join(silent) or "Nothing is known about this model."
+    if model.startswith("/"):
+        return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(told)))
+    name, _, revision = model.partition("@")
+    what = f"{name} (revision {revision or 'main'}) is not in the Hub's cache on {looked}, and not known by name."
+    return FactError(what, means=means, do=_bring(model, bool(told)))
 
 
-def _unknown(name: str, missing: FactError) -> FactError:
+def _put(asked: bool) -> str:
+    if asked:
+        return "Give the directory that holds config.json on a node, or copy it there."
+    return "Give the directory that holds config.json. Nodes are asked by `plan` without --assume."
+
+
+def _bring(model: str, asked: bool) -> str:
+    name, _, revision = model.partition("@")
     names = [
         pattern
         for known in load_models()
@@ -67,4 +226,10 @@ def _unknown(name: str, missing: FactError) -> FactError:
     ]
     near = get_close_matches(name, names, n=2, cutoff=0.6)
     also = f" Or did you mean {' or '.join(near)}?" if near else ""
-    return FactError(missing.what, means=missing.means, do=f"{missing.do}{also}")
+    pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
+    download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
+    return f"{pull}`{download}` for this machine, or give the directory of the checkpoint.{also}"
+
+
+def _words(places: Sequence[str]) -> str:
+    return places[0] if len(places) == 1 else f"{', '.join(places[:-1])} or {places[-1]}"

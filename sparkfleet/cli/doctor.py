@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import sparkfleet
-from sparkfleet.cli.checkpoints import find_checkpoint
+from sparkfleet.cli.checkpoints import Found, models_of, places_of, search
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console, errors, print_error, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
@@ -21,7 +21,7 @@ from sparkfleet.doctor.gathered import FleetView, Needed, PathView
 from sparkfleet.doctor.measure import measure_paths
 from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import Report, lines
-from sparkfleet.errors import SparkfleetError, SpecError
+from sparkfleet.errors import FactError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.fields import unknown
@@ -72,12 +72,22 @@ async def _doctor(session: Session, nodes: list[str], deployments: list[Path], *
     for name in nodes:
         if name not in session.inventory.nodes:
             raise SpecError(unknown("node", name, session.inventory.nodes))
-    fleet, specs = await asyncio.gather(
-        gather(session.inventory, session.channels, nodes=nodes), _deployments(session, deployments)
+    fleet, needed = await asyncio.gather(
+        gather(session.inventory, session.channels, nodes=nodes), _needs(session, nodes, deployments)
     )
     paths = await _measure(session, fleet) if measure else None
-    needed = [one for spec in specs for one in _needed(spec)]
     return report_of(with_context(fleet, sparkfleet=sparkfleet.__version__, needed=needed, paths=paths))
+
+
+async def _needs(session: Session, nodes: Sequence[str], files: list[Path]) -> list[Needed]:
+    """The weights that must fit, told by this machine, else by the nodes that are looked at, else known by name."""
+    specs = await _deployments(session, files)
+    wanted = {
+        model: [node for node in places_of(model, specs, session.inventory) if not nodes or node in nodes]
+        for model in models_of(specs)
+    }
+    found = await search(wanted, session.inventory, session.channels)
+    return [one for spec in specs for one in _needed(spec, found)]
 
 
 async def _deployments(session: Session, files: list[Path]) -> tuple[Deployment, ...]:
@@ -108,20 +118,19 @@ def report_of(fleet: FleetView) -> Report:
     return Report.of(fleet.name, examine(fleet))
 
 
-def _needed(spec: Deployment) -> Iterator[Needed]:
+def _needed(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed]:
     """The weights of a deployment. A model whose size cannot be told is said so and left out."""
     for variant in spec.resolved():
-        if variant.engine == "custom" or variant.model.startswith("builtin:"):
+        if variant.model not in models_of([spec]):
             continue
-        try:
-            size = find_checkpoint(variant.model).bytes_on_disk
-        except SparkfleetError as error:
-            print_error(error)
+        checkpoint = found[variant.model]
+        if isinstance(checkpoint, FactError):
+            print_error(checkpoint)
             continue
         yield Needed(
             deployment=spec.name,
             model=variant.model.partition("@")[0],
-            weights_bytes=size,
+            weights_bytes=checkpoint.bytes_on_disk,
             nodes=tuple(variant.nodes or spec.nodes),
         )
 

@@ -15,10 +15,9 @@ from typing import Annotated
 import typer
 
 from sparkfleet.builtin import cache as builtin_cache
-from sparkfleet.cli.checkpoints import checkpoints_of
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import console
-from sparkfleet.cli.plan import fleet_of
+from sparkfleet.cli.plan import checkpoints_for, fleet_of
 from sparkfleet.cli.session import Session
 from sparkfleet.control.cluster import seats
 from sparkfleet.engines.base import RankLaunch, RankSite
@@ -66,7 +65,7 @@ async def dry_run(files: list[Path], inventory: Path, assumed: str | None) -> in
     specs = load_deployments(files)
     session = Session(inventory)
     fleet = await fleet_of(session, assumed)
-    plan = plan_fleet(specs, fleet, checkpoints_of(specs, fleet.nodes), {})
+    plan = plan_fleet(specs, fleet, await checkpoints_for(session, specs, fleet), {})
     for line in shown(specs, plan, session.inventory):
         console.print(line, markup=False)
     return Exit.INFEASIBLE if plan.refused else Exit.DONE

@@ -1,17 +1,18 @@
-"""`sparkfleet inspect`: what is true of a checkpoint."""
+"""`sparkfleet inspect`: what is true of a checkpoint, here or on a node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sparkfleet.builtin import cache as builtin_cache
-from sparkfleet.cli.checkpoints import find_checkpoint
+from sparkfleet.cli.checkpoints import find_checkpoint, search, whole_here
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.session import JsonOption
+from sparkfleet.cli.session import DEFAULT_INVENTORY, JsonOption, Session, run
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
 
@@ -28,10 +29,20 @@ def inspect(
             help="Hub id, absolute directory, or builtin:NAME.", metavar="MODEL", show_default=False
         ),
     ],
+    inventory: Annotated[
+        Path | None,
+        typer.Option(
+            "--inventory",
+            "-i",
+            envvar="SPARKFLEET_INVENTORY",
+            help=f"The fleet whose nodes are asked for weights that are not here; {DEFAULT_INVENTORY}, if there is one.",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Show a checkpoint's facts: sizes by part, layers, KV cache, heads and towers, license. Reads no weights."""
-    found = _find(model)
+    found = _find(model, inventory)
     if json:
         print_json({"version": OUTPUT_VERSION, "checkpoint": found.model_dump(mode="json")})
     else:
@@ -40,7 +51,7 @@ def inspect(
     return Exit.DONE
 
 
-def _find(model: str) -> Checkpoint:
+def _find(model: str, inventory: Path | None) -> Checkpoint:
     if model.startswith("builtin:"):
         name = model.removeprefix("builtin:")
         if not builtin_cache.is_built(name):
@@ -49,7 +60,20 @@ def _find(model: str) -> Checkpoint:
                 do="`sparkfleet apply` a deployment of it, or `python -m sparkfleet.builtin build NAME`.",
             )
         return read_checkpoint(builtin_cache.path(name), id=model)
-    return find_checkpoint(model)
+    whole = whole_here(model)
+    if whole is not None:
+        return whole
+    if inventory is None and not DEFAULT_INVENTORY.exists():
+        return find_checkpoint(model)
+    return run(_search(model, Session(inventory or DEFAULT_INVENTORY)))
+
+
+async def _search(model: str, session: Session) -> Checkpoint:
+    nodes = tuple(session.inventory.nodes)
+    found = (await search({model: nodes}, session.inventory, session.channels))[model]
+    if isinstance(found, FactError):
+        raise found
+    return found
 
 
 def lines(checkpoint: Checkpoint) -> Iterator[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
 from sparkfleet.cli.assume import assume
-from sparkfleet.cli.checkpoints import checkpoints_of
+from sparkfleet.cli.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import measured_lines, measurements_of
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
@@ -19,6 +19,7 @@ from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
 from sparkfleet.fabric.measure import load_measurements, measured_links
+from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.planning.choose import infeasible, plan_fleet
 from sparkfleet.planning.diff import Change, Verb, compare
 from sparkfleet.planning.explain import (
@@ -96,7 +97,7 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     fleet = await fleet_of(session, assumed)
     # On assumed nodes nothing is asked, so nothing runs.
     status = await current(await session.find_controller()) if assumed is None else None
-    found = planned_with(specs, fleet, status)
+    found = planned_with(specs, fleet, status, await checkpoints_for(session, specs, fleet))
     planned = [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
     if shown.json:
         _print(planned, found, fleet)
@@ -119,6 +120,15 @@ async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
     return Fleet(name=name, nodes=facts, links=links)
 
 
+async def checkpoints_for(
+    session: Session, specs: Sequence[Deployment], fleet: Fleet
+) -> dict[str, Checkpoint]:
+    """The facts of the checkpoints, from this machine, and where it lacks them from the nodes, unless those are assumed."""
+    if fleet.assumed:
+        return checkpoints_of(specs, fleet.nodes)
+    return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
+
+
 async def current(client: FleetClient | None) -> FleetStatus | None:
     """What runs now; None where the fleet is down."""
     if client is None:
@@ -127,25 +137,35 @@ async def current(client: FleetClient | None) -> FleetStatus | None:
         return await client.fleet()
 
 
-def decide(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None) -> list[Planned]:
+def decide(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    status: FleetStatus | None,
+    checkpoints: Mapping[str, Checkpoint],
+) -> list[Planned]:
     """Plan deployments together so that they can be carried out, and compare them with what is wanted now.
 
     Raises:
         Infeasible: nothing fits for one of them.
     """
-    found = planned_with(specs, fleet, status)
+    found = planned_with(specs, fleet, status, checkpoints)
     if found.refused:
         raise infeasible(found.refused[0])
     return [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
 
 
-def planned_with(specs: Sequence[Deployment], fleet: Fleet, status: FleetStatus | None) -> Plan:
+def planned_with(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    status: FleetStatus | None,
+    checkpoints: Mapping[str, Checkpoint],
+) -> Plan:
     """The plan with what this fleet has measured of what it runs.
 
     What runs as it is asked for is not replaced because of a number: applying twice changes nothing. Where measurements
     would do that, the plan is made without them.
     """
-    checkpoints, own = checkpoints_of(specs, fleet.nodes), measurements_of(status)
+    own = measurements_of(status)
     plain = plan_fleet(specs, fleet, checkpoints, _running(status))
     if not own:
         return plain

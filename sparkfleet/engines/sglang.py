@@ -6,7 +6,14 @@ begins so. Ranks are joined by `--dist-init-addr`; speculative flags have to be 
 
 from __future__ import annotations
 
-from sparkfleet.engines.base import RankLaunch, RankSite, cache_mounts, checkpoint_mounts, with_users
+from sparkfleet.engines.base import (
+    LaunchFile,
+    RankLaunch,
+    RankSite,
+    cache_mounts,
+    checkpoint_mounts,
+    with_users,
+)
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.parsers import parsers_of
@@ -36,6 +43,10 @@ METHODS = {
 KV_DTYPES = {"fp8": "fp8_e4m3"}
 """Names of KV precisions where SGLang has its own."""
 
+STORE = "rendezvous"
+"""The file by which the one rank of a group meets itself."""
+STORE_IN_CONTAINER = f"/tmp/{STORE}"  # noqa: S108 (a container's own, and every start has a new one)
+
 CPU_KV_TOKENS = 8192
 CPU_FRACTION = "0.1"
 """The KV pool on a CPU, tokens, and the share of memory that it may come from: by default it takes nearly all."""
@@ -63,6 +74,7 @@ class Sglang:
             argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
             env=merged(_environment(candidate, site), candidate.env),
             token_env=TOKEN_ENV,
+            files=_files(candidate),
             mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
             ports=_ports(candidate, site),
             health_path=self.health_path if site.rank == 0 else "",
@@ -170,7 +182,7 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
 
 def _environment(candidate: Candidate, site: RankSite) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
-    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site))
+    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *_meeting(candidate, site))
     ranks = candidate.shape.ranks
     # Without it SGLang asks the default route for its own address, and hangs where there is none.
     own = (("SGLANG_HOST_IP", site.address), ("HOST_IP", site.address)) if ranks > 1 else ()
@@ -180,6 +192,23 @@ def _environment(candidate: Candidate, site: RankSite) -> Pairs:
         bind = (("SGLANG_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(ranks))),)
         return (*common, *(bind if ranks > 1 else ()), *own, *fabric)
     return (*common, *cache_env(site), *own, *fabric)
+
+
+def _meeting(candidate: Candidate, site: RankSite) -> Pairs:
+    """Where one rank meets itself: in a file.
+
+    Left alone SGLang takes a random port for it, on which PyTorch's store listens on every address (decisions.md, 17).
+    """
+    if candidate.shape.ranks > 1:
+        return ()
+    path = STORE_IN_CONTAINER if candidate.runtime == "container" else f"{site.files_dir}/{STORE}"
+    return (("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", f"file://{path}"),)
+
+
+def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
+    """An empty store for a process, whose directory outlives it. What a killed one left would be read."""
+    alone = candidate.shape.ranks == 1 and candidate.runtime == "process"
+    return (LaunchFile(name=STORE, text=""),) if alone else ()
 
 
 def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:

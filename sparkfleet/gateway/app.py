@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import closing
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +13,8 @@ from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConne
 from sparkfleet.gateway.exchange import Exchange
 from sparkfleet.gateway.keys import authenticate
 from sparkfleet.gateway.limits import Limits, check_headers, check_target, has_body, read_body
+from sparkfleet.gateway.loads import Choice, Loads
+from sparkfleet.gateway.needs import Needs, can, lacking
 from sparkfleet.gateway.pick import Picker
 from sparkfleet.gateway.refusal import (
     Refusal,
@@ -21,13 +24,15 @@ from sparkfleet.gateway.refusal import (
     no_such_method,
     no_such_path,
     no_table,
+    none_ready_for,
     not_ready,
+    unable,
     unauthorised,
     unknown_model,
 )
 from sparkfleet.gateway.route import route
 from sparkfleet.gateway.stream import Attempts, lost_event, relay
-from sparkfleet.gateway.table import ModelEntry, Table
+from sparkfleet.gateway.table import GroupEntry, ModelEntry, Table
 from sparkfleet.gateway.upstream import Answer, Request, Upstream, request_headers
 from sparkfleet.gateway.usage import Meter
 from sparkfleet.observe.metrics import GatewayMetrics
@@ -45,7 +50,7 @@ class Gateway:
     """The ASGI application.
 
     Args:
-        picker: chooses the engine of each request.
+        picker: finds the engines of groups.
         metrics: where to count.
         table: what is served, if it is known already.
         max_body_bytes: a longer request is refused.
@@ -66,6 +71,7 @@ class Gateway:
         self._table = table or Table()
         self._limits = Limits(body_bytes=max_body_bytes, body_s=max_body_s)
         self._upstream = Upstream()
+        self._loads = Loads()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -80,6 +86,7 @@ class Gateway:
     def table(self, table: Table) -> None:
         if table.version:
             self._table = table
+            self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
 
     @property
     def in_flight(self) -> int:
@@ -180,7 +187,9 @@ class Gateway:
         check_target(raw_path, query)
         body = await read_body(exchange.headers, receive, self._limits)
         exchange.body_read = True
-        model = _resolve(table, exchange, route(query, exchange.headers, body))
+        wanted = route(query, exchange.headers, body)
+        model = _resolve(table, exchange, wanted.model)
+        choice = Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
         request = Request(
             id=exchange.id,
             method=exchange.method,
@@ -188,8 +197,8 @@ class Gateway:
             headers=request_headers(exchange.headers),
             body=body,
         )
-        exchange.attempts = Attempts(self._picker, self._upstream, model, request)
-        with self.metrics.in_flight.labels(model.name).track_inprogress():
+        exchange.attempts = Attempts(self._picker, self._upstream, choice, request)
+        with self.metrics.in_flight.labels(model.name).track_inprogress(), closing(exchange.attempts):
             await self._pass_on(exchange, exchange.attempts, receive, send)
 
     async def _pass_on(self, exchange: Exchange, attempts: Attempts, receive: Receive, send: Send) -> None:
@@ -239,9 +248,21 @@ def _resolve(table: Table, exchange: Exchange, name: str) -> ModelEntry:
     exchange.model = model.name
     if not model.allows(exchange.key):
         raise forbidden(name, exchange.key.name)
+    return model
+
+
+def _able(model: ModelEntry, needs: Needs) -> tuple[GroupEntry, ...]:
+    """The groups that are ready and can serve a request, as far as is known."""
+    lacks = lacking(model.groups, needs)
+    if lacks:
+        raise unable(model, lacks)
     if model.state != "ready":
         raise not_ready(model)
-    return model
+    ready = [group for group in model.groups if group.ready]
+    able = tuple(group for group in ready if can(group, needs))
+    if ready and not able:
+        raise none_ready_for(model, needs.abilities)
+    return able
 
 
 async def _models(exchange: Exchange, table: Table, send: Send) -> None:

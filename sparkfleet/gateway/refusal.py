@@ -7,10 +7,11 @@ OpenAI's clients expect `{"error": {message, type, param, code}}`; Anthropic's, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.gateway.needs import Ability
 from sparkfleet.gateway.table import ModelEntry
 
 Dialect = Literal["openai", "anthropic"]
@@ -27,6 +28,28 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
+}
+
+
+class _Lack(NamedTuple):
+    """What to say of an ability that is not there."""
+
+    noun: str
+    means: str
+    do: str
+
+
+_LACKS: dict[Ability, _Lack] = {
+    "vision": _Lack(
+        "images or video",
+        "None of its groups sees: their weights have no vision tower, or it is switched off.",
+        "Leave them out, or ask a model that sees.",
+    ),
+    "tools": _Lack(
+        "tools",
+        "None of its groups reads the calls that its model makes: their engines have no parser for them.",
+        'Leave "tools" out, or give the deployment a parser ("--tool-call-parser" in its "engine_args").',
+    ),
 }
 
 
@@ -125,6 +148,36 @@ def not_ready(entry: ModelEntry) -> Refusal:
     state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
     return _later(
         f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
+        entry.retry_after_s,
+        code="model_not_ready",
+        kind="not_ready",
+    )
+
+
+def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> Refusal:
+    """400: the deployment has no group that can do this, ready or not. `lacking`: what; not empty."""
+    nouns = _nouns(lacking)
+    if all(any(getattr(group, one) is not False for group in entry.groups) for one in lacking):
+        what = f'The model "{entry.name}" does not take {nouns} in one request.'
+        means, do = "One of its groups takes the one, another the other.", "Send two requests."
+    else:
+        what = f'The model "{entry.name}" does not take {nouns}, and this request has some.'
+        means, do = (" ".join(getattr(_LACKS[one], name) for one in lacking) for name in ("means", "do"))
+    return Refusal(
+        what,
+        means=means,
+        do=do,
+        status=400,
+        code="unsupported_by_model",
+        kind="unsupported",
+        param="tools" if "tools" in lacking else None,
+    )
+
+
+def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> Refusal:
+    """503: the groups that can do this are not ready; others of the deployment are. `needs`: what; not empty."""
+    return _later(
+        f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.',
         entry.retry_after_s,
         code="model_not_ready",
         kind="not_ready",
@@ -243,6 +296,10 @@ def _later(
         kind=kind,
         headers=((b"retry-after", str(seconds).encode()), *headers),
     )
+
+
+def _nouns(abilities: Iterable[Ability]) -> str:
+    return " and ".join(_LACKS[one].noun for one in abilities)
 
 
 def _short(text: str) -> str:

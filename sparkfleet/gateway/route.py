@@ -1,15 +1,16 @@
-"""Which model a request is for. Pure: bytes in; a name, or a refusal that says what is missing, out."""
+"""Which model a request is for, and what it needs. Pure: bytes in; a name, or a refusal that says what is missing, out."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.needs import Needs, needs_of
 from sparkfleet.gateway.refusal import Refusal, bad_request
 
 MODEL_HEADER = b"x-sparkfleet-model"
@@ -19,8 +20,15 @@ _MOST_QUERY_FIELDS = 100
 _SLICE = 1 << 16
 
 
-def route(query: bytes, headers: Headers, body: bytes) -> str:
-    """The model that a request names.
+class Route(NamedTuple):
+    """Where a request wants to go."""
+
+    model: str
+    needs: Needs = Needs()
+
+
+def route(query: bytes, headers: Headers, body: bytes) -> Route:
+    """The model that a request names, and what it needs.
 
     A JSON body names it in `model`, a form in its field `model`; a request without a body (fetching or
     deleting a stored response) in the query or in the header `x-sparkfleet-model`.
@@ -28,21 +36,21 @@ def route(query: bytes, headers: Headers, body: bytes) -> str:
     Raises:
         Refusal: 400, with what is wrong and how to do it.
     """
-    model = _in_body(headers, body) if body else _outside_body(query, headers)
-    if not model:
+    found = _in_body(headers, body) if body else Route(_outside_body(query, headers))
+    if not found.model:
         raise _missing(bool(body))
-    return model
+    return found
 
 
-def _in_body(headers: Headers, body: bytes) -> str | None:
+def _in_body(headers: Headers, body: bytes) -> Route:
     content_type = next((value for name, value in headers if name == b"content-type"), b"")
     media, options = parse_options_header(content_type)
     if media == b"multipart/form-data":
-        return _in_form(body, options.get(b"boundary", b""))
+        return Route(_in_form(body, options.get(b"boundary", b"")))
     return _in_json(body)
 
 
-def _outside_body(query: bytes, headers: Headers) -> str | None:
+def _outside_body(query: bytes, headers: Headers) -> str:
     named = next((value for name, value in headers if name == MODEL_HEADER), None)
     if named is not None:
         return named.decode("utf-8", "replace")
@@ -50,7 +58,7 @@ def _outside_body(query: bytes, headers: Headers) -> str | None:
         fields = parse_qs(query.decode("latin-1"), max_num_fields=_MOST_QUERY_FIELDS)
     except ValueError:
         raise bad_request(f"The query has more than {_MOST_QUERY_FIELDS} fields.") from None
-    return fields.get("model", [None])[0]
+    return fields.get("model", [""])[0]
 
 
 def _missing(has_body: bool) -> Refusal:
@@ -65,7 +73,7 @@ def _missing(has_body: bool) -> Refusal:
 # JSON
 
 
-def _in_json(body: bytes) -> str | None:
+def _in_json(body: bytes) -> Route:
     try:
         value = _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -81,7 +89,7 @@ def _in_json(body: bytes) -> str | None:
     model = value.get("model")
     if model is not None and not isinstance(model, str):
         raise bad_request('"model" must be a string.', param="model")
-    return model
+    return Route(model or "", needs_of(value))
 
 
 def _bad_json(why: str) -> Refusal:
@@ -110,7 +118,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_one_
 # Forms
 
 
-def _in_form(body: bytes, boundary: bytes) -> str | None:
+def _in_form(body: bytes, boundary: bytes) -> str:
     if not boundary:
         raise _bad_form("its content-type has no boundary")
     fields = _ModelField()
@@ -125,7 +133,7 @@ def _in_form(body: bytes, boundary: bytes) -> str | None:
         raise _bad_form("it has no end")
     if len(fields.found) > 1:
         raise _bad_form('"model" is there twice')
-    return fields.found[0].decode("utf-8", "replace") if fields.found else None
+    return fields.found[0].decode("utf-8", "replace") if fields.found else ""
 
 
 def _bad_form(why: str) -> Refusal:

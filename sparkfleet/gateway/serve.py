@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,11 @@ from ray.serve.handle import DeploymentHandle
 from sparkfleet.gateway.app import Gateway
 from sparkfleet.gateway.keys import engine_token
 from sparkfleet.gateway.metrics_page import metrics_app
-from sparkfleet.gateway.pick import Target
+from sparkfleet.gateway.pick import Target, first_found
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.server import Server
 from sparkfleet.gateway.server import serve as listen
-from sparkfleet.gateway.table import ModelEntry, Table
+from sparkfleet.gateway.table import GroupEntry, ModelEntry, Table
 from sparkfleet.observe.metrics import GatewayMetrics
 from sparkfleet.values import Value
 
@@ -53,7 +55,7 @@ class GatewayConfig(Value):
 
 
 class ServePicker:
-    """Lets Ray Serve choose the replica, and reads where its engine listens from the replica's metadata.
+    """Asks Ray Serve for a group's replica, and reads where its engine listens from the replica's metadata.
 
     Args:
         secret: the fleet's engine secret.
@@ -62,28 +64,20 @@ class ServePicker:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._handles: dict[str, DeploymentHandle[Any]] = {}
-        self._turn = 0
 
-    async def pick(self, model: ModelEntry, *, exclude: AbstractSet[str]) -> Target | None:
-        """A replica that is not excluded; None where Serve names none in time, or cannot."""
-        try:
-            async with asyncio.timeout(REPICK_S if exclude else PICK_S):
-                return await self._other_than(model, exclude)
-        except TimeoutError:
-            return None
-        except Exception as error:
-            log.warning("Serve names no replica of %s: %r", model.name, error)
-            return None
+    async def pick(
+        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
+    ) -> Target | None:
+        """The first group's replica that is not excluded; None where Serve names none in time, or cannot."""
+        find = partial(self._find, model.deployment)
+        return await first_found(groups, find, exclude=exclude, limit_s=REPICK_S if exclude else PICK_S)
 
-    async def _other_than(self, model: ModelEntry, exclude: AbstractSet[str]) -> Target:
-        """Take the groups in turn until one has not failed this request: Serve hears of deaths a little later than we do."""
-        while True:
-            self._turn += 1
-            metadata = await self._choose(model.apps[self._turn % len(model.apps)], model.deployment)
-            url, group = metadata.get("url"), metadata.get("group")
-            if isinstance(url, str) and isinstance(group, str) and url not in exclude:
-                return Target(url=url, group=group, token=engine_token(self._secret, group))
-            await asyncio.sleep(0.05)
+    async def _find(self, deployment: str, group: GroupEntry) -> Target | None:
+        metadata = await self._choose(group.app, deployment)
+        url, name = metadata.get("url"), metadata.get("group")
+        if not isinstance(url, str) or not isinstance(name, str):
+            return None
+        return Target(url=url, group=name, app=group.app, token=engine_token(self._secret, name))
 
     async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
         handle = self._handles.get(app)

@@ -13,9 +13,10 @@ import logging
 import aiohttp
 
 from sparkfleet.gateway.asgi import Send
+from sparkfleet.gateway.loads import Choice
 from sparkfleet.gateway.pick import Picker, Target
 from sparkfleet.gateway.refusal import Dialect, Refusal, engine_lost, error_json, no_engine
-from sparkfleet.gateway.table import ModelEntry
+from sparkfleet.gateway.table import GroupEntry
 from sparkfleet.gateway.upstream import Answer, EngineLost, Request, Upstream
 from sparkfleet.gateway.usage import Meter
 
@@ -30,20 +31,22 @@ PICK_S = 5.0
 
 
 class Attempts:
-    """The tries of one request.
+    """The tries of one request. `close` must be called when its answer is over.
 
     Args:
-        picker: who chooses.
+        picker: who knows where engines listen.
         upstream: the connections.
-        model: what is asked for.
+        choice: where it may go.
         request: what is sent.
     """
 
-    def __init__(self, picker: Picker, upstream: Upstream, model: ModelEntry, request: Request) -> None:
+    def __init__(self, picker: Picker, upstream: Upstream, choice: Choice, request: Request) -> None:
         self._picker = picker
         self._upstream = upstream
-        self._model = model
+        self._choice = choice
         self._request = request
+        self._app = ""
+        """The group that has it in hand, as its load is counted."""
         self._failed: set[str] = set()
         self._deliveries = 0
         self._held: Answer | None = None
@@ -66,15 +69,45 @@ class Attempts:
         finally:
             self._hold(None)
 
+    def close(self) -> None:
+        """The answer is over, or there was none: no group has the request in hand any more."""
+        self._give_to("")
+
     async def _next(self) -> Target | None:
         if len(self._failed) >= ATTEMPTS or self._deliveries >= DELIVERIES:
             return None
+        ranked = self._choice.ranked()
+        if not ranked:
+            return None
+        self._give_to(
+            ranked[0].app
+        )  # before anything is waited for: of requests that come together each counts
+        engine = await self._pick(ranked)
+        if engine is None or engine.url in self._failed:
+            return None
+        self._give_to(engine.app)
+        return engine
+
+    async def _pick(self, ranked: list[GroupEntry]) -> Target | None:
         try:
             async with asyncio.timeout(PICK_S):
-                engine = await self._picker.pick(self._model, exclude=frozenset(self._failed))
+                engine = await self._picker.pick(self._choice.model, ranked, exclude=frozenset(self._failed))
         except TimeoutError:
-            return None
-        return None if engine is None or engine.url in self._failed else engine
+            engine = None
+        for group in ranked:
+            if engine is not None and group.app == engine.app:
+                break
+            self._choice.loads.fail(group.app)  # it was passed over: nothing listens there
+        return engine
+
+    def _give_to(self, app: str) -> None:
+        if app == self._app:
+            return
+        if self._app:
+            self._choice.loads.end(self._app)
+        if app:
+            self._choice.loads.begin(app)
+        self._app = app
 
     async def _ask(self, engine: Target) -> Answer | None:
         self.group = engine.group
@@ -85,15 +118,19 @@ class Attempts:
             log.warning(
                 "%s: lost %s at %s: %s", self._request.id, engine.group or "an engine", engine.url, lost
             )
-            self._failed.add(engine.url)
+            self._fail(engine)
             self._deliveries += lost.delivered
             return None
         if not answer.engine_is_failing:
             return answer
-        self._failed.add(engine.url)
+        self._fail(engine)
         self._deliveries += 1
         self._hold(answer)
         return None
+
+    def _fail(self, engine: Target) -> None:
+        self._failed.add(engine.url)
+        self._choice.loads.fail(engine.app)
 
     def _give_up(self) -> Answer:
         if self._held is None:
@@ -102,7 +139,7 @@ class Attempts:
         return answer
 
     def _refusal(self) -> Refusal:
-        return engine_lost(self._model) if self._failed else no_engine(self._model)
+        return engine_lost(self._choice.model) if self._failed else no_engine(self._choice.model)
 
     def _hold(self, answer: Answer | None) -> None:
         if self._held is not None:

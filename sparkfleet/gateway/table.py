@@ -24,14 +24,31 @@ class KeyEntry(Value):
     """Lower-case hexadecimal digest of the key."""
 
 
+class GroupEntry(Value):
+    """One group of a deployment, and what it can do. None: not known, which excludes nothing."""
+
+    app: str
+    """Its Serve application."""
+    ready: bool = True
+    """Whether it takes requests. Those that do not are here for what they will be able to do."""
+    vision: bool | None = None
+    """Whether it takes images."""
+    tools: bool | None = None
+    """Whether it reads the calls of tools that its model makes."""
+    context: int | None = None
+    """Longest prompt plus answer, in tokens."""
+    concurrency: int | None = None
+    """Requests that it decodes together."""
+
+
 class ModelEntry(Value):
     """One public model name."""
 
     name: str
-    apps: tuple[str, ...]
-    """Serve applications that serve it, one per group that is ready."""
+    groups: tuple[GroupEntry, ...] = ()
+    """Every group that serves it or is to serve it."""
     deployment: str
-    """Serve deployment inside each of them."""
+    """Serve deployment inside each group's application."""
     state: ModelState
     detail: str = ""
     """What is happening, in words for the person who asks: "loading weights, 40 of 100 GiB"."""
@@ -43,6 +60,11 @@ class ModelEntry(Value):
     """Longest prompt plus answer, in tokens."""
     keys: tuple[str, ...] = ()
     """Names of the keys that may use it; empty means every key."""
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """Serve applications that serve it, one per group that is ready."""
+        return tuple(group.app for group in self.groups if group.ready)
 
     def allows(self, key: KeyEntry) -> bool:
         """Whether `key` may use this model."""

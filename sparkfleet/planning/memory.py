@@ -175,6 +175,13 @@ def kv_bytes(arch: Arch, run: Run) -> float:
     return one * run.kv_bytes * run.concurrency / (min(run.tp, layers.kv_heads) * run.pp)
 
 
+def pool_bytes(arch: Arch, run: Run, tokens: int, sliding: float) -> float:
+    """KV cache of `tokens` tokens on one rank, whoever they belong to; sliding layers keep `sliding` for each of them."""
+    layers = arch.layers
+    each = layers.kv_elements + sliding * layers.sliding_elements
+    return each * tokens * run.kv_bytes / (min(run.tp, layers.kv_heads) * run.pp)
+
+
 def state_bytes(arch: Arch, run: Run) -> float:
     """Recurrent states of all requests on one rank; verified drafts keep one more each."""
     slots = STATE_SLOTS.get(run.engine, 1) + (run.k if run.method != "none" else 0)

@@ -231,6 +231,8 @@ class GroupPlan(Value):
     ladder: tuple[Rung, ...]
     variant: int = 0
     """Which of the deployment's variants it serves."""
+    vision: bool | None = None
+    """Whether its weights have a vision tower; None where that is not known."""
 
     @property
     def choice(self) -> Rung:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 
-from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Rejection, Rung
+from sparkfleet.planning.plan import Candidate, DeploymentPlan, Rejection, Rung
 from sparkfleet.values import Value
 
 
@@ -38,7 +38,7 @@ def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> Depl
             if kept and (found := known.get(_key(rung))) is not None:
                 what = _name(rung)
                 rejected[what] = Rejection(what=what, reason=f"did not start here: {found.words}", why="node")
-        groups.append(GroupPlan(ladder=tuple(kept) or group.ladder, variant=group.variant))
+        groups.append(group.model_copy(update={"ladder": tuple(kept) or group.ladder}))
     return plan.model_copy(update={"groups": tuple(groups), "rejected": (*rejected.values(), *plan.rejected)})
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.candidates import Stack
 from sparkfleet.planning.fleet import Fleet, Pool
-from sparkfleet.planning.memory import FLOOR
+from sparkfleet.planning.memory import FLOOR, pool_bytes
 from sparkfleet.planning.outlook import Outlook, Settings, Split
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.pinned import KV_FLAG, share_said
+from sparkfleet.planning.pinned import KV_FLAG, KvPool, chunk_said, pool_said, share_said
 from sparkfleet.planning.plan import Band, MemoryPart, Rejection, Shape, Speculation, Verdict
 from sparkfleet.planning.situate import checkpoint_situation
 from sparkfleet.planning.speed import CHUNK
@@ -42,7 +42,9 @@ BEYOND_SHARE = {"sglang": ("activations", "CUDA graphs", "process", "communicato
 """What an engine takes beside the share of the memory that it is given. SGLang's is weights and KV alone ("static"); vLLM
 measures what else is in use and takes it off its KV cache."""
 SPARE = "KV cache beyond that"
-"""What a share of the memory leaves, and the engine takes at once."""
+"""What a share of the memory leaves, and the engine takes at once; or what arguments make the KV cache larger by."""
+POOLED = {"vllm": ("KV cache", "states")}
+"""What lies in the KV cache that arguments fix, where it is more than KV: vLLM's states are blocks of it."""
 
 
 class Draft(NamedTuple):
@@ -54,6 +56,16 @@ class Draft(NamedTuple):
     speculation: Speculation
 
 
+class Cache(NamedTuple):
+    """The KV cache on each rank that the deployment's own arguments fix."""
+
+    pool: KvPool
+    size: float
+    """Bytes."""
+    requests: float
+    """How many requests of the whole context it holds at once; 0 where that is not known."""
+
+
 class Sized(NamedTuple):
     """What a draft can hold on its nodes."""
 
@@ -63,6 +75,7 @@ class Sized(NamedTuple):
     needs: Band
     parts: tuple[MemoryPart, ...]
     verdict: Verdict
+    cache: Cache | None = None
 
     @property
     def spare(self) -> float:
@@ -119,9 +132,75 @@ def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
 def sized_at(case: Case, draft: Draft, room: Room, settings: Settings, wanted: tuple[int, int]) -> Sized:
     """The draft with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
     needs, parts = case.outlook.memory(draft.split, settings, *wanted)
-    found = Sized(*wanted, settings.kv_dtype, needs, parts, room.verdict(needs))
-    share = share_said(case.variant.engine_args, draft.engine)
+    cache = _cache(case, draft, settings, wanted, parts)
+    found = Sized(*wanted, settings.kv_dtype, needs, parts, room.verdict(needs), cache)
+    found = _as_said(case, found, draft, room)
+    # Requests that the cache has no room for wait for one another.
+    waits = found.verdict == "fits" and cache is not None and cache.requests < found.concurrency
+    return found._replace(verdict="tight") if waits else found
+
+
+def _as_said(case: Case, found: Sized, draft: Draft, room: Room) -> Sized:
+    """The same with what the deployment's own arguments fix of it."""
+    share, cache = share_said(case.variant.engine_args, draft.engine), found.cache
+    if cache is not None and cache.requests < 1:
+        return found._replace(verdict="no")
+    if cache is not None and (share is None or draft.engine == "vllm"):
+        kept = _by_pool(found, cache, draft, room)
+        return kept._replace(verdict="no") if _wanting(share, draft, room) else kept
     return found if share is None else _by_share(found, share, draft, room)
+
+
+def _wanting(share: float | None, draft: Draft, room: Room) -> bool:
+    """Whether less is free than a share of the memory: vLLM asks for that much at its start, whatever it takes then."""
+    return share is not None and share * draft.pool.site.memory_total > room.at_most + FLOOR
+
+
+def _cache(
+    case: Case, draft: Draft, settings: Settings, wanted: tuple[int, int], parts: tuple[MemoryPart, ...]
+) -> Cache | None:
+    """The KV cache that the deployment's arguments fix, None where they do not."""
+    pool = pool_said(case.variant.engine_args, draft.engine)
+    if pool is None:
+        return None
+    if pool.tokens is None:
+        size = float(pool.bytes or 0)
+        asked = _pooled(parts, draft.engine)
+        return Cache(pool, size, size * wanted[1] / asked if asked else math.inf)
+    layers = case.outlook.arch.layers
+    size = pool_bytes(
+        case.outlook.arch, case.outlook.run(draft.split, settings, *wanted), pool.tokens, pool.sliding
+    )
+    unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
+    return Cache(pool, size, 0.0 if unknown else pool.tokens / wanted[0])
+
+
+def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
+    """Bytes of what lies in the KV cache as the engine counts it."""
+    return sum(part.bytes for part in parts if part.name in POOLED.get(engine, ("KV cache",)))
+
+
+def _by_pool(found: Sized, cache: Cache, draft: Draft, room: Room) -> Sized:
+    """The same where the deployment says how large the KV cache is: it is made so, whatever is asked for."""
+    asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, ("KV cache",))
+    more, needs = cache.size - asked, found.needs
+    band = needs.model_copy(
+        update={
+            "low": needs.low + more,
+            "mid": needs.mid + more,
+            "high": needs.high + more,
+            "basis": f"{cache.pool.said}, as the deployment says: {cache.requests:.3g} × {found.context} tokens",
+        }
+    )
+    less = min(1.0, cache.size / asked) if asked else 1.0
+    parts = [
+        part.model_copy(update={"bytes": part.bytes * less}) if part.name in names else part
+        for part in found.parts
+    ]
+    parts += [MemoryPart(name=SPARE, bytes=more)] if more > 0 else []
+    return found._replace(
+        needs=band, parts=tuple(sorted(parts, key=lambda part: -part.bytes)), verdict=room.verdict(band)
+    )
 
 
 def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
@@ -131,6 +210,8 @@ def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
     inside = needs.mid - outside
     if inside - (needs.mid - needs.low) > size:
         return found._replace(verdict="no")
+    if found.cache is not None:  # the fewer tokens of the two
+        size = min(size, inside + max(0.0, found.cache.size - _pooled(found.parts, draft.engine)))
     takes = outside + max(size, inside)
     band = Band(
         low=takes,
@@ -184,14 +265,13 @@ def _concurrencies(case: Case) -> Iterator[int]:
 def settings_of(case: Case, draft: Draft, stack: Stack) -> Settings:
     """What the deployment's own arguments say about memory and speed."""
     flags = parse_flags(case.variant.engine_args)
-    batch = flags.get(BATCH_FLAGS.get(stack.engine, ""), "")
     return Settings(
         engine=stack.engine,
         release=stack.release,
         speculation=draft.speculation,
         eager=EAGER_FLAGS[stack.engine] in flags,
         kv_dtype=flags.get(KV_FLAG, "auto"),
-        batch_tokens=int(batch) if batch.isdecimal() and int(batch) > 0 else CHUNK,
+        batch_tokens=chunk_said(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, "")) or CHUNK,
         link=draft.pool.site.link,
     )
 
@@ -218,17 +298,55 @@ def too_large(case: Case, draft: Draft, sized: Sized, room: Room) -> Rejection:
     largest = max(sized.parts, key=lambda part: part.bytes)
     share = share_said(case.variant.engine_args, draft.engine)
     there = f"{max(0.0, room.at_most) / GIB:.0f} there"
-    if share is not None and sized.spare:
+    if sized.cache is not None and sized.cache.requests < 1:
+        return _too_long(draft, sized, sized.cache)
+    if sized.cache is not None and (share is None or draft.engine == "vllm"):
+        there += _smaller(sized, sized.cache, room)
+        if _wanting(share, draft, room):
+            there += f", and {share:g} of the memory, as the deployment says, has to be free when vLLM starts"
+    elif share is not None and sized.spare:
         there += _less(sized, share, draft, room)
     elif share is not None:
         given = share * _shared(draft, room) / GIB
         there = f"and {share:g} of the memory, as the deployment says, is {given:.0f}"
     return Rejection(
-        what=f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}",
+        what=_on(draft),
         reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
         f" ({largest.bytes / GIB:.0f} of them {largest.name}), {there}",
         why="memory",
     )
+
+
+def _on(draft: Draft) -> str:
+    return f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}"
+
+
+def _too_long(draft: Draft, sized: Sized, cache: Cache) -> Rejection:
+    """The rejection where not one request has room in the KV cache that the deployment's arguments fix."""
+    pool = cache.pool
+    if pool.tokens is None:
+        one = _pooled(sized.parts, draft.engine) / sized.concurrency / GIB
+        words = f"needs {one:.2f} GiB of KV cache, and {pool.said} is {cache.size / GIB:.2f}"
+    elif cache.requests:
+        words = f"does not go into the {pool.tokens} of {pool.said}"
+    else:
+        reason = (
+            f"how large the blocks of {pool.said} are is not known for a model with sliding or linear layers"
+        )
+        return Rejection(what=_on(draft), reason=f"{reason}: say --kv-cache-memory-bytes", why="wanted")
+    reason = f"does not fit: one request of {sized.context} tokens {words}, as the deployment says"
+    return Rejection(what=_on(draft), reason=reason, why="memory")
+
+
+def _smaller(sized: Sized, cache: Cache, room: Room) -> str:
+    """How large a KV cache there would be room for, where it holds a request."""
+    most = cache.size - (sized.needs.mid - room.at_most)
+    words = f" (KV cache of {cache.size / GIB:.0f} by {cache.pool.said}, as the deployment says"
+    if not cache.size / cache.requests <= most < cache.size:
+        return f"{words})"
+    if cache.pool.tokens is None:
+        return f"{words}; {math.floor(10 * most / GIB) / 10:g} would fit)"
+    return f"{words}; {math.floor(cache.pool.tokens * most / cache.size)} tokens would fit)"
 
 
 def _less(sized: Sized, share: float, draft: Draft, room: Room) -> str:

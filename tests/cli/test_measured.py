@@ -16,6 +16,7 @@ from sparkfleet.planning.workload import CHECK
 from sparkfleet.spec.deployment import Deployment
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
+KNOWN = {MODEL: known_checkpoint(MODEL)}
 NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
 
 
@@ -41,7 +42,7 @@ def spec():
 
 @pytest.fixture
 def plan(spec, fleet):
-    return plan_fleet([spec], fleet, {MODEL: known_checkpoint(MODEL)}).deployments[0]
+    return plan_fleet([spec], fleet, KNOWN).deployments[0]
 
 
 def report(**fields):
@@ -83,7 +84,7 @@ class TestEvidence:
 
     def test_of_the_rung_that_runs_not_of_the_first(self, fleet):
         spec = Deployment.model_validate({"name": "m", "model": MODEL, "engine": "sglang"})
-        plan = plan_fleet([spec], fleet, {MODEL: known_checkpoint(MODEL)}).deployments[0]
+        plan = plan_fleet([spec], fleet, KNOWN).deployments[0]
         first, second = plan.groups[0].ladder[:2]
         assert first.candidate.speculation != second.candidate.speculation
         (one,) = measurements_of(status(running(spec, plan, report(rung=1))))
@@ -123,7 +124,7 @@ class TestEvidence:
 class TestPlans:
     def test_predictions_of_what_runs_say_measured(self, spec, plan, fleet):
         runs = status(running(spec, plan, report()))
-        prediction = planned_with([spec], fleet, runs).deployments[0].groups[0].choice.prediction
+        prediction = planned_with([spec], fleet, runs, KNOWN).deployments[0].groups[0].choice.prediction
         assert prediction.check_decode_tps.mid == pytest.approx(6.0)
         assert prediction.check_decode_tps.provenance is Provenance.MEASURED
         assert prediction.check_ttft_ms.mid == pytest.approx(200.0)
@@ -134,21 +135,21 @@ class TestPlans:
 
     def test_what_runs_is_kept_however_slow_it_is(self, fleet):
         spec = Deployment.model_validate({"name": "m", "model": MODEL, "engine": "sglang"})
-        plan = plan_fleet([spec], fleet, {MODEL: known_checkpoint(MODEL)}).deployments[0]
+        plan = plan_fleet([spec], fleet, KNOWN).deployments[0]
         crawls = status(running(spec, plan, report(measured={"decode_tps": 0.5})))
-        (planned,) = decide([spec], fleet, crawls)
+        (planned,) = decide([spec], fleet, crawls, KNOWN)
         assert planned.change.verb == "keep"
         (told,) = planned.measured
         assert "0.5 tok/s alone (predicted" in told
 
     def test_what_is_asked_for_anew_follows_it(self, fleet):
         spec = Deployment.model_validate({"name": "m", "model": MODEL, "engine": "sglang"})
-        plan = plan_fleet([spec], fleet, {MODEL: known_checkpoint(MODEL)}).deployments[0]
+        plan = plan_fleet([spec], fleet, KNOWN).deployments[0]
         crawls = status(running(spec, plan, report(measured={"decode_tps": 0.5})))
         changed = Deployment.model_validate(
             {"name": "m", "model": MODEL, "engine": "sglang", "context": 16384}
         )
-        (planned,) = decide([changed], fleet, crawls)
+        (planned,) = decide([changed], fleet, crawls, KNOWN)
         assert planned.change.verb == "change"
         ran, runs = (one.groups[0].choice.candidate.speculation.method for one in (plan, planned.plan))
         assert runs != ran
@@ -185,7 +186,7 @@ class TestWords:
         assert "    measured: TTFT 200 ms (predicted" in out
 
     def test_a_plan_of_what_runs_shows_it(self, spec, plan, fleet, capsys):
-        planning.show(decide([spec], fleet, status(running(spec, plan, report()))), fleet)
+        planning.show(decide([spec], fleet, status(running(spec, plan, report())), KNOWN), fleet)
         out = capsys.readouterr().out
         assert "  measured    g1/0: TTFT 200 ms (predicted" in out
         assert "= keep  m" in out

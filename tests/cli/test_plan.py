@@ -166,7 +166,7 @@ class TestApplying:
 
     def test_the_embedded_engine(self, deployments):
         spec = load_deployment(deployments / "tiny-local.yaml")
-        (planned,) = decide([spec], Fleet(nodes=(self.node(),)), None)
+        (planned,) = decide([spec], Fleet(nodes=(self.node(),)), None, {})
         assert planned.change.verb == "start"
 
     def test_several_are_packed_together(self):
@@ -174,6 +174,6 @@ class TestApplying:
             Deployment.model_validate({"name": name, "model": "builtin:tiny", "replicas": 2}) for name in "ab"
         ]
         nodes = (self.node(), self.node(name="that"))
-        for planned in decide(specs, Fleet(nodes=nodes), None):
+        for planned in decide(specs, Fleet(nodes=nodes), None, {}):
             used = [group.choice.candidate.shape.nodes for group in planned.plan.groups]
             assert sorted(used) == [("that",), ("this",)]

@@ -116,6 +116,25 @@ def test_two_ranks_tell_their_own_addresses_and_one_serves(launch):
     assert (first.ports, second.ports) == ((4321, 29500), (4321,))
 
 
+MEETS = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
+
+
+def test_one_rank_meets_itself_in_a_file_and_opens_no_port_for_it(launch):
+    """The variable is in 0.5.12 (environ.py:285) and 0.5.23 (distributed/bootstrap.py:238); older ones do not read it."""
+    contained, process = launch(), launch(runtime="process")
+    assert dict(contained.env)[MEETS] == "file:///tmp/rendezvous"
+    assert contained.files == (), "a container's own: its mounts are read-only, and it goes with it"
+    directory = dict(process.env)[MEETS].removeprefix("file://").removesuffix("/rendezvous")
+    assert directory.startswith("/")
+    assert [(file.name, file.text) for file in process.files] == [("rendezvous", "")]
+    assert MEETS not in dict(launch(nodes=2).env), "two nodes share no file"
+
+
+def test_a_deployment_may_meet_elsewhere(launch):
+    env = launch(env=((MEETS, "env://"),)).env
+    assert [value for name, value in env if name == MEETS] == ["env://"]
+
+
 def test_an_ipv6_meeting_place_is_in_brackets(launch, flags):
     found = flags(launch(nodes=2, where={"leader": "fd00::1"}).argv[3:])
     assert found["--dist-init-addr"] == "[fd00::1]:29500"

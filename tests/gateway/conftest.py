@@ -15,26 +15,27 @@ from prometheus_client import CollectorRegistry
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.app import Gateway
 from sparkfleet.gateway.keys import generate
-from sparkfleet.gateway.pick import Target
+from sparkfleet.gateway.pick import StaticPicker, Target
 from sparkfleet.gateway.server import Server, serve
-from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+from sparkfleet.gateway.table import GroupEntry, KeyEntry, ModelEntry, Table
 
 TOKEN = "internal-token"
-ENTRY = ModelEntry(
-    name="tiny", apps=("app",), deployment="engine", state="ready", context=4096, created=1700000000
-)
+ENTRY = ModelEntry(name="tiny", deployment="engine", state="ready", context=4096, created=1700000000)
+"""Served by all engines of a door, of which nothing is known."""
 
 
-class InOrder:
-    """Picks the first engine that has not failed, and remembers what it was asked."""
+class Noting:
+    """A picker that remembers what it was asked; its engines may be changed."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = list(targets)
         self.excluded: list[AbstractSet[str]] = []
 
-    async def pick(self, model: ModelEntry, *, exclude: AbstractSet[str]) -> Target | None:
+    async def pick(
+        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
+    ) -> Target | None:
         self.excluded.append(exclude)
-        return next((target for target in self.targets if target.url not in exclude), None)
+        return await StaticPicker(self.targets).pick(model, groups, exclude=exclude)
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Door:
     gateway: Gateway
     server: Server
     engines: list[FakeEngine]
-    picker: InOrder
+    picker: Noting
     key: str
     entry: KeyEntry
     http: aiohttp.ClientSession
@@ -100,10 +101,15 @@ async def open_door() -> AsyncIterator[OpenDoor]:
             for engine in engines:
                 await stack.enter_async_context(engine)
             key, entry = generate("alice")
+            alike = tuple(GroupEntry(app=f"app-{number}") for number in range(max(1, len(engines))))
+            models = [m if m.groups else m.model_copy(update={"groups": alike}) for m in models]
             if table is None:
                 table = Table(version=1, models={m.name: m for m in models}, keys=(entry, *extra_keys))
-            picker = InOrder(
-                [Target(url=e.url, token=e.token, group=f"group-{i}") for i, e in enumerate(engines)]
+            picker = Noting(
+                [
+                    Target(url=e.url, token=e.token, group=f"group-{i}", app=f"app-{i}")
+                    for i, e in enumerate(engines)
+                ]
             )
             gateway = Gateway(picker, table=table, **options)
             stack.push_async_callback(gateway.aclose)

@@ -27,9 +27,7 @@ CHAT = "/v1/chat/completions"
 
 
 def model(name: str, **more: Any) -> ModelEntry:
-    return ModelEntry.model_validate(
-        {"name": name, "apps": (name,), "deployment": "engine", "state": "ready", **more}
-    )
+    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
 
 
 # Refusals
@@ -313,8 +311,6 @@ async def test_an_engine_that_does_not_know_its_own_name_is_believed(open_door: 
 
 async def test_many_streams_at_once(open_door: OpenDoor) -> None:
     door = await open_door(engines=[FakeEngine(model="tiny", pace=PACED) for _ in range(2)])
-    picker = StaticPicker({"tiny": door.picker.targets})
-    door.gateway._picker = picker
     answers = await asyncio.gather(*(door.post(stream=True) for _ in range(64)))
     assert all(status == 200 and body.endswith(b"data: [DONE]\n\n") for status, _, body in answers)
     assert all(body.count(b'"content": ') == 11 for _, _, body in answers)
@@ -456,7 +452,7 @@ async def test_health_needs_no_key_but_a_table(open_door: OpenDoor) -> None:
 
 def test_a_table_that_says_nothing_replaces_none_that_does() -> None:
     """A controller that has just been restarted has one; what is served goes on."""
-    gateway = Gateway(StaticPicker({}), table=Table(version=9))
+    gateway = Gateway(StaticPicker([]), table=Table(version=9))
     gateway.table = Table()
     assert gateway.table.version == 9
     gateway.table = Table(version=1)

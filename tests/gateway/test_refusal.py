@@ -4,11 +4,11 @@ import pytest
 
 from sparkfleet.gateway import refusal
 from sparkfleet.gateway.refusal import Refusal, dialect_of
-from sparkfleet.gateway.table import ModelEntry
+from sparkfleet.gateway.table import GroupEntry, ModelEntry
 
 MODEL = ModelEntry(
     name="qwen",
-    apps=("a",),
+    groups=(GroupEntry(app="a"),),
     deployment="d",
     state="starting",
     detail="loading weights, 40 of 100 GiB",
@@ -87,9 +87,7 @@ def test_whoever_must_wait_is_told_how_long(made: Refusal) -> None:
     ],
 )
 def test_what_is_not_ready_says_what_is_happening(state: str, detail: str, says: str) -> None:
-    model = ModelEntry.model_validate(
-        {"name": "qwen", "apps": ("a",), "deployment": "d", "state": state, "detail": detail}
-    )
+    model = ModelEntry.model_validate({"name": "qwen", "deployment": "d", "state": state, "detail": detail})
     assert str(refusal.not_ready(model)).startswith(says)
 
 

@@ -116,7 +116,7 @@ async def test_when_there_is_nobody_to_ask(open_door: OpenDoor) -> None:
 async def test_a_picker_that_does_not_answer_is_not_waited_for(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def pick(model: ModelEntry, *, exclude: object) -> Target | None:
+    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> Target | None:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -132,7 +132,7 @@ async def test_a_picker_that_names_a_failed_engine_again_is_not_believed(
 ) -> None:
     door = await open_door(engines=[engine(FAILING["drops"])])
 
-    async def pick(model: ModelEntry, *, exclude: object) -> Target | None:
+    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> Target | None:
         return door.picker.targets[0]
 
     monkeypatch.setattr(door.picker, "pick", pick)
@@ -254,7 +254,7 @@ async def test_an_answer_that_is_given_up_for_another_engines_is_hung_up_on(open
     async with await asyncio.start_server(failing, "127.0.0.1", 0) as server:
         door = await open_door(engines=[engine()])
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        door.picker.targets.insert(0, Target(url=url))
+        door.picker.targets.insert(0, Target(url=url, app="app-0"))
         assert (await door.post())[0] == 200
         async with asyncio.timeout(5):
             await hung_up.wait()
@@ -277,7 +277,8 @@ class RawEngine:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         self._servers.append(server)
         door = await self._open_door(engines=[])
-        door.picker.targets = [Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")]
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        door.picker.targets = [Target(url=url, app="app-0")]
         return door
 
     def close(self) -> None:

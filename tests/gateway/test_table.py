@@ -1,20 +1,25 @@
 import pytest
 from pydantic import ValidationError
 
-from sparkfleet.gateway.table import KeyEntry, ModelEntry, Table
+from sparkfleet.gateway.table import GroupEntry, KeyEntry, ModelEntry, Table
 
 ALICE = KeyEntry(id="key-1", name="alice", sha256="0" * 64)
 BOB = KeyEntry(id="key-2", name="bob", sha256="1" * 64)
 
 
 def entry(name: str, *keys: str) -> ModelEntry:
-    return ModelEntry(name=name, apps=(f"app-{name}",), deployment="engine", state="ready", keys=keys)
+    return ModelEntry(
+        name=name, groups=(GroupEntry(app=f"app-{name}"),), deployment="engine", state="ready", keys=keys
+    )
 
 
 def test_a_table_survives_json() -> None:
     starting = ModelEntry(
         name="qwen/qwen3",
-        apps=("a",),
+        groups=(
+            GroupEntry(app="a", vision=True, tools=None, context=8192, concurrency=4),
+            GroupEntry(app="b", ready=False),
+        ),
         deployment="d",
         state="starting",
         detail="loading weights, 40 of 100 GiB",

@@ -6,8 +6,8 @@
 After each fault both deployments have to serve again, and clients that ask all the while must not have been lied to: no
 answer that ends as if it were whole, none that never ends. Between faults it counts, on each node, processes, memory, file
 descriptors, ports and files, and on the head the rows of the store; at the end Ray's placement groups. After the first round
-of faults none of them may go on growing. Needs root on Linux, as the lab does; prints a table and exits with 1 where it found
-something.
+of faults none of them may go on growing. Needs root on Linux, as the lab does; prints a table, and exits with 1 where
+something was wrong.
 """
 
 import argparse

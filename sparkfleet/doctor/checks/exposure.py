@@ -47,32 +47,38 @@ def exposed_ports(node: NodeView, sockets: tuple[ListeningSocket, ...], fleet: F
     if tokened:
         yield _behind_the_token(node, tokened, fleet)
     for who, ports in ours.items():
-        yield _exposed(node, who, ports)
+        yield _exposed(node, who, ports, fleet)
     if shared:
         yield _without_rails(node, shared)
 
 
-def _exposed(node: NodeView, who: str, ports: set[int]) -> Fault:
+def _exposed(node: NodeView, who: str, ports: set[int], fleet: FleetView) -> Fault:
     return error(
         f"{node.name}: {who}, {_ports(ports)}",
-        means="Anybody on the management network reaches it, without an API key.",
+        means="Anybody on the management network reaches it, without an API key. Where the ranks of a group meet, PyTorch"
+        " listens on every address whatever it is told, and only a firewall keeps strangers out.",
         do=(
             f"ss -ltnp 'sport = :{min(ports)}'",
             "sparkfleet down && sparkfleet up   # binds to loopback and the rails",
+            *_firewall(node, fleet),
         ),
     )
 
 
+def _firewall(node: NodeView, fleet: FleetView) -> tuple[str, ...]:
+    """Commands that leave SSH and the rails open, and nothing else."""
+    return (
+        "sudo ufw allow OpenSSH",
+        *(f"sudo ufw allow in on {netdev}" for netdev in sorted(fleet.rail_netdevs(node.name))),
+        "sudo ufw default deny incoming && sudo ufw enable   # and `sudo ufw allow` the gateway's port, if it is open",
+    )
+
+
 def _behind_the_token(node: NodeView, ports: set[int], fleet: FleetView) -> Fault:
-    rails = sorted(fleet.rail_netdevs(node.name))
     return warning(
         f"{node.name}: Ray listens on every address, {_ports(ports)}",
         means="It asks for the fleet's token, so nobody gets in; but it can be reached, and Ray has no setting for that.",
-        do=(
-            "sudo ufw allow OpenSSH",
-            *(f"sudo ufw allow in on {netdev}" for netdev in rails),
-            "sudo ufw default deny incoming && sudo ufw enable   # and `sudo ufw allow` the gateway's port, if it is open",
-        ),
+        do=_firewall(node, fleet),
     )
 
 
