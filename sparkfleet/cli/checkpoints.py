@@ -166,11 +166,13 @@ def _settled(model: str, here: Found | None, told: Sequence[Told]) -> Found:
     under way) only where it is not known by name either.
     """
     there = list(_read_until_whole(model, here, told))
-    whole = filter(_is_whole, (here, *there))
-    known = None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
-    configs = (one for one in there if isinstance(one, Checkpoint))
-    found = (next(whole, None), here, known, next(configs, None), *there)
-    return next((one for one in found if one is not None), None) or _nowhere(model, told)
+    whole = next(filter(_is_whole, (here, *there)), None)
+    config = next((one for one in there if isinstance(one, Checkpoint)), None)
+    return whole or here or _known(model) or config or next(iter(there), None) or _nowhere(model, told)
+
+
+def _known(model: str) -> Checkpoint | None:
+    return None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
 
 
 def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> Iterator[Found]:
@@ -213,7 +215,7 @@ def _nowhere(model: str, told: Sequence[Told]) -> FactError:
 def _put(asked: bool) -> str:
     if asked:
         return "Give the directory that holds config.json on a node, or copy it there."
-    return "Give the directory that holds config.json. Nodes are asked by `plan` without --assume."
+    return "Give the directory that holds config.json. Nodes are asked where there is an inventory and no --assume."
 
 
 def _bring(model: str, asked: bool) -> str:

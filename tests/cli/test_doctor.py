@@ -1,5 +1,7 @@
 import asyncio
 import json
+import zlib
+from base64 import b64encode
 
 import pytest
 from sparks import INVENTORY, Spark
@@ -11,6 +13,7 @@ from sparkfleet.doctor.measure import Measured, path_of, with_measurement
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
 from sparkfleet.facts.gpu import ReadGpuState
+from sparkfleet.facts.outline import program
 from sparkfleet.facts.python_env import ReadPythonEnvironment
 from sparkfleet.nodes.fake import FakeChannel
 
@@ -116,3 +119,42 @@ def test_weights_that_do_not_fit(sparkfleet, sparks, inventory, tmp_path):
     assert code == 1, out + err
     assert "[disk-for-weights]" in out
     assert "sparkfleet models prune" in out
+
+
+class Telling(FakeChannel):
+    """A Spark that also says what it has of checkpoints."""
+
+    def __init__(self, spark, answer):
+        super().__init__(spark.name, {program(): answer})
+        self.spark = spark.channel()
+
+    async def run(self, argv, **more):
+        told = super().run if argv == program() else self.spark.run
+        return await told(argv, **more)
+
+
+def test_weights_whose_size_a_node_tells(sparkfleet, sparks, inventory, monkeypatch, tmp_path):
+    for spark in sparks:
+        for argv, said in spark.answers.items():
+            if isinstance(said, str) and "3200000000000" in said:
+                spark.answers[argv] = said.replace("3200000000000", "30000000000")
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    content = json.dumps(config).encode()
+    file = {"name": "config.json", "size": len(content), "start": b64encode(zlib.compress(content)).decode()}
+    lines = ({"at": 0, "directory": "/models/big"}, {"at": 0, **file}, {"end": True})
+    answers = ('{"end": true}\n', "".join(json.dumps(line) + "\n" for line in lines))
+    channels = {spark.name: Telling(spark, said) for spark, said in zip(sparks, answers, strict=True)}
+    monkeypatch.setattr(Session, "channels", property(lambda self: channels))
+    spec = tmp_path / "big.yaml"
+    spec.write_text("name: big\nmodel: /models/big\n")
+    argv = ("doctor", "-i", inventory, "--no-measure", "--for", spec)
+    code, out, err = sparkfleet(*argv)
+    assert code == 1, out + err
+    assert "[disk-for-weights]" in out
+    _, out, err = sparkfleet(*argv, "spark1")
+    assert "/models/big: is not a directory on this machine or spark1." in err
+    assert "[disk-for-weights]" not in out

@@ -515,6 +515,18 @@ async def test_without_a_rail_that_joins_all_ray_has_to_use_the_lan(sparks):
     assert "No rail joins all nodes" in told.means
 
 
+async def test_where_ranks_meet_only_a_firewall_helps(sparks):
+    engine_on_every_address(*sparks)
+    fleet = await gather(
+        parse_inventory(INVENTORY, "inventory.yaml"), {one.name: one.channel() for one in sparks}
+    )
+    (told,) = [
+        one for one in registry.examine(fleet) if one.id == "exposed-ports" and one.severity == "error"
+    ]
+    assert "PyTorch listens on every address" in told.means
+    assert "sudo ufw allow in on enp1s0f1np1" in str(told.do)
+
+
 async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
     sparks[0].answers["ss",] = "".join(
         f'LISTEN 0 9 {address} *:* users:(("raylet",pid=7,fd=3))\n'

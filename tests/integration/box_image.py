@@ -21,14 +21,14 @@ _FIRST = "first"
 _STORAGE = '[storage]\ndriver = "overlay"\n'
 
 
-def programs():
-    """Directories of the host that the engine runs from."""
-    return list(dict.fromkeys(("/usr", sys.base_prefix, sys.prefix)))
+def programs(prefix=sys.prefix):
+    """Directories of the host that the engine of an environment runs from."""
+    return list(dict.fromkeys(("/usr", sys.base_prefix, str(prefix))))
 
 
-def settle(lab, node):
-    """Prepare a node's user for containers that see its programs."""
-    volumes = json.dumps([f"{path}:{path}:ro" for path in programs()])
+def settle(lab, node, prefix=sys.prefix):
+    """Prepare a node's user for containers that see the programs of an environment."""
+    volumes = json.dumps([f"{path}:{path}:ro" for path in programs(prefix)])
     texts = {"storage.conf": _STORAGE, "containers.conf": f"[containers]\nvolumes = {volumes}\n"}
     for name, text in texts.items():
         place = f"$HOME/.config/containers/{name}"
@@ -36,7 +36,7 @@ def settle(lab, node):
         _done(lab.exec(node, ["sh", "-c", write], stdin=text))
 
 
-def refused(lab, node):
+def refused(lab, node, image=f"{NAME}:1"):
     """Why a node cannot run containers; "" where it can. The image has to be there."""
     argv = (
         "podman",
@@ -45,7 +45,7 @@ def refused(lab, node):
         "--network",
         "host",
         "--log-driver=none",
-        f"{NAME}:1",
+        image,
         "sh",
         "-c",
         "exit 7",
@@ -54,7 +54,7 @@ def refused(lab, node):
     return "" if tried.returncode == 7 else tried.stderr.strip()
 
 
-def lay(lab, node, name=NAME, python=""):
+def lay(lab, node, name=NAME, python="", prefix=sys.prefix):
     """Make an image on a node; its name with its digest.
 
     Args:
@@ -62,21 +62,22 @@ def lay(lab, node, name=NAME, python=""):
         node: one of them.
         name: the image's, without a tag.
         python: a program that stands in it where others have their interpreter; "": none does.
+        prefix: the environment that its engine is of.
     """
     place = "/var/tmp/image.tar"
     unpacked = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.stdin.read()))"
-    _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive(python).hex()))
-    path = f"ENV PATH=/{_FIRST}:{Path(sys.prefix, 'bin')}:/usr/bin:/bin"
+    _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive(python, prefix).hex()))
+    path = f"ENV PATH=/{_FIRST}:{Path(prefix, 'bin')}:/usr/bin:/bin"
     _done(lab.exec(node, ["podman", "import", "-q", "--change", path, place, f"{name}:1"], timeout_s=120))
     told = _done(lab.exec(node, ["podman", "image", "inspect", "--format", "{{.Digest}}", f"{name}:1"]))
     return f"{name}@{told.stdout.split()[-1]}"
 
 
-def _archive(python):
+def _archive(python, prefix):
     """Everything in it is root's: there is no other user to give it to."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
-        for name in dict.fromkeys((*_DIRECTORIES, *(path.lstrip("/") for path in programs()))):
+        for name in dict.fromkeys((*_DIRECTORIES, *(path.lstrip("/") for path in programs(prefix)))):
             tar.addfile(_member(name, tarfile.DIRTYPE))
         for name in _LINKS:
             tar.addfile(_member(name, tarfile.SYMTYPE, f"usr/{name}"))

@@ -5,6 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import box_image
 import httpx
 import openai
 import pytest
@@ -189,6 +190,31 @@ class TestTwoNodes:
         moved = {name: after[name] - before[name] for name in (*RAILS, LAN)}
         assert max(moved[name] for name in RAILS) > 50_000, "all-reduces of 40 tokens"
         assert moved[LAN] < 20_000
+
+    def test_two_containers_say_what_one_process_says(self, sparks):
+        """The same engine from an image, in rootless podman; it is brought to the second node first."""
+        alone = _says(sparks)  # of the two ranks: as one says it
+        prefix = PYTHON.parent.parent
+        for node in sparks.lab.nodes:
+            box_image.settle(sparks.lab, node.name, prefix)
+        image = box_image.lay(sparks.lab, "spark1", "localhost/sparkfleet-test-sglang-cpu", prefix=prefix)
+        if reason := box_image.refused(sparks.lab, "spark1", image):
+            pytest.skip(f"podman runs nothing in a lab here: {reason}")
+        sparks.ok("delete", "--yes", "tiny")
+        sparks.apply(PAIR + f"runtime: container\nimage: {image}\n")
+        before = sparks.traffic("spark2")
+        assert _says(sparks) == alone
+        after = sparks.traffic("spark2")
+        moved = {name: after[name] - before[name] for name in (*RAILS, LAN)}
+        assert max(moved[name] for name in RAILS) > 50_000, "all-reduces of 40 tokens"
+        assert moved[LAN] < 20_000
+        listed = {
+            node.name: sparks.lab.exec(node.name, ["podman", "ps", "--quiet"]).stdout.split()
+            for node in sparks.lab.nodes
+        }
+        assert [len(found) for found in listed.values()] == [1, 1]
+        sparks.ok("delete", "--yes", "tiny")
+        sparks.apply(PAIR)
 
     def test_a_rank_that_dies_ends_the_group_and_it_is_replaced_as_a_whole(self, sparks):
         before = _pids(sparks)

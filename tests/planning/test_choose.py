@@ -331,6 +331,19 @@ class TestTogether:
             again.of("b").groups[0].choice.candidate.shape == first.of("b").groups[0].choice.candidate.shape
         )
 
+    @pytest.mark.parametrize(
+        ("seen", "declared", "known"),
+        [(True, True, True), (False, True, False), (None, True, None), (None, False, False)],
+    )
+    def test_of_each_group_it_is_said_what_its_weights_are(self, sparks, ask, seen, declared, known):
+        changed = known_checkpoint(SMALL).model_copy(update={"vision": seen, "declares_vision": declared})
+        (made,) = plan_fleet([ask(SMALL)], sparks(1), {SMALL: changed}).deployments
+        assert {(group.family, group.vision) for group in made.groups} == {("qwen3_moe", known)}
+
+    def test_of_a_model_without_facts_nothing_is_said(self, cpu_node, ask):
+        (group,) = plan_deployment(ask("builtin:tiny"), [cpu_node()]).groups
+        assert (group.family, group.vision) == ("", None)
+
     def test_a_variant_that_does_not_fit_leaves_the_others(self, sparks, ask, plan):
         spec = ask(None, variants=[{"model": SMALL}, {"model": LARGE}])
         found = plan(sparks(1), spec)

@@ -49,6 +49,13 @@ def test_the_last_rung_stays():
     assert without_failed(only, [failed(rung("mtp"))]).groups == only.groups
 
 
+def test_what_else_is_known_of_a_group_stays():
+    before = plan(rung("mtp"), rung("ngram"))
+    group = before.groups[0].model_copy(update={"variant": 1, "vision": True})
+    after = without_failed(before.model_copy(update={"groups": (group,)}), [failed(rung("mtp"))])
+    assert after.groups == (group.model_copy(update={"ladder": group.ladder[1:]}),)
+
+
 def test_without_failures_nothing_changes():
     whole = plan(rung("mtp"), rung())
     assert without_failed(whole, []) is whole
