@@ -29,7 +29,7 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
     return GroupEntry(
         app=app,
         vision=vision_of(candidate, group.vision),
-        tools=tools_of(candidate),
+        tools=tools_of(candidate, group.family),
         context=candidate.context,
         concurrency=candidate.concurrency,
     )
@@ -51,12 +51,11 @@ def vision_of(candidate: Candidate, tower: bool | None) -> bool | None:
     return None if candidate.engine == "trtllm" else tower
 
 
-def tools_of(candidate: Candidate) -> bool | None:
-    """Whether a group reads the calls of tools that its model makes.
+def tools_of(candidate: Candidate, family: str) -> bool | None:
+    """Whether a group reads the calls of tools that its model makes. `family`: the `model_type`, "" where it is not known.
 
-    Without a parser vLLM refuses a request with tools (0.32, `renderers/online_renderer.py`), unless the model has Mistral's
-    tokenizer. SGLang hands the calls on as text (sgl-project/sglang#10184), which some clients read; and of TensorRT-LLM it
-    depends on the model: these are not known.
+    Without a parser vLLM refuses a request with tools, but for models that it reads in other ways. SGLang hands the calls on
+    as text (sgl-project/sglang#10184), which some clients read; and of TensorRT-LLM it depends on the model: not known.
     """
     flags = parse_flags(candidate.engine_args)
     if parsers_of(candidate.model, candidate.engine).tools:
@@ -64,7 +63,7 @@ def tools_of(candidate: Candidate) -> bool | None:
     match candidate.engine:
         case "vllm":
             named = "--tool-call-parser" in flags and "--enable-auto-tool-choice" in flags
-            return named or (None if _mistrals(candidate, flags.get("--tokenizer-mode", "")) else False)
+            return named or (None if _reads_itself(family, flags.get("--tokenizer-mode", "")) else False)
         case "sglang":
             return "--tool-call-parser" in flags or None
         case "trtllm":
@@ -82,6 +81,9 @@ def _no_images(limit: str) -> bool:
     return isinstance(given, dict) and given.get("image") == 0
 
 
-def _mistrals(candidate: Candidate, tokenizer_mode: str) -> bool:
-    """Whether vLLM may take Mistral's own tokenizer, which reads calls itself: Mistral, Mixtral, Ministral, Devstral, …"""
-    return tokenizer_mode == "mistral" or "tral" in candidate.model.lower()
+def _reads_itself(family: str, tokenizer_mode: str) -> bool:
+    """Whether vLLM may read calls without a parser: by Mistral's own tokenizer (mistral, mixtral, pixtral), or by Harmony.
+
+    As of 0.32, `renderers/online_renderer.py`. Of a family that is not known it may.
+    """
+    return not family or family == "gpt_oss" or "tral" in family or tokenizer_mode == "mistral"

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 STALE_S = 15.0
 """A group that has said nothing for this long is not counted as ready."""
+FORGET_S = 600.0
+"""A gateway replica that has said nothing for this long is another one when it speaks again."""
 SETTLE_S = 10.0
 """After a restart of the controller: how long the gateways keep their old table while groups report again."""
 
@@ -78,7 +80,7 @@ class Controller:
         self._node_reports: tuple[NodeReport, ...] = ()
         self._seen: tuple[App, ...] = ()
         self._reports: dict[str, tuple[float, GroupReport]] = {}
-        self._gateways: dict[str, GatewayReport] = {}
+        self._gateways: dict[str, tuple[float, GatewayReport]] = {}
         self._table = Table(version=0, models={}, keys=())
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
@@ -93,7 +95,7 @@ class Controller:
         """Ask for a deployment; returns what is wanted now and whether that is a change."""
         before = self._store.desired().get(spec.name)
         # Applying what has failed asks to try it again.
-        again = before is not None and (spec.name, before.generation) in self._recovery.failed
+        again = before is not None and self._recovery.has_given_up(spec.name, before.generation)
         desired, changed = self._store.put(spec, plan, who, again=again)
         if changed:
             await self._record(desired.name, desired.generation, "", "wanted", f"{who} asked for it")
@@ -148,7 +150,7 @@ class Controller:
             fleet=self._fleet,
             sparkfleet=__version__,
             endpoint=self._endpoint,
-            gateways=tuple(self._gateways.values()),
+            gateways=self._gateways_heard(),
             nodes=self._node_reports,
             failures=self._store.failures(),
             deployments=self._view(self._wanted()).deployments(),
@@ -157,7 +159,12 @@ class Controller:
 
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
-        return scrape_targets(self.reports(), self._gateways.values(), own)
+        return scrape_targets(self.reports(), self._gateways_heard(), own)
+
+    def _gateways_heard(self) -> tuple[GatewayReport, ...]:
+        """Gateway replicas that have spoken lately: others were replaced."""
+        now = time.monotonic()
+        return tuple(report for at, report in self._gateways.values() if now - at < STALE_S)
 
     def reports(self) -> tuple[GroupReport, ...]:
         """The newest report of every group that is not gone."""
@@ -199,7 +206,12 @@ class Controller:
         """A gateway replica says where it listens."""
         if report.replica not in self._gateways:
             await self._record("", 0, report.replica, "gateway", f"gateway listening on {report.url}")
-        self._gateways[report.replica] = report
+        self._gateways = {
+            replica: (at, one)
+            for replica, (at, one) in self._gateways.items()
+            if time.monotonic() - at < FORGET_S
+        }
+        self._gateways[report.replica] = (time.monotonic(), report)
 
     # the loop
 
@@ -234,8 +246,8 @@ class Controller:
             for name, one in desired.items()
         }
         for action in decide(wanted, self._seen, room):
-            given_up = (action.deployment, action.generation) in self._recovery.failed
-            if action.verb == "retire" or not given_up:
+            group = (action.deployment, action.generation, action.replica)
+            if action.verb == "retire" or not self._recovery.has_given_up(*group):
                 await self._do(action, desired)
         mine = [app for app in self._seen if self._is_wanted(app, desired)]
         for deployment in await self._recovery.run(mine, desired, self._reports_by_name()):
@@ -267,10 +279,25 @@ class Controller:
         if not waiting:
             return {}
         available = {node.name: node.memory_available or 0 for node in await self._nodes.look()}
-        return {
-            d.name: all(available.get(node, 0) >= need for node, need in _needed(d.plan).items())
-            for d in waiting
-        }
+        for one in desired.values():
+            if self._is_loading(one):  # what it will take is not all taken yet
+                _take(available, one.plan)
+        room = {}
+        for one in waiting:
+            needed = _needed(one.plan).items()
+            room[one.name] = all(available.get(node, 0) >= need for node, need in needed)
+            if room[one.name]:
+                _take(available, one.plan)
+        return room
+
+    def _is_loading(self, desired: Desired) -> bool:
+        """Whether a wanted generation has groups that are starting."""
+        loading = (GroupPhase.PREPARING, GroupPhase.STARTING)
+        return any(
+            report.phase in loading
+            for report in self.reports()
+            if (report.deployment, report.generation) == (desired.name, desired.generation)
+        )
 
     async def _watch_nodes(self) -> None:
         while True:
@@ -339,7 +366,12 @@ class Controller:
         now = time.monotonic()
         fresh = [report for at, report in self._reports.values() if now - at < STALE_S]
         told = {group.app: group for entry in self._table.models.values() for group in entry.groups}
-        return View(desired, self._seen, self.reports(), fresh, self._recovery.failed, told)
+        failed = {
+            (name, one.generation)
+            for name, one in desired.items()
+            if self._recovery.has_given_up(name, one.generation)
+        }
+        return View(desired, self._seen, self.reports(), fresh, failed, told)
 
     def _set_gauges(self) -> None:
         self._metrics.group_state.clear()
@@ -393,6 +425,12 @@ def _needed(plan: DeploymentPlan) -> dict[str, int]:
         for node in group.choice.candidate.shape.nodes:
             needed[node] = needed.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
     return needed
+
+
+def _take(available: dict[str, int], plan: DeploymentPlan) -> None:
+    """Count what the groups of a plan may take as taken."""
+    for node, need in _needed(plan).items():
+        available[node] = available.get(node, 0) - need
 
 
 def _ready_words(report: GroupReport) -> str:

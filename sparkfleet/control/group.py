@@ -126,7 +126,7 @@ class Group:
             self._say(self._report.phase, url=url, ranks=self._seen(statuses), adopted=adopted)
             measured = await self._until_exit(self._bring_up())
             statuses = await asyncio.gather(*(rank.status() for rank in self._ranks))
-        except (EngineError, NodeError) as error:
+        except SparkfleetError as error:
             self._say(GroupPhase.FAILED, str(error), diagnosis=await self._diagnose(error))
             await self.stop(drain_s=0)
             raise
@@ -176,7 +176,14 @@ class Group:
         await self._stop_ranks()
         await self._room()
         rendezvous = free_port(self._order.seats[0].address) if len(self._ranks) > 1 else 0
-        return list(await asyncio.gather(*(rank.start(rendezvous) for rank in self._ranks))), False
+        # All are waited for, also where one fails: a rank that is still being started cannot be stopped.
+        started = await asyncio.gather(
+            *(rank.start(rendezvous) for rank in self._ranks), return_exceptions=True
+        )
+        for status in started:
+            if isinstance(status, BaseException):
+                raise status
+        return [status for status in started if isinstance(status, RankStatus)], False
 
     async def _room(self) -> None:
         """Wait for the memory that the plan counts with: a group that was stopped a moment ago gives it back late."""
@@ -285,6 +292,8 @@ class Group:
     async def _progress(self) -> None:
         """What the start is doing, from each rank's phase and the last line of its log.
 
+        A supervisor that does not answer is asked again: memory has to be watched on. One that is gone is an exit.
+
         Raises:
             EngineError: no rank says anything any more, or a node runs out of memory.
         """
@@ -295,7 +304,8 @@ class Group:
                 logs = await asyncio.gather(*(rank.tail() for rank in self._ranks))
                 self._check_memory(await self._memory())
             except NodeError:
-                return  # a supervisor is gone; `wait` says why
+                await asyncio.sleep(START_PROGRESS_S)
+                continue
             starting.hear(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING

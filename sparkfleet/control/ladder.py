@@ -47,10 +47,13 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     return Step(verb="end", standing=Standing(rung=standing.rung, tries=tries), words=words)
 
 
-def rung_without(group: GroupPlan, nodes: Collection[str]) -> int | None:
-    """The first rung that needs none of these nodes; None where every rung needs one."""
+def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:
+    """The first rung from `standing` on that needs none of these nodes; None where each needs one.
+
+    Those above it did not start before.
+    """
     for index, rung in enumerate(group.ladder):
-        if not set(rung.candidate.shape.nodes) & set(nodes):
+        if index >= standing and not set(rung.candidate.shape.nodes) & set(nodes):
             return index
     return None
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import ray
 
 from sparkfleet.control.head import NODE_LABEL
-from sparkfleet.control.nodes import Generation
+from sparkfleet.control.nodes import Generation, RanksOf
+from sparkfleet.control.old_logs import prune
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import NodeReport
 from sparkfleet.facts.node import ReadMemory
@@ -87,8 +88,8 @@ class NodeAgent:
     """On every node: answers from its own /proc, and acts on its own ranks."""
 
     def __init__(self) -> None:
-        paths = FleetPaths.of_this_process()
-        self._runtime = ProcessRuntime(paths.run, paths.label)
+        self._paths = FleetPaths.of_this_process()
+        self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
 
     async def memory(self) -> tuple[int, int]:
         """Total and available, bytes."""
@@ -96,9 +97,7 @@ class NodeAgent:
         return memory.total, memory.available
 
     async def sweep(self, keep: list[Generation]) -> tuple[str, ...]:
-        """Kill every rank here whose deployment and generation are not in `keep`."""
-        kept = {tuple(one) for one in keep}
-        ranks = await self._runtime.list()
-        return await self._runtime.sweep(
-            frozenset(rank.id for rank in ranks if (rank.id.deployment, rank.id.generation) in kept)
-        )
+        """Kill every rank here whose deployment and generation are not in `keep`, and remove logs that are long past."""
+        swept = await self._runtime.sweep(RanksOf(keep))
+        await asyncio.to_thread(prune, self._paths)
+        return swept

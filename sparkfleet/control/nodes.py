@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from sparkfleet.control.status import NodeReport
+from sparkfleet.nodes.runtime.base import RankId
 
 Generation = tuple[str, int]
 """A deployment's name and one of its generations."""
+
+
+class RanksOf(Container[RankId]):
+    """All ranks of some generations."""
+
+    def __init__(self, generations: Iterable[Generation]) -> None:
+        self._generations = {tuple(one) for one in generations}
+
+    def __contains__(self, rank: object) -> bool:
+        return isinstance(rank, RankId) and (rank.deployment, rank.generation) in self._generations
 
 
 class Nodes(Protocol):

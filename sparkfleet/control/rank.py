@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,8 @@ from sparkfleet.values import Value
 OWNED_S = 20.0
 """How long a rank may still be held by a holder that should be gone."""
 TAIL_BYTES = 64 << 10
+_BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
+"""What a supervisor writes when it starts something: before it the log tells of an earlier start."""
 _ANY_PORTS = Ports(http=65_431, rendezvous=65_432)
 """For the digest, in which ports do not count. Numbers that nothing else in a command is likely to be."""
 
@@ -68,7 +71,7 @@ class RankHolder(Protocol):
         ...
 
     async def tail(self) -> str:
-        """The last of its log, at most 64 KiB."""
+        """The last of its log since it was started, at most 64 KiB."""
         ...
 
     async def memory(self) -> int:
@@ -263,6 +266,7 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            text = file.read().decode(errors="replace")
     except OSError:
         return ""
+    return text[max((began.end() for began in _BEGAN.finditer(text)), default=0) :]

@@ -143,7 +143,10 @@ class GroupReplica:
         await self._group.stop(self._drain_s)
 
     async def _die_with_the_engine(self) -> None:
-        await self._group.watch()
+        try:
+            await self._group.watch()
+        except Exception:  # nobody would watch any more: the next one adopts what is well
+            log.exception("the watch over %s ended", self._group.name)
         await asyncio.sleep(0.2)  # the report is on its way
         # Raising would wait for three failed health checks; a dead actor is replaced at once.
         os.kill(os.getpid(), signal.SIGKILL)

@@ -98,19 +98,12 @@ class View:
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
         """The groups that are planned, and those of an older generation that serve until these do."""
-        ready = {app.name for app in serving}
-        rungs = {(r.deployment, r.generation, r.replica): r.rung for r in self.reports}
-        planned = {
-            entry.app: entry
-            for replica in range(len(desired.plan.groups))
-            for app in [app_name(desired.name, desired.generation, replica)]
-            for rung in [rungs.get((desired.name, desired.generation, replica), 0)]
-            for entry in [group_entry(app, desired, replica, rung)]
-        }
-        older = {app: self.told.get(app, GroupEntry(app=app)) for app in sorted(ready - planned.keys())}
-        return tuple(
-            entry.model_copy(update={"ready": app in ready}) for app, entry in {**planned, **older}.items()
-        )
+        ready, now = {app.name for app in serving}, (desired.name, desired.generation)
+        rungs = {r.replica: r.rung for r in self.reports if (r.deployment, r.generation) == now}
+        names = [app_name(*now, replica) for replica in range(len(desired.plan.groups))]
+        planned = [group_entry(app, desired, at, rungs.get(at, 0)) for at, app in enumerate(names)]
+        older = [self.told.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
+        return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
         if (desired.name, desired.generation) in self.failed:

@@ -79,9 +79,8 @@ class Attempts:
         ranked = self._choice.ranked()
         if not ranked:
             return None
-        self._give_to(
-            ranked[0].app
-        )  # before anything is waited for: of requests that come together each counts
+        # Before anything is waited for: of requests that come together each is to count for the next.
+        self._give_to(ranked[0].app)
         engine = await self._pick(ranked)
         if engine is None or engine.url in self._failed:
             return None

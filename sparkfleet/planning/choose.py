@@ -231,20 +231,19 @@ def _serve(
         found, reasons, nearest_ = _serve_variant(
             spec, number, variant, desk, ledger, share=max(1, share // len(variants))
         )
-        seen = _vision(desk.checkpoints.get(variant.model))
-        groups += [group.model_copy(update={"vision": seen}) for group in found]
+        known = _known(desk.checkpoints.get(variant.model))
+        groups += [group.model_copy(update=known) for group in found]
         rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
         near += nearest_
     return groups, rejected, near
 
 
-def _vision(checkpoint: Checkpoint | None) -> bool | None:
-    """Whether a vision tower is among the weights. One that is only declared may have been left out in quantising."""
+def _known(checkpoint: Checkpoint | None) -> dict[str, object]:
+    """What a group's plan says of its checkpoint. A tower that is only declared may have been left out in quantising."""
     if checkpoint is None:
-        return None
-    if checkpoint.vision is None:
-        return None if checkpoint.declares_vision else False
-    return checkpoint.vision
+        return {}
+    vision = False if checkpoint.vision is None and not checkpoint.declares_vision else checkpoint.vision
+    return {"family": checkpoint.model_type, "vision": vision}
 
 
 def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:

@@ -231,6 +231,8 @@ class GroupPlan(Value):
     ladder: tuple[Rung, ...]
     variant: int = 0
     """Which of the deployment's variants it serves."""
+    family: str = ""
+    """What the checkpoint's config calls the kind of model (`model_type`); "" where that is not known."""
     vision: bool | None = None
     """Whether its weights have a vision tower; None where that is not known."""
 

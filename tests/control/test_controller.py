@@ -95,6 +95,20 @@ async def test_the_old_one_serves_until_the_new_one_is_ready(world):
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
 
 
+async def test_while_it_is_replaced_a_group_keeps_what_is_known_of_it(world):
+    await world.put(context=512)
+    await world.ready(1)
+    await world.put(context=1024)
+    groups = (await world.table()).models["tiny"].groups
+    assert [(group.app, group.ready, group.context) for group in groups] == [
+        ("tiny--g2-0", False, 1024),
+        ("tiny--g1-0", True, 512),
+    ]
+    await world.ready(2)
+    groups = (await world.table()).models["tiny"].groups
+    assert [(group.app, group.ready, group.context) for group in groups] == [("tiny--g2-0", True, 1024)]
+
+
 async def test_without_memory_for_both_the_old_one_goes_first(world):
     await world.put()
     await world.ready(1)

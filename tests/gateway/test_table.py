@@ -43,7 +43,7 @@ def test_what_is_not_a_table_is_refused(text: str) -> None:
 
 def test_an_unknown_state_is_refused() -> None:
     with pytest.raises(ValidationError, match="state"):
-        ModelEntry.model_validate({"name": "a", "apps": ("a",), "deployment": "d", "state": "sleeping"})
+        ModelEntry.model_validate({"name": "a", "deployment": "d", "state": "sleeping"})
 
 
 def test_a_model_without_keys_is_for_all_of_them_and_one_with_keys_only_for_those() -> None:

@@ -36,7 +36,7 @@ import collections, json, os, pathlib, sqlite3
 me = os.getuid()
 kinds = collections.Counter()
 rss, fds = collections.Counter(), collections.Counter()
-names = {"ray::Controller": "controller", "ServeReplica:sparkfleet-gateway": "gateway", "gcs_server": "gcs",
+names = {"ray::Controller": "controller", "ServeReplica:gateway": "gateway", "gcs_server": "gcs",
          "raylet/raylet": "raylet", "sparkfleet.control.keeper": "keeper", "ProxyActor": "proxy",
          "ServeController": "serve", "EngineCore": "engine", "runtime.supervisor": "supervisor", "RankActor": "rank"}
 inodes = set()
@@ -122,7 +122,7 @@ class Soak:
         self._kill("spark2", self.lab.exec("spark2", ["ps", "-o", "ppid=", "-p", str(pid)]).stdout.strip())
 
     def the_gateway_is_killed(self):
-        self._kill_named("spark1", "ServeReplica:sparkfleet-gateway")
+        self._kill_named("spark1", "ServeReplica:gateway")
 
     def the_controller_is_killed(self):
         self._kill_named("spark1", "ray::Controller")

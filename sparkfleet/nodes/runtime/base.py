@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -11,6 +12,11 @@ from sparkfleet.values import Value
 
 _SPECIFICATION = re.compile(r'"sparkfleet\.spec=[0-9a-f]*"')
 """A label in the argv of a container; a rank that only connects to the rendezvous has its port in it."""
+
+
+_RANK_ID = re.compile(
+    r"(?P<fleet>[^/]+)/(?P<deployment>.+)/g(?P<generation>\d+)/(?P<replica>\d+)/(?P<rank>\d+)"
+)
 
 
 class RankId(Value):
@@ -24,6 +30,20 @@ class RankId(Value):
 
     def __str__(self) -> str:
         return f"{self.fleet}/{self.deployment}/g{self.generation}/{self.replica}/{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> RankId | None:
+        """The id that `str` wrote; None for anything else."""
+        told = _RANK_ID.fullmatch(text)
+        if told is None:
+            return None
+        return cls(
+            fleet=told["fleet"],
+            deployment=told["deployment"],
+            generation=int(told["generation"]),
+            replica=int(told["replica"]),
+            rank=int(told["rank"]),
+        )
 
     @property
     def slug(self) -> str:
@@ -161,6 +181,10 @@ class Runtime(Protocol):
         """All ranks of this fleet whose supervisor lives on this node."""
         ...
 
-    async def sweep(self, keep: frozenset[RankId]) -> tuple[str, ...]:
-        """End every process and container that carries this fleet's rank labels and is not in `keep`; says what it ended."""
+    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
+        """End every process and container that carries this fleet's rank labels and is not in `keep`; says what it ended.
+
+        `keep` is asked for each, not for a list made before: a rank that starts meanwhile, or whose supervisor is too busy to
+        answer, is judged by its label.
+        """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from sparkfleet.errors import NodeError
@@ -83,7 +84,7 @@ class FakeRuntime:
         """See `Runtime.list`."""
         return tuple(life.status for life in self._lives.values() if life.alive)
 
-    async def sweep(self, keep: frozenset[RankId]) -> tuple[str, ...]:
+    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
         """See `Runtime.sweep`."""
         unwanted = [status.id for status in await self.list() if status.id not in keep]
         for id_ in unwanted:

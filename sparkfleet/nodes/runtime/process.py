@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -87,13 +87,12 @@ class ProcessRuntime:
         answers = await asyncio.gather(*(ask(files, "status") for files in present), return_exceptions=True)
         return tuple(a.status for a in answers if isinstance(a, Answer) and a.status)
 
-    async def sweep(self, keep: frozenset[RankId]) -> tuple[str, ...]:
+    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
         """See `Runtime.sweep`. Ranks with a supervisor are stopped by it; what is left is killed; traces are removed."""
-        kept = {str(id_) for id_ in keep}
-        unwanted = [status.id for status in await self.list() if str(status.id) not in kept]
+        unwanted = [status.id for status in await self.list() if status.id not in keep]
         await asyncio.gather(*(self._stop(id_) for id_ in unwanted))
-        removed = await self._leftovers.remove(lambda id_: str(id_) not in kept, grace_s=_STRAY_GRACE_S)
-        killed = await kill_all(lambda: self._strangers(kept), grace_s=_STRAY_GRACE_S)
+        removed = await self._leftovers.remove(lambda id_: id_ not in keep, grace_s=_STRAY_GRACE_S)
+        killed = await kill_all(lambda: self._strangers(keep), grace_s=_STRAY_GRACE_S)
         self._remove_traces(keep)
         return (*(f"rank {id_}" for id_ in unwanted), *removed.gone, *killed.gone)
 
@@ -202,19 +201,17 @@ class ProcessRuntime:
     def _carriers(self, id_: RankId) -> Iterable[Process]:
         return labelled(labels(self._fleet, str(id_)))
 
-    def _strangers(self, kept: set[str]) -> Iterable[Process]:
+    def _strangers(self, keep: Container[RankId]) -> Iterable[Process]:
         found = labelled({FLEET_LABEL: self._fleet})
         ranks = ((p, variable(p.pid, RANK_LABEL)) for p in found)
         # None: its environment cannot be read just now (it is between two programs), so it may be one to keep.
-        return [p for p, rank in ranks if rank is not None and rank not in kept]
+        return [p for p, rank in ranks if rank is not None and RankId.parse(rank) not in keep]
 
-    def _remove_traces(self, keep: frozenset[RankId]) -> None:
-        kept = {self._files(id_).name for id_ in keep}
+    def _remove_traces(self, keep: Container[RankId]) -> None:
         for files in RankFiles.present(self._run_dir):
-            if files.name not in kept:
-                with _locked(files) as lock:
-                    if lock is not None:
-                        files.remove()
+            with _locked(files) as lock:
+                if lock is not None and _whose(files) not in keep:
+                    files.remove()
 
     def _files(self, id_: RankId) -> RankFiles:
         return RankFiles.of(self._run_dir, str(id_))
@@ -292,6 +289,15 @@ class ProcessRank:
         if answer and answer.status:
             return answer.status
         return await self._runtime.bury(self._last)
+
+
+def _whose(files: RankFiles) -> RankId | None:
+    """The rank that files were of; None where it left no last word."""
+    try:
+        status = parse_answer(files.name, files.last.read_bytes()).status
+    except (OSError, NodeError):
+        return None
+    return status.id if status else None
 
 
 @contextmanager
