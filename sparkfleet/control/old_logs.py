@@ -18,7 +18,7 @@ _SLUG = re.compile(r"(?P<of>.+)_g(?P<generation>\d+)_(?P<at>\d+_\d+)(?:\.log(?:\
 def prune(paths: FleetPaths, kept: int = KEPT) -> tuple[Path, ...]:
     """Remove what older generations of each rank have left; says what. Nothing else in these directories is touched."""
     removed = []
-    for directory in (paths.logs, paths.rank_files("").parent):
+    for directory in (paths.logs, paths.ranks):
         for path in _old(directory.iterdir() if directory.is_dir() else (), kept):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
             removed.append(path)

@@ -41,6 +41,7 @@ class FleetPaths:
         """What engines in containers have compiled: a container itself forgets it, and compiling takes minutes."""
         self.gcs = root / "gcs"
         self.logs = root / "logs"
+        self.ranks = root / "ranks"
 
     @classmethod
     def default(cls, fleet: str) -> FleetPaths:
@@ -54,7 +55,7 @@ class FleetPaths:
 
     def rank_files(self, slug: str) -> Path:
         """Directory of the files that a rank's engine is given, by its id's slug."""
-        return self.root / "ranks" / slug
+        return self.ranks / slug
 
     def rank_log(self, slug: str) -> Path:
         """The log of a rank, by its id's slug."""

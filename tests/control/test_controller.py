@@ -14,6 +14,7 @@ from sparkfleet.control.status import GroupPhase, GroupReport, NodeReport
 from sparkfleet.control.store import Store
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.observe.metrics import ControlMetrics
 
 
@@ -355,3 +356,67 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     assert [order.seats[0].node for order in world.apps.orders] == ["that", "this"]
     events = await world.controller.events(0, "tiny", 0)
     assert any("that is gone; next: this" in event.message for event in events)
+
+
+async def test_a_group_that_was_ready_and_no_longer_starts_goes_down_its_ladder(world):
+    """Serve says of it that it is starting, for ever: it ends only groups that have never started."""
+    await world.put(rungs=2)
+    await world.ready(1)
+    world.apps.become("tiny", 1, "starting")
+    for _ in range(recovery.RESTARTS):
+        await world.controller.reconcile()
+        assert [order.rung for order in world.apps.orders] == [0]
+        await world.controller.report(report())
+        await world.controller.report(diagnosed())
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
+
+
+async def test_a_group_that_was_ready_and_starts_at_no_rung_is_given_up(world):
+    await world.put()
+    await world.ready(1)
+    world.apps.become("tiny", 1, "starting")
+    for _ in range(recovery.RESTARTS):
+        await world.controller.report(report())
+        await world.controller.report(diagnosed())
+    await world.controller.reconcile()
+    assert world.controller.status().deployments[0].state == "failed"
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+
+
+async def test_a_sibling_that_is_ready_does_not_hide_one_that_was_given_up(world):
+    await world.put(groups=2)
+    await world.ready(1, replica=0)
+    await world.controller.report(diagnosed(replica=1))
+    world.apps.become("tiny", 1, "failed", replica=1)
+    await world.controller.reconcile()
+    await world.ready(1, replica=0)
+    assert world.controller.status().deployments[0].state == "failed"
+    assert await world.put(groups=2) == 2, "applying it again tries again"
+
+
+async def test_memory_is_granted_once(world):
+    """Two that are replaced at the same time, and room for one more: the second goes the other way."""
+    for name in ("tiny", "other"):
+        await world.controller.put(deployment(name), plan(name, high=4.0 * GIB), "me")
+    await world.controller.reconcile()
+    for name in ("tiny", "other"):
+        world.apps.become(name, 1, "running")
+        ready = report(phase=GroupPhase.READY).model_copy(update={"deployment": name})
+        await world.controller.report(ready)
+    await world.controller.reconcile()
+    world.nodes.available["this"] = 6 * GIB
+    for name in ("tiny", "other"):
+        await world.controller.put(deployment(name), plan(name, high=4.0 * GIB, concurrency=8), "me")
+    await world.controller.reconcile()
+    statuses = sorted((d, g, app.status) for (d, g, _), app in world.apps.apps.items())
+    assert len([one for one in statuses if one[2] == "retiring"]) == 1
+    assert len([one for one in statuses if one[1] == 2]) == 1
+
+
+async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
+    gateway = GatewayReport(replica="one", url="http://h:1", metrics_url="http://h:2", at=0.0)
+    await world.controller.register_gateway(gateway)
+    assert [one.replica for one in world.controller.status().gateways] == ["one"]
+    monkeypatch.setattr(module, "STALE_S", 0.0)
+    assert world.controller.status().gateways == ()

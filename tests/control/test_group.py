@@ -350,3 +350,16 @@ async def test_of_a_workload_of_its_own_only_the_health_is_asked(world, monkeypa
     assert not watching.done()
     watching.cancel()
     await group.stop(drain_s=1)
+
+
+async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
+    path = tmp_path / "rank.log"
+    path.write_text(
+        "[sparkfleet] 2026-11-20 18:00:00,123 running: vllm serve x\nApplication startup complete.\n"
+        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: it was asked to stop\n"
+        "[sparkfleet] 2026-11-20 18:02:00,123 preparing: build\nbuilt\n"
+        "[sparkfleet] 2026-11-20 18:02:01,123 running: vllm serve x\nfirst line\n"
+    )
+    assert rank_module._tail(path) == "first line\n"
+    path.write_text("an engine's own line\n")
+    assert rank_module._tail(path) == "an engine's own line\n"

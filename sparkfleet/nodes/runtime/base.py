@@ -184,7 +184,7 @@ class Runtime(Protocol):
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
         """End every process and container that carries this fleet's rank labels and is not in `keep`; says what it ended.
 
-        `keep` is asked for each, not for a list made before: a rank that starts meanwhile, or whose supervisor is too busy to
-        answer, is judged by its label.
+        `keep` is asked for each, not for a list made before: a rank that starts meanwhile, or whose supervisor is too busy
+        to answer, is judged by its label.
         """
         ...
