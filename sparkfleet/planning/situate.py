@@ -8,6 +8,7 @@ from sparkfleet.facts.checkpoint import Checkpoint, LayerGroup, LayerKind
 from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.images import engine_version_of, images_of
 from sparkfleet.knowledge.situation import FACTS, Kind, Situation, parse_flags
+from sparkfleet.planning.pinned import KV_BLOCKS, KV_BYTES, KV_TOKENS
 from sparkfleet.planning.plan import Candidate, Shape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
@@ -44,6 +45,8 @@ _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
 _CHOSEN = ("attention_backend", "moe_backend", "linear_backend", "gdn_backend", "kv_dtype", "load_format")
 """Facts that are "auto" where no flag sets them."""
 
+_POOL_FLAGS = {"vllm": (*KV_BYTES, KV_BLOCKS), "sglang": (KV_TOKENS,)}
+"""Flags that fix how large the KV cache is."""
 _EAGER = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph"}
 
 
@@ -93,6 +96,8 @@ def _from_flags(candidate: Candidate) -> dict[str, object]:
     found |= {fact: _number(text) if FACTS[fact] is Kind.NUMBER else text for fact, text in given.items()}
     if "memory_fraction" in given:
         found["memory_fraction_set"] = True
+    if any(flag in flags for flag in _POOL_FLAGS.get(candidate.engine, ())):
+        found["kv_pinned"] = True
     found["cuda_graphs"] = _EAGER[candidate.engine] not in flags
     return found
 

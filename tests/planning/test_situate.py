@@ -83,6 +83,9 @@ def test_what_no_flag_sets_is_left_to_the_engine() -> None:
         ),
         ("sglang", ("--mem-fraction-static=0.82",), {"memory_fraction": 0.82, "memory_fraction_set": True}),
         ("sglang", ("--disable-cuda-graph",), {"cuda_graphs": False, "executor": None}),
+        ("vllm", ("--kv-cache-memory-bytes", "8G"), {"kv_pinned": True}),
+        ("vllm", ("--enforce-eager",), {"kv_pinned": False}),
+        ("sglang", ("--max-total-tokens=65536",), {"kv_pinned": True}),
         ("trtllm", ("--anything",), {"cuda_graphs": None, "moe_backend": None}),
     ],
 )
