@@ -43,10 +43,12 @@ from sparkfleet.control.head import (
 )
 from sparkfleet.control.order import Ports, orders_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.rank import box_of
+from sparkfleet.control.rank import available_memory, box_of
 from sparkfleet.control.requests import JoinRequest, OnNode, Prepared, UpRequest
 from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.nodes import page_cache
+from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.nodes.runtime import processes
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.nodes.runtime.process import ProcessRuntime
@@ -188,7 +190,10 @@ def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
 
 
 async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
-    """Start the groups that lie on this node alone, so that their engines load while Ray comes up."""
+    """Start the groups that lie on this node alone, so that their engines load while Ray comes up.
+
+    Only where their memory is there already: what was swept a moment ago gives it back late, and a group's actor waits for it.
+    """
     store = Store(paths.database)
     try:
         for apply in request.apply:
@@ -206,10 +211,12 @@ async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
     await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))
     secret = paths.engine_secret.read_text()
     for order, rank in ranks:
-        if len(order.seats) == 1:
+        if len(order.seats) == 1 and available_memory() >= order.needs:
             with contextlib.suppress(
                 SparkfleetError
             ):  # the group's actor tries again, and says what is wrong
+                if order.candidate.device == "cuda":
+                    await page_cache.drop(LocalChannel(here))
                 ports = Ports(http=free_port(order.seats[0].address))
                 box = await box_of(order)
                 await runtime.start(rank_spec(paths, order, rank, ports, secret, box=box))
