@@ -192,7 +192,8 @@ def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
 async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
     """Start the groups that lie on this node alone, so that their engines load while Ray comes up.
 
-    Only where their memory is there already: what was swept a moment ago gives it back late, and a group's actor waits for it.
+    Only where their memory is there already: what was swept a moment ago gives it back late, and a group's actor waits
+    for it.
     """
     store = Store(paths.database)
     try:
