@@ -31,6 +31,8 @@ DECODE_PRIORS = {
     "transfer": (1.5, 0.6),
     "draft": (1.0, 0.6),
     "draft_launch": (1.0, 0.6),
+    "verify": (0.15, 0.3),
+    "drafting": (1.0, 0.3),
     "unit": (1.0, 1e6),
 }
 PREFILL_PRIORS = {
@@ -66,7 +68,7 @@ ACCEPTANCE_PRIORS = {
     "content=code": 0.4,
     "content=prose": -0.6,
     "content=random": -0.5,
-    "content=agent": 0.0,
+    "content=agent": -0.5,
     "content=book": -0.3,
     "content=math": 0.1,
     "content=mixed": 0.0,
@@ -83,10 +85,6 @@ def _ridge(times: float, **changed: float) -> Mapping[str, float]:
         "crowd+kind": 0.6,
         "crowd+family": 0.6,
         "run": 0.1,
-        "spec+crowd": 2.0,
-        "spec+method+crowd": 2.0,
-        "spec+family+engine": 2.0,
-        "spec+method+engine": 2.0,
     }
     strengths |= {name.replace("_and_", "+"): value for name, value in changed.items()}
     return collections.defaultdict(lambda: 0.4 * times, {k: v * times for k, v in strengths.items()})
@@ -98,7 +96,7 @@ PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1)
 ACCEPTANCE_RIDGE = 1.2
 NUISANCE = ("source=", "run=")
 """What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
-ROBUST_AT = 0.3
+DECODE_ROBUST_AT, PREFILL_ROBUST_AT = 0.2, 0.35
 """Errors (log) beyond which a row counts linearly."""
 
 

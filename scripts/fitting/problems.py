@@ -10,7 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting.priors import DECODE_PRIORS, DECODE_RIDGE, PREFILL_PRIORS, PREFILL_RIDGE, Priors
+from fitting.priors import (
+    DECODE_PRIORS,
+    DECODE_RIDGE,
+    DECODE_ROBUST_AT,
+    PREFILL_PRIORS,
+    PREFILL_RIDGE,
+    PREFILL_ROBUST_AT,
+    Priors,
+)
 from sparkfleet.bench.rows import Case, case_of, read_rows
 from sparkfleet.bench.shapes import Declined
 from sparkfleet.planning.acceptance import acceptance_keys
@@ -59,12 +67,14 @@ class Problem:
     accept: list[tuple[str, ...]]
     drafts: Array
     mix: Array
-    """Seconds that are no part of the step: prefills of others."""
+    """rows × requests: seconds per token that are no part of the step, prefills of others; beyond the last request inf."""
     fitted: Array
     """False for rows that only a whole prediction describes (open loop, queues)."""
     priors: Priors
     ridge: Mapping[str, float]
     """How strongly effects are held to zero, by level."""
+    robust_at: float
+    """Errors (log) beyond which a row counts linearly."""
     weight: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,9 +109,10 @@ def prefill_problem(cases: Sequence[Case]) -> Problem:
         prefill_coefficient,
         effects=[prefill_keys(c.setup, c.workload.prompt, batch_of(c)) for c, *_ in rows],
         accept=[() for _ in rows],
-        mix=np.zeros(len(rows)),
+        mix=np.zeros((len(rows), 1)),
         priors=PREFILL_PRIORS,
         ridge=PREFILL_RIDGE,
+        robust_at=PREFILL_ROBUST_AT,
     )
 
 
@@ -115,7 +126,8 @@ def _prefill_rows(case: Case) -> Iterator[tuple[Row, bool, bool]]:
         tokens = work.prefill * (1 if alone else running * case.replicas)
         yield (case, "prefill_tps", tokens / measured["prefill_tps"], not queued), alone, alone
     if "ttft_ms" in measured:
-        yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued), True, True
+        staggered = work.window == "closed" and case.speculative and running > 1
+        yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued and not staggered), True, True
 
 
 def _prefill_terms(case: Case, *, mean: bool, fixed: bool) -> dict[str, float]:
@@ -132,7 +144,7 @@ YIELD = "yield"
 def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float]) -> Problem:
     """Decode rates; `prefill` says how long a batch of the case's prompts takes."""
     rows: list[Row] = []
-    mixes: list[float] = []
+    mixes: list[tuple[float, ...]] = []
     for case in cases:
         batch, measured = batch_of(case), dict(case.measured)
         for what in ("decode_tps_per_request", "decode_tps_aggregate"):
@@ -145,16 +157,17 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
                 rows.append((case, what, share / measured[what], case.workload.arrivals_per_s is None))
                 mixes.append(_mix(case, batch, what, prefill))
     rows += [(case, YIELD, 1 / case.yielded, True) for case in cases if case.yielded]
-    mixes += [0.0] * (len(rows) - len(mixes))
+    mixes += [(0.0,)] * (len(rows) - len(mixes))
     return _problem(
         rows,
         [_step_terms(c) if what != YIELD else {"unit": 1.0} for c, what, *_ in rows],
         decode_coefficient,
         effects=[decode_keys(c.setup, batch_of(c)) if what != YIELD else () for c, what, *_ in rows],
         accept=[acceptance_keys(c.setup, c.workload.content) if c.speculative else () for c, *_ in rows],
-        mix=np.array(mixes),
+        mix=_padded(mixes),
         priors=DECODE_PRIORS,
         ridge=DECODE_RIDGE,
+        robust_at=DECODE_ROBUST_AT,
     )
 
 
@@ -163,12 +176,20 @@ def _step_terms(case: Case) -> dict[str, float]:
     return step_terms(case.setup, costs(case.setup), batch_of(case), width, case.workload.context)
 
 
-def _mix(case: Case, batch: float, what: str, prefill: Callable[[Case, float], float]) -> float:
-    """Seconds of prefill per token of the answer, as planning.rates counts them."""
+def _mix(case: Case, batch: float, what: str, prefill: Callable[[Case, float], float]) -> tuple[float, ...]:
+    """Seconds of prefill per token of the answer of each request, as planning.rates counts them."""
     if not case.workload.prefill or case.workload.arrivals_per_s is not None:
-        return 0.0
-    wait = waits(case.workload.window, batch, prefill(case, batch))
-    return wait[what == "decode_tps_aggregate"] / case.workload.generate
+        return (0.0,)
+    of_each, of_all = waits(case.workload.window, batch, prefill(case, batch), drafted=case.speculative)
+    found = (of_all,) if what == "decode_tps_aggregate" else of_each
+    return tuple(wait / case.workload.generate for wait in found)
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> Array:
+    table = np.full((len(rows), max(map(len, rows), default=1)), np.inf)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return table
 
 
 def _problem(
@@ -181,6 +202,7 @@ def _problem(
     mix: Array,
     priors: Priors,
     ridge: Mapping[str, float],
+    robust_at: float,
 ) -> Problem:
     order = sorted({name for t in terms for name in t})
     names: dict[str, int] = {}
@@ -202,6 +224,7 @@ def _problem(
         mix=mix,
         priors=priors,
         ridge=ridge,
+        robust_at=robust_at,
         fitted=np.array([r[3] for r in rows]),
     )
 
@@ -209,7 +232,15 @@ def _problem(
 def with_sources(problem: Problem) -> Problem:
     """The problem with an effect for each source and each of its runs."""
     problem.effects = [
-        (*keys, f"source={case.source}", f"run={run_of(case)}") if what != YIELD else ()
+        (*keys, *_own(case, drafts=any(problem.drafts))) if what != YIELD else ()
         for keys, case, what in zip(problem.effects, problem.cases, problem.what, strict=True)
     ]
     return problem
+
+
+def _own(case: Case, *, drafts: bool) -> list[str]:
+    """What is true of one source: its box, and what it lets its drafters guess."""
+    both = [f"source={case.source}", f"run={run_of(case)}"]
+    if drafts and case.speculative:
+        both += [f"source=drafts of {case.source}", f"run=drafts of {run_of(case)}"]
+    return both

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.priors import ACCEPTANCE_PRIORS, ACCEPTANCE_RIDGE, ROBUST_AT, expectation
+from fitting.priors import ACCEPTANCE_PRIORS, ACCEPTANCE_RIDGE, expectation
 from fitting.problems import Array, Problem
 from sparkfleet.planning.acceptance import CEILING
 
@@ -101,7 +101,7 @@ def solve(problem: Problem, start: Fit | None = None, rounds: int = 30) -> Fit:
     theta = np.append(_begin(problem, known, start), 0.0)
     for _ in range(rounds):
         error, slopes = linearised(problem, pick, known, theta)
-        robust = problem.weight[pick] / (1 + (error / ROBUST_AT) ** 2)
+        robust = problem.weight[pick] / (1 + (error / problem.robust_at) ** 2)
         change = np.clip(_newton(known, theta, slopes, robust, error), -0.5, 0.5)
         theta[: known.size] += change
         if np.abs(change).max() < (1e-2 if start else 2e-3):
@@ -135,7 +135,10 @@ def linearised(problem: Problem, pick: Array, known: Unknowns, theta: Array) -> 
     total = each.sum(1)
     log_yield, slope = yield_of(values[:, known.terms : known.effects_from].sum(1), problem.drafts[pick])
     step = total * np.exp(values[:, known.effects_from :].sum(1) - log_yield)
-    share = step / (step + problem.mix[pick])
+    mix = problem.mix[pick]
+    rates = 1 / (step[:, None] + mix)
+    rate = rates.sum(1)
+    share = step * (rates**2).sum(1) / rate
     used = known.at < known.size
     slopes = np.hstack(
         [
@@ -144,7 +147,7 @@ def linearised(problem: Problem, pick: Array, known: Unknowns, theta: Array) -> 
             used[:, known.effects_from :] * share[:, None],
         ]
     )
-    return problem.y[pick] - np.log(step + problem.mix[pick]), slopes
+    return problem.y[pick] - np.log(np.isfinite(mix).sum(1) / rate), slopes
 
 
 def _newton(known: Unknowns, theta: Array, slopes: Array, robust: Array, error: Array) -> Array:

@@ -111,13 +111,13 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
 
     Args:
         rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`.
-        configs_path: JSON of model name → architecture; the packaged ones where None.
+        configs_path: JSON of model name → architecture; the packaged ones are used for what it does not have.
         h2h_path: CSV of head-to-heads, or None.
 
     Raises:
         SpecError: a file is missing or not what it should be.
     """
-    configs = architectures() if configs_path is None else _read_configs(configs_path)
+    configs = architectures() if configs_path is None else {**architectures(), **_read_configs(configs_path)}
     known = factors()
     scored: list[Scored] = []
     carried: Counter[tuple[str, str]] = Counter()

@@ -164,9 +164,9 @@ def _by_ttft(row: Row, notes: str, workload: Workload) -> bool:
 def _window(notes: str) -> Window:
     if "batched-bench" in notes or "s_tg" in notes or "decode net of prefill" in notes:
         return "decode"
-    if re.search(
-        r"served|incl\.? prefill|incl\.? ttft|wall|bench_serve|closed-loop|open-loop|bench serve", notes
-    ):
+    if re.search(r"closed-loop|open-loop|bench_serve|bench serve", notes):
+        return "closed"
+    if re.search(r"served|incl\.? prefill|incl\.? ttft|wall", notes):
         return "served"
     return "burst" if "llama-benchy" in notes or "prefill overlap" in notes else "steady"
 
@@ -239,6 +239,10 @@ _PUBLISHED_FP8 = re.compile(r"Ministral-3-\d+B-(Instruct|Reasoning)-2512$")
 """Checkpoints that are published in FP8 under a name that does not say so (their model cards)."""
 
 
+_PUBLISHED_FP4_EXPERTS = re.compile(r"deepseek-?v4")
+"""Checkpoints whose "FP8" has experts in MXFP4 (their model cards)."""
+
+
 def _format(row: Row) -> tuple[str, float]:
     """Name of the format, and how many bits its linear layers have relative to the format's own (EXL3 says)."""
     label = row.get("quant", "").strip().lower()
@@ -246,6 +250,8 @@ def _format(row: Row) -> tuple[str, float]:
         raise Declined("quantisation not given")
     if label == "bf16" and _PUBLISHED_FP8.search(row["model"]):
         label = "fp8"
+    if label == "fp8" and _PUBLISHED_FP4_EXPERTS.search(row["model"].lower()):
+        label = "fp8+mxfp4"
     name = next((name for pattern, name in _FORMATS if re.search(pattern, label)), None)
     if name is None:
         raise Declined(f"quantisation not known: {label}")
@@ -345,16 +351,17 @@ def _speculation(row: Row, assumed: list[str]) -> tuple[str, int]:
 
 _CONTENT: tuple[tuple[str, Content], ...] = (
     (
-        r"structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat",
+        r"structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat"
+        r"|workload tools|r0b0bench concurrency lane",
         "structured",
     ),
-    (r"agentic|agent turn", "agent"),
+    (r"agentic|agent (?:turn|session|traffic)", "agent"),
     (r"\b(?:fr|de)\b|german|french", "prose"),  # drafters guess other languages no better than prose
     (r"\bcod(?:e|ing)|codegen|\bbst\b|hash-map|\blru|is_prime|humaneval|script", "code"),
     (r"math|gsm|mmlu|reason|eval\b", "math"),
-    (r"prose|essay|story|explanation|summar|translat", "prose"),
+    (r"prose|essay|story|narrative|explanation|summar|translat", "prose"),
     (r"synthetic|random", "random"),
-    (r"llama-benchy", "book"),
+    (r"llama-benchy|spark-arena", "book"),
 )
 
 

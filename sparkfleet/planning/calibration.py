@@ -34,7 +34,9 @@ def decode_coefficient(setup: Setup, term: str) -> str:
         return f"{term}/{engine}/{physics().formats[setup.format].klass}{'/' + setup.kernel if setup.kernel else ''}"
     if term in ("launch", "routing", "linear", "step"):
         return f"{term}/{engine}{'/eager' if setup.eager else ''}"
-    return f"{term}/{engine}" if term in ("sequence", "kv", "state", "compute") else term
+    return (
+        f"{term}/{engine}" if term in ("sequence", "kv", "state", "compute", "verify", "drafting") else term
+    )
 
 
 def prefill_coefficient(setup: Setup, term: str) -> str:

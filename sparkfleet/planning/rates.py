@@ -152,7 +152,8 @@ def rates(model: Model, workload: Workload) -> Rates:
     if workload.arrivals_per_s is not None:
         request, aggregate, ttft = _open_loop(model, workload, (bare + fixed) / batch)
     else:
-        request, aggregate = _closed_loop(workload, batch, per_token, bare + fixed)
+        drafted = model.setup.method != "none"
+        request, aggregate = _closed_loop(workload, batch, per_token, bare + fixed, drafted=drafted)
         ttft = _first_token(model, workload, batch, per_token)
     return Rates(
         ttft_ms=band("prefill", 1000 * ttft),
@@ -163,29 +164,37 @@ def rates(model: Model, workload: Workload) -> Rates:
     )
 
 
-BURST_ONE, BURST_ALL = 0.33, 0.9
-"""Share of the other prefills of a burst that one answer, and that all answers, wait for. One request comes in the middle of
-the burst and decodes a token with every pass that prefills another one (medians of llama-benchy's bursts of 5 to 20)."""
+BURST_ONE, BURST_ONE_DRAFTED, BURST_ALL = 0.8, 0.6, 0.9
+"""Share of the prefills after its own that an answer of a burst waits for (without and with drafts), and of the other
+prefills that all of them do: every pass that prefills another one also yields a token, or several that were drafted
+(medians of llama-benchy's bursts of 5 to 20)."""
+SPREAD = 64
+"""Most requests of a burst that are counted one by one."""
 ANSWER = 4000
 """Tokens after which answers end by themselves where a harness lets them (llama-benchy); the last of a burst run alone."""
 
 
-def waits(window: Window, batch: float, all_s: float) -> tuple[float, float]:
-    """Seconds of prefill in the time over which the tok/s of one request, and of all, are counted.
+def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple[tuple[float, ...], float]:
+    """Seconds of prefill in the time over which the tok/s of each request, and of all, are counted.
 
     Args:
         window: what the harness counts.
         batch: requests that run together.
         all_s: seconds to prefill all of them.
+        drafted: a speculative method is on.
+
+    Returns:
+        One number for each of some requests that stand for all (their rates are averaged), and one for all.
     """
     others = all_s * (batch - 1) / batch
-    found: dict[Window, tuple[float, float]] = {
-        "decode": (0.0, 0.0),
-        "burst": (BURST_ONE * others, BURST_ALL * others),
-        "served": (others, all_s),
-        "steady": (others, others),
-    }
-    return found[window]
+    if window == "decode":
+        return (0.0,), 0.0
+    if window in ("steady", "closed"):
+        return (others,), all_s if window == "closed" else others
+    n = max(1, min(SPREAD, round(batch)))  # the last of a burst waits for nobody, the first for all others
+    longest = others * (BURST_ONE_DRAFTED if drafted else BURST_ONE)
+    each = tuple(longest * i / max(1, n - 1) for i in range(n))
+    return each, BURST_ALL * others if window == "burst" else all_s
 
 
 def kept(workload: Workload, batch: float) -> float:
@@ -196,17 +205,27 @@ def kept(workload: Workload, batch: float) -> float:
     return -math.expm1(-share) / share
 
 
-def _closed_loop(workload: Workload, batch: float, per_token: float, all_s: float) -> tuple[float, float]:
+def _closed_loop(
+    workload: Workload, batch: float, per_token: float, all_s: float, *, drafted: bool
+) -> tuple[float, float]:
     """(tok/s of one request, of all) when a request follows as soon as one ends."""
-    of_one, of_all = waits(workload.window, batch, all_s)
+    of_each, of_all = waits(workload.window, batch, all_s, drafted=drafted)
     decode = workload.generate * per_token
     aggregate = batch * workload.generate * kept(workload, batch) / (decode + of_all)
-    return workload.generate / (decode + of_one), aggregate
+    return math.fsum(workload.generate / (decode + wait) for wait in of_each) / len(of_each), aggregate
+
+
+STAGGERED = 0.15
+"""Share of a burst's wait that is left in a closed loop with drafts. Answers of equal length end together without them,
+and their successors come as a burst; with them each ends in its own time (jvr0x, luisefigueroa: both on the same boxes)."""
 
 
 def _first_token(model: Model, workload: Workload, batch: float, per_token: float) -> float:
     """Mean seconds to the first token: prompts queue for the prefill, and requests beyond the slots for a slot."""
     mean = model.prefill_s(batch, workload, mean=True)
+    if workload.window == "closed" and model.setup.method != "none":
+        alone = _beside_decode(model, workload, batch - 1) if batch > 1 else mean
+        mean = min(mean, alone) + STAGGERED * max(0.0, mean - alone)
     waiting = workload.concurrency / batch - 1.0
     return mean + waiting * (model.prefill_s(1, workload) * batch + workload.generate * per_token) / 2
 

@@ -23,6 +23,10 @@ PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
 """Drafters that propose all k tokens in one pass."""
 DRAFT_LAYERS = 5
 """Layers of a DFlash or DSpark drafter (zai-org/GLM-5.3-Flash, deepseek-ai/DeepSeek-V4-Flash-DSpark)."""
+DRAFT_BLOCK = 13
+"""Parameters of one of them over its width squared: 4 of attention, 9 of an MLP three times as wide."""
+ALIKE = 0.85
+"""Tokens of one answer pick experts alike: w of them touch as many as w^0.85 independent ones. What validates best."""
 
 STEP_TERMS = (
     "weights",
@@ -39,6 +43,8 @@ STEP_TERMS = (
     "transfer",
     "draft",
     "draft_launch",
+    "verify",
+    "drafting",
 )
 """Every term that `step_terms` may name."""
 PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed", "transfer")
@@ -91,7 +97,9 @@ class Costs:
     moe: int
     head: float
     layer: float
-    """Dense bytes of one layer, for drafters."""
+    """Bytes of the attention and the shared parts of one layer in bf16, as MTP parts are stored."""
+    block: float
+    """Bytes of one layer of a dense drafter of that width in bf16, as they are published."""
     head_flops: float
     window_flops: float
     hidden: int
@@ -111,6 +119,7 @@ def costs(setup: Setup) -> Costs:
     dense = sum(
         p.active * p.bits / 8 for p in arch.parts if p.kind not in ("experts", "embedding", "vision", "mtp")
     )
+    inner = sum(p.active for p in arch.parts if p.kind in ("attention", "mlp", "shared"))
     experts = arch.part("experts")
     head = arch.part("head")
     split = min(setup.tp, layers.kv_heads)
@@ -132,7 +141,8 @@ def costs(setup: Setup) -> Costs:
         linear=layers.linear,
         moe=layers.moe,
         head=head.active * head.bits / 8 / setup.tp if head else 0.0,
-        layer=dense / setup.tp / max(1, layers.blocks),
+        layer=2 * inner / setup.tp / max(1, layers.blocks),
+        block=2 * DRAFT_BLOCK * arch.hidden**2 / setup.tp,
         head_flops=layers.head_flops / setup.tp,
         window_flops=layers.window_flops / setup.tp,
         hidden=arch.hidden,
@@ -165,7 +175,7 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
     kv = cost.kv_token * context + cost.kv_window * min(context, cost.window)
     terms = {
         "weights": cost.dense / read,
-        "experts": cost.experts * touched(cost.pick, tokens) / read,
+        "experts": cost.experts * touched(cost.pick, batch * width**ALIKE) / read,
         "kv": batch * kv / read,
         "state": batch * cost.state / read,
         "compute": 2 * cost.active * tokens / cost.flops,
@@ -182,6 +192,7 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
         terms["transfer"] = hops * transfer
     if setup.method != "none":
         terms |= draft_terms(setup, cost, batch, read)
+        terms |= {"verify": cost.dense / read, "drafting": 5e-3}
     return terms
 
 
@@ -190,7 +201,7 @@ def draft_terms(setup: Setup, cost: Costs, batch: float, read: float) -> dict[st
     if setup.method == "ngram":
         return {}
     if setup.method in PARALLEL_DRAFTS:
-        return {"draft": (DRAFT_LAYERS * cost.layer + cost.head) / read, "draft_launch": DRAFT_LAYERS * 2e-5}
+        return {"draft": (DRAFT_LAYERS * cost.block + cost.head) / read, "draft_launch": DRAFT_LAYERS * 2e-5}
     one = cost.layer + cost.head + cost.experts / max(1, cost.moe) * touched(cost.pick, batch)
     return {"draft": setup.k * one / read, "draft_launch": setup.k * 1e-4}
 

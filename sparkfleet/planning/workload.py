@@ -9,9 +9,10 @@ from sparkfleet.values import Value
 Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "random", "book"]
 """What answers are like, which decides how much of a draft is right. book: a novel continued, as llama-benchy asks for."""
 
-Window = Literal["decode", "burst", "served", "steady"]
+Window = Literal["decode", "burst", "served", "closed", "steady"]
 """What tokens per second span. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the
-first token to the last; served: all time, prefills included; steady: prefills of others in between."""
+first token to the last; served: the same with all prefills counted in the tok/s of all; closed: a next request follows each
+that ends, all time counted; steady: prefills of others in between."""
 
 
 class Workload(Value):

@@ -95,6 +95,7 @@ def test_what_cannot_be_predicted_is_declined_with_a_reason(given: dict[str, str
     [
         ("llama-batched-bench", "decode"),
         ("aggregate is served rate", "served"),
+        ("closed-loop harness; agg = served output rate", "closed"),
         ("llama-benchy 0.4", "burst"),
         ("", "steady"),
     ],
@@ -140,6 +141,34 @@ def test_decoding_is_not_code() -> None:
         case_of(row(notes="decode_tps_per_request: published as range"), architectures()).workload.content
         == "mixed"
     )
+
+
+@pytest.mark.parametrize(
+    ("notes", "content"),
+    [
+        ("2000-word narrative; temp 0", "prose"),
+        ("real agent session", "agent"),
+        ("r0b0bench concurrency lane", "structured"),
+        ("spark-arena run of this config", "book"),
+        ("c4 ladder", "mixed"),
+    ],
+)
+def test_what_the_text_was(notes: str, content: str) -> None:
+    assert case_of(row(notes=notes), architectures()).workload.content == content
+
+
+def test_deepseek_v4_in_fp8_has_experts_in_fp4() -> None:
+    case = case_of(row(model="deepseek-ai/DeepSeek-V4-Flash", quant="fp8"), architectures())
+    assert case.setup.format == "fp8+mxfp4"
+
+
+def test_other_configs_are_beside_the_packaged_ones(tmp_path: Path) -> None:
+    rows = write(
+        tmp_path / "rows.csv", [row(decode_tps_per_request="7.8"), row(decode_tps_per_request="x", model="Y")]
+    )
+    configs = tmp_path / "configs.json"
+    configs.write_text("{}", encoding="utf-8")
+    assert accuracy.run(rows, configs).scored == accuracy.run(rows).scored != ()
 
 
 @settings(deadline=None)  # the first call reads files

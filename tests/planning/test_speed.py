@@ -75,11 +75,63 @@ def test_small_chunks_read_the_experts_more_often() -> None:
     assert small["traffic"] == large["traffic"]
 
 
-def test_one_answer_of_a_burst_waits_less_than_all() -> None:
-    of_one, of_all = waits("burst", 10, 5.0)
-    assert 0 < of_one < of_all < waits("steady", 10, 5.0)[1] <= waits("served", 10, 5.0)[1] == 5.0
-    assert waits("decode", 10, 5.0) == (0.0, 0.0)
-    assert waits("burst", 1, 5.0) == (0.0, 0.0)
+def test_answers_of_a_burst_wait_for_the_prefills_after_their_own() -> None:
+    of_each, of_all = waits("burst", 10, 5.0, drafted=False)
+    assert len(of_each) == 10
+    assert 0.0 == of_each[0] < of_each[1] < of_each[-1] < of_all < 5.0
+    assert waits("served", 10, 5.0, drafted=False) == (of_each, 5.0)
+    assert waits("steady", 10, 5.0, drafted=False) == ((4.5,), 4.5)
+    assert waits("closed", 10, 5.0, drafted=False) == ((4.5,), 5.0)
+    assert waits("decode", 10, 5.0, drafted=False) == ((0.0,), 0.0)
+    assert waits("burst", 1, 5.0, drafted=False) == ((0.0,), 0.0)
+
+
+def test_drafts_shorten_the_wait_beside_prefills() -> None:
+    plain, drafted = (waits("burst", 10, 5.0, drafted=on)[0] for on in (False, True))
+    assert max(drafted) < max(plain)
+
+
+def test_half_of_a_long_burst_decodes_alone() -> None:
+    """Two prompts of 131K: the later one hardly waits, so the mean rate is half of what one alone has (MiaAI-Lab)."""
+    model = model_of(setup("Qwen/Qwen3.6-27B-FP8", "fp8"), factors())
+    long = Workload(prompt=131_072, generate=256, window="burst")
+    alone, both = (
+        rates(model, long.model_copy(update={"concurrency": n})).decode_tps_per_request.mid for n in (1, 2)
+    )
+    assert both == pytest.approx(alone / 2, rel=0.2)
+
+
+def test_tokens_of_one_answer_pick_experts_alike() -> None:
+    one = setup("Qwen/Qwen3.6-35B-A3B", "nvfp4")
+    of_one, of_many = (
+        step_terms(one, costs(one), batch, width, 128)["experts"] for batch, width in ((1, 8), (8, 1))
+    )
+    assert of_one < of_many
+
+
+def test_drafting_costs_its_weights_in_bf16_and_slower_products() -> None:
+    plain = setup("Qwen/Qwen3.6-27B-FP8", "nvfp4")
+    drafted = plain.model_copy(update={"method": "mtp", "k": 3})
+    terms = step_terms(drafted, costs(drafted), 1, 4, 128)
+    assert terms.keys() - step_terms(plain, costs(plain), 1, 1, 128).keys() == {
+        "draft",
+        "draft_launch",
+        "verify",
+        "drafting",
+    }
+    wide = setup("Qwen/Qwen3.6-27B-FP8", "bf16", method="mtp", k=3)
+    assert terms["draft"] == step_terms(wide, costs(wide), 1, 4, 128)["draft"]
+
+
+def test_answers_with_drafts_end_one_by_one() -> None:
+    """In a closed loop their successors are not a burst, and wait less for their first token."""
+    drafted = model_of(setup("Qwen/Qwen3.6-27B-FP8", "fp8", method="mtp", k=3), factors())
+    loop = Workload(prompt=1024, concurrency=16, window="closed")
+    burst = loop.model_copy(update={"window": "burst"})
+    ttft = [rates(drafted, work).ttft_ms for work in (loop, burst)]
+    assert ttft[0] is not None
+    assert ttft[1] is not None
+    assert ttft[0].mid < ttft[1].mid / 2
 
 
 def test_long_answers_of_a_burst_end_apart() -> None:
