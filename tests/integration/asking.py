@@ -17,6 +17,7 @@ HONEST = {"whole", "told", "refused", "reset"}
 broke, which every client notices. What may not be: an end that looks like one (`cut`), or none at all (`stuck`)."""
 STUCK_S = 120.0
 PAUSE_S = 0.2
+"""After an answer that was none."""
 
 
 class Asking:
@@ -27,11 +28,18 @@ class Asking:
         name: the public model name.
         streams: how many ask at once.
         tokens: of each answer.
+        pause_s: between an answer and the next question.
     """
 
-    def __init__(self, fleet, name, streams=2, tokens=120):
+    def __init__(self, fleet, name, streams=2, tokens=120, pause_s=0.0):
         self._fleet = fleet
-        self._told = {"model": name, "streams": streams, "tokens": tokens, "key": fleet.key}
+        self._told = {
+            "model": name,
+            "streams": streams,
+            "tokens": tokens,
+            "pause_s": pause_s,
+            "key": fleet.key,
+        }
         self.answers = []
 
     def __enter__(self):
@@ -123,8 +131,7 @@ def _client(told, over, lock):
             line = {"began": began, "took_s": time.time() - began, "end": end, "words": words}
             with lock:
                 print(json.dumps(line), flush=True)
-            if end != "whole":
-                over.wait(PAUSE_S)
+            over.wait(told["pause_s"] if end == "whole" else max(PAUSE_S, told["pause_s"]))
 
 
 def main():

@@ -28,6 +28,8 @@ PAIR = "name: pair\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nparallel:
 ALONE = "name: alone\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nnodes: [spark2]\n"
 RECOVERY_S = 400.0
 """After any fault both serve again within this time; a start takes 30 s of two idle processors."""
+PAUSE_S = 1.0
+"""Between questions: two processors have to start engines, too."""
 SLACK = {"rss_mib": 60, "fds": 24, "processes": 4, "ports": 4, "rows": 0}
 """What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
@@ -204,7 +206,8 @@ class Soak:
         """Faults in turn, until the time is over; what was found wrong, in words."""
         wrong = []
         began = time.time()
-        with Asking(self.fleet, "pair", streams=1) as pair, Asking(self.fleet, "alone", streams=1) as alone:
+        pair, alone = (Asking(self.fleet, name, streams=1, pause_s=PAUSE_S) for name in ("pair", "alone"))
+        with pair, alone:
             for index in range(int(minutes * 60 / every_s)):
                 fault = self.faults[index % len(self.faults)]
                 time.sleep(max(0.0, began + index * every_s - time.time()))
