@@ -43,7 +43,7 @@ class Asking:
         self.answers = []
 
     def __enter__(self):
-        told = json.dumps({**self._told, "url": self._fleet.status()["endpoint"]})
+        told = json.dumps({**self._told, "url": self._fleet.endpoint()})
         head = self._fleet.lab.nodes[0].name
         argv = self._fleet.lab.argv(head, [sys.executable, __file__])
         self._process = subprocess.Popen(
