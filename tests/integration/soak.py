@@ -95,19 +95,20 @@ class Soak:
         self.lab = fleet.lab
         self.seen = []
         self.context = 512
+        # Those that end the pair's group lie apart: five within ten minutes, and the breaker stops it for good.
         self.faults = (
             self.rank_1_is_killed,
             self.a_rail_is_cut_for_5_s,
             self.the_gateway_is_killed,
-            self.the_other_engine_is_killed,
-            self.the_controller_is_killed,
-            self.the_groups_actor_is_killed,
-            self.the_other_deployment_is_changed,
-            self.rank_1s_supervisor_is_killed,
-            self.both_rails_are_cut_for_8_s,
             self.ray_on_the_other_node_is_killed,
+            self.the_other_engine_is_killed,
+            self.rank_1s_supervisor_is_killed,
+            self.the_controller_is_killed,
+            self.the_other_deployment_is_changed,
             self.the_engine_core_stops,
+            self.the_groups_actor_is_killed,
             self.the_other_node_is_rebooted,
+            self.both_rails_are_cut_for_8_s,
             self.ray_on_the_head_is_killed,
         )
 
