@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.bench import accuracy
@@ -171,7 +171,6 @@ def test_other_configs_are_beside_the_packaged_ones(tmp_path: Path) -> None:
     assert accuracy.run(rows, configs).scored == accuracy.run(rows).scored != ()
 
 
-@settings(deadline=None)  # the first call reads files
 @given(
     st.fixed_dictionaries(
         {m: st.floats(0.001, 1e6).map(str) for m in METRICS}
@@ -187,7 +186,6 @@ def test_predictions_do_not_look_at_what_was_measured(measured: dict[str, str]) 
     assert accuracy.predict(case_of(plain | measured, architectures()), factors()) == expected
 
 
-@settings(deadline=None)  # the first call reads files
 @given(st.dictionaries(st.sampled_from(HEADER.split(",")), st.text(max_size=30), max_size=12))
 def test_any_row_is_a_case_or_declined(given: dict[str, str]) -> None:
     try:

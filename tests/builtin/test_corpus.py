@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.builtin import corpus
@@ -62,7 +62,6 @@ def test_a_wrong_line_is_named(text, where):
     assert caught.value.what.startswith(where)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.text(alphabet="?~!=@# ab\n"))
 def test_any_text_is_read_or_refused_with_its_place(text):
     found = Corpus()
@@ -114,7 +113,6 @@ def test_some_conversations_have_a_system_prompt_and_some_go_on(shipped):
     assert any(sum(message.role == "user" for message in chat) > 2 for chat in chats)
 
 
-@settings(deadline=None)
 @given(st.integers())
 def test_a_question_said_otherwise_is_never_empty(seed):
     assert corpus._said_otherwise("Why?", random.Random(seed)).strip()

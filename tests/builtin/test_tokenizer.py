@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -16,7 +16,6 @@ def loaded(checkpoint) -> PreTrainedTokenizerBase:
 
 
 @given(text=st.text())
-@settings(deadline=None)
 def test_any_text_comes_back_as_it_was(loaded, text):
     assert loaded.decode(loaded.encode(text)) == text
 

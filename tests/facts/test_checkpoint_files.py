@@ -220,7 +220,7 @@ NAMES = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
 @given(name=st.sampled_from(NAMES), content=st.binary(max_size=80), keep=st.floats(0, 1))
 def test_damage_anywhere_gives_facts_or_a_clear_error(
     make_checkpoint: Maker,

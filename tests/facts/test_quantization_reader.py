@@ -399,7 +399,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     method=st.sampled_from(METHOD_NAMES),
     section=st.dictionaries(st.sampled_from(SECTION_KEYS), JSON, max_size=6),

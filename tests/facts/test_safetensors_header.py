@@ -161,9 +161,7 @@ def test_refuses_devices_pipes_and_directories_without_waiting(tmp_path: Path) -
 
 
 # Hypothesis reuses the directory: every example overwrites the same file.
-SAME_FILE = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
-)
+SAME_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

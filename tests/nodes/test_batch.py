@@ -97,7 +97,7 @@ ANSWERS = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(answers=st.lists(ANSWERS, min_size=2, max_size=2) | ANSWERS)
 def test_any_answer_is_a_result_or_an_error(answers):
     def answer(call: Call) -> Completed:

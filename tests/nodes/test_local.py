@@ -188,7 +188,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(words=st.lists(WORDS, min_size=1, max_size=5))
 def test_arguments_arrive_verbatim(words):
     done = asyncio.run(LocalChannel("here").run([*python(ECHO), *words]))

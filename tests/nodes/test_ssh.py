@@ -175,7 +175,7 @@ async def test_arguments_arrive_verbatim(ssh):
 
 
 def test_any_arguments_arrive_verbatim(sshd):
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(words=st.lists(WORDS, min_size=1, max_size=5))
     def arrive(words):
         done = loop.run_until_complete(channel.run([*python(ECHO), *words]))

@@ -99,7 +99,7 @@ def test_what_cannot_be_followed_is_said(home, text, said):
         configured(home, text).route("spark1", node())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.text()
     | st.lists(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.bench.shapes import find_arch, from_counts
@@ -373,7 +373,6 @@ runs = st.builds(
 )
 
 
-@settings(deadline=None)  # the first call reads files
 @given(st.sampled_from(NAMES), st.sampled_from(["fp8", "nvfp4"]), runs, st.floats(8, 130), st.floats(0, 60))
 def test_more_memory_never_makes_a_fit_unfit(
     name: str, format_: str, run: Run, gib: float, more: float
@@ -383,7 +382,6 @@ def test_more_memory_never_makes_a_fit_unfit(
     assert RANKS[better] <= RANKS[less]
 
 
-@settings(deadline=None)  # the first call reads files
 @given(st.sampled_from(NAMES), runs, st.integers(1, 500_000), st.integers(0, 16))
 def test_more_context_or_requests_never_need_less(name: str, run: Run, tokens: int, requests: int) -> None:
     arch = model(name, "fp8")
@@ -394,7 +392,6 @@ def test_more_context_or_requests_never_need_less(name: str, run: Run, tokens: i
     assert b.high >= a.high
 
 
-@settings(deadline=None)  # the first call reads files
 @given(st.sampled_from(NAMES), runs)
 def test_same_input_same_output(name: str, run: Run) -> None:
     assert demand(model(name, "fp8"), run) == demand(model(name, "fp8"), run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.bench.shapes import find_arch
@@ -273,7 +273,6 @@ works = st.builds(
 )
 
 
-@settings(deadline=None)  # the first call reads files
 @given(setups, works, st.integers(1, 500_000))
 def test_longer_depth_never_decodes_faster(
     what: tuple[str, str, dict[str, object]], work: Workload, more: int
@@ -283,7 +282,6 @@ def test_longer_depth_never_decodes_faster(
     assert deeper.decode_tps_per_request.mid <= rates(model, work).decode_tps_per_request.mid * (1 + 1e-9)
 
 
-@settings(deadline=None)  # the first call reads files
 @given(st.sampled_from(NAMES), works, st.floats(5, 500), st.floats(0.1, 25), st.floats(1, 50))
 def test_a_slower_link_never_helps(
     name: str, work: Workload, latency: float, gb: float, worse: float
@@ -300,7 +298,6 @@ def test_a_slower_link_never_helps(
     assert slow.ttft_ms.mid >= fast.ttft_ms.mid * (1 - 1e-9)
 
 
-@settings(deadline=None)  # the first call reads files
 @given(setups, works)
 def test_bands_hold_their_middle_and_repeat(what: tuple[str, str, dict[str, object]], work: Workload) -> None:
     model = model_of(setup(what[0], what[1], **what[2]), factors())

@@ -27,7 +27,7 @@ DEPLOYMENT_SCHEMA = Draft202012Validator(json.loads(schemas()["deployment.schema
 INVENTORY_SCHEMA = Draft202012Validator(json.loads(schemas()["inventory.schema.json"]))
 SAID = re.compile(r"f\.yaml(:(?P<line>[1-9][0-9]*))?: .*\S")
 
-quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 
 def check(
