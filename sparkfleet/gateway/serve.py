@@ -33,8 +33,10 @@ from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
 
-PICK_S = 2.0
+PICK_S = 4.5
 """How long Serve may take to name a replica. Without one that runs it would wait for ever."""
+PREPARE_S = 30.0
+"""How long a gateway tries to hear of a new group's replica before anybody asks for it."""
 REPICK_S = 0.5
 """The same for a request that has failed on one replica: its client has waited already."""
 POLL_PAUSE_S = 0.5
@@ -88,6 +90,13 @@ class ServePicker:
             metadata: dict[str, Any] = selection.replica_metadata
             return metadata
 
+    async def prepare(self, deployment: str, app: str) -> None:
+        """Ask for a group's replica before a request does: the first answer takes Serve a second and more."""
+        if app not in self._handles:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(PREPARE_S):
+                    await self._choose(app, deployment)
+
     def forget(self, apps: AbstractSet[str]) -> None:
         """Drop the handles of applications that are gone; `apps` are those there are."""
         self._handles = {app: handle for app, handle in self._handles.items() if app in apps}
@@ -139,6 +148,12 @@ class GatewayReplica:
                 await asyncio.sleep(POLL_PAUSE_S)
                 continue
             self._gateway.table = table
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks += [
+                asyncio.create_task(self._picker.prepare(entry.deployment, app))
+                for entry in table.models.values()
+                for app in entry.apps
+            ]
             self._picker.forget({app for entry in table.models.values() for app in entry.apps})
 
     async def _register(self) -> None:

@@ -112,10 +112,11 @@ class LabFleet:
     def ask(self, path, body):
         """POST to the gateway from the head node; the answer as JSON. The key goes through standard input."""
         code = (
-            "import json,sys,urllib.request as u;"
-            "url,key,body=json.load(sys.stdin);"
-            "r=u.Request(url,json.dumps(body).encode(),{'authorization':'Bearer '+key,'content-type':'application/json'});"
-            "print(u.urlopen(r,timeout=300).read().decode())"
+            "import json,sys,urllib.request as u, urllib.error\n"
+            "url,key,body=json.load(sys.stdin)\n"
+            "r=u.Request(url,json.dumps(body).encode(),{'authorization':'Bearer '+key,'content-type':'application/json'})\n"
+            "try:\n print(u.urlopen(r,timeout=300).read().decode())\n"
+            "except urllib.error.HTTPError as error:\n sys.exit(f'{error}: {error.read().decode()}')"
         )
         url = self.endpoint() + path
         head = self.lab.nodes[0].name
