@@ -20,7 +20,7 @@ _SIGNS: tuple[tuple[Phase, str], ...] = (
     ("up", r"Application startup complete|The server is fired up and ready to roll"),
     (
         "warming",
-        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture cuda graph|warm-?up",
+        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture cuda graph|\bwarm(?:ing)?[- ]?up\b",
     ),
     ("compiling", r"torch\.compile|Dynamo bytecode transform|Compiling a graph|JIT|autotun"),
     ("loading", r"checkpoint shards|Starting to load model|Loading weights|Load weight (begin|end)"),

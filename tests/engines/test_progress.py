@@ -22,6 +22,8 @@ BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB
         ("INFO:     Application startup complete.", Step(phase="up")),
         ("[2026-06-01 08:01:30] The server is fired up and ready to roll!", Step(phase="up")),
         ("INFO 11-20 09:00:01 [api_server.py:1] vLLM API server version 0.32.0", None),
+        ("INFO [core.py:1] Initializing an engine with config: {'cudagraph_num_of_warmups': 0}", None),
+        ("INFO [flashinfer.py:1] Warming up the kernels", Step(phase="warming")),
         ("", None),
     ],
 )  # fmt: skip
