@@ -240,6 +240,9 @@ class Controller:
         self._seen = await self._apps.list()
         desired = self._wanted()
         self._forget(desired)
+        await self._publish(
+            desired
+        )  # before anything is waited for: whoever is told "ready" asks the gateway next
         room = await self._room(desired)
         wanted = {
             name: Wanted(generation=one.generation, groups=len(one.plan.groups))
@@ -395,6 +398,7 @@ class Controller:
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
             self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
+            await self._publish(self._wanted())
         if report.phase is GroupPhase.FAILED:
             self._metrics.restarts.labels(report.deployment).inc()
             self._recovery.fell(report)

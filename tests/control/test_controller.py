@@ -420,3 +420,14 @@ async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
     assert [one.replica for one in world.controller.status().gateways] == ["one"]
     monkeypatch.setattr(module, "STALE_S", 0.0)
     assert world.controller.status().gateways == ()
+
+
+async def test_who_is_told_ready_finds_it_in_the_table(world):
+    """No round lies between the two: the next request after `apply` goes to the gateway at once."""
+    await world.put()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.reconcile()
+    assert world.controller.status().deployments[0].state == "starting"
+    await world.controller.report(report(phase=GroupPhase.READY))
+    assert world.controller.status().deployments[0].state == "ready"
+    assert (await world.table()).models["tiny"].state == "ready"

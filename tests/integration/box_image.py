@@ -11,6 +11,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 NAME = "localhost/sparkfleet-test-vllm-cpu"
 """The engine in an image is told by its name where nothing else is known of it."""
 _DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var/tmp")
@@ -24,6 +26,19 @@ _STORAGE = '[storage]\ndriver = "overlay"\n'
 def programs(prefix=sys.prefix):
     """Directories of the host that the engine of an environment runs from."""
     return list(dict.fromkeys(("/usr", sys.base_prefix, str(prefix))))
+
+
+def prepared(lab):
+    """An image of vLLM on the first node, where all can run it. Skips, and says why, where containers cannot be run."""
+    first = lab.nodes[0].name
+    if lab.exec(first, ["sh", "-c", "command -v podman"]).returncode != 0:
+        pytest.skip("podman is not installed")
+    for node in lab.nodes:
+        settle(lab, node.name)
+    image = lay(lab, first)
+    if reason := refused(lab, first):
+        pytest.skip(f"podman runs nothing in a lab here: {reason}")
+    return image
 
 
 def settle(lab, node, prefix=sys.prefix):

@@ -27,14 +27,7 @@ SLOW_S = 600
 def boxes(tmp_path_factory):
     """Two Sparks, and the image on the first of them."""
     with lab_of(2) as lab:
-        missing = lab.exec("spark1", ["sh", "-c", "command -v podman"]).returncode != 0
-        if missing:
-            pytest.skip("podman is not installed")
-        for node in lab.nodes:
-            box_image.settle(lab, node.name)
-        image = box_image.lay(lab, "spark1")
-        if reason := box_image.refused(lab, "spark1"):
-            pytest.skip(f"podman runs nothing in a lab here: {reason}")
+        image = box_image.prepared(lab)
         fleet = LabFleet(lab, tmp_path_factory.mktemp("containers"))
         fleet.bring()
         fleet.ok("up")

@@ -46,13 +46,7 @@ SLOW_S = 600
 def fleet(tmp_path_factory):
     """Two Sparks; `tiny` is served from a container of a good image on the first."""
     with lab_of(2) as lab:
-        if lab.exec("spark1", ["sh", "-c", "command -v podman"]).returncode != 0:
-            pytest.skip("podman is not installed")
-        for node in lab.nodes:
-            box_image.settle(lab, node.name)
-        good = box_image.lay(lab, "spark1")
-        if reason := box_image.refused(lab, "spark1"):
-            pytest.skip(f"podman runs nothing in a lab here: {reason}")
+        good = box_image.prepared(lab)
         fleet = LabFleet(lab, tmp_path_factory.mktemp("faulty"))
         fleet.bring()
         fleet.ok("up")
