@@ -25,7 +25,7 @@ WORDS = re.compile(
     r"|(?:max[-_ ]num[-_ ]seqs|max-running-requests|--parallel|server parallel)[ =]*\d+|\d+ (?:serving )?slots|\bseqs\d+\b"
     r"|(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*\d+k?|topk=4|\b2x solo|replicas|pipeline parallel"
     r"|over tcp|tcp socket|1 gbe|per-request prompt/ttft|prompt/ttft"
-    r"|structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat|agentic"
+    r"|mixed code|prose reasoning|ifeval|reasoning|structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat|agentic"
     r"|agent (?:turn|session|traffic)|narrative|workload tools|r0b0bench concurrency lane|spark-arena"
     r"|\b(?:fr|de)\b|german|french|\bcod(?:e|ing)|codegen|\bbst\b|hash-map|\blru|is_prime|humaneval|script|math"
     r"|gsm|mmlu|reason|eval\b|prose|essay|story|explanation|summar|translat|synthetic|random"

@@ -64,7 +64,8 @@ ACCEPTANCE_PRIORS = {
     "method=dflash2": 0.9,
     "method=eagle3": 0.3,
     "method=draft": 0.5,
-    "content=structured": 0.7,
+    "content=structured": 0.9,
+    "content=json": 0.5,
     "content=code": 0.4,
     "content=prose": -0.6,
     "content=random": -0.5,
@@ -93,7 +94,10 @@ def _ridge(times: float, **changed: float) -> Mapping[str, float]:
 DECODE_RIDGE = _ridge(2.0)
 PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1)
 """What validates best. A prefill is nearer to physics than a decode step."""
-ACCEPTANCE_RIDGE = 1.2
+ACCEPTANCE_RIDGE: Mapping[str, float] = collections.defaultdict(
+    lambda: 1.2, {"content": 0.02, "drafter+content": 0.1}
+)
+"""By level, what validates best. What the text is moves acceptance more than anything: it is hardly held at all."""
 NUISANCE = ("source=", "run=")
 """What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
 DECODE_ROBUST_AT, PREFILL_ROBUST_AT = 0.2, 0.35

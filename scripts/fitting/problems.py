@@ -145,6 +145,7 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
     """Decode rates; `prefill` says how long a batch of the case's prompts takes."""
     rows: list[Row] = []
     mixes: list[tuple[float, ...]] = []
+    common = said_of_several(cases)
     for case in cases:
         batch, measured = batch_of(case), dict(case.measured)
         for what in ("decode_tps_per_request", "decode_tps_aggregate"):
@@ -156,7 +157,7 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
                 )
                 rows.append((case, what, share / measured[what], case.workload.arrivals_per_s is None))
                 mixes.append(_mix(case, batch, what, prefill))
-    rows += [(case, YIELD, 1 / case.yielded, True) for case in cases if case.yielded]
+    rows += [(case, YIELD, 1 / case.yielded, True) for case in cases if case.yielded and case.id not in common]
     mixes += [(0.0,)] * (len(rows) - len(mixes))
     return _problem(
         rows,
@@ -169,6 +170,19 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
         ridge=DECODE_RIDGE,
         robust_at=DECODE_ROBUST_AT,
     )
+
+
+def said_of_several(cases: Sequence[Case]) -> set[str]:
+    """Ids of rows whose tokens per step are one figure for texts of several kinds: it is true of none of them."""
+    kinds: dict[tuple[object, ...], set[str]] = collections.defaultdict(set)
+
+    def figure(case: Case) -> tuple[object, ...]:
+        return run_of(case), case.setup.method, case.setup.k, case.yielded
+
+    for case in cases:
+        if case.yielded:
+            kinds[figure(case)].add(case.workload.content)
+    return {case.id for case in cases if case.yielded and len(kinds[figure(case)]) > 1}
 
 
 def _step_terms(case: Case) -> dict[str, float]:

@@ -350,15 +350,19 @@ def _speculation(row: Row, assumed: list[str]) -> tuple[str, int]:
 
 
 _CONTENT: tuple[tuple[str, Content], ...] = (
+    (r"mixed code", "mixed"),
+    (r"json|schema", "json"),
     (
-        r"structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat"
+        r"structur|\bcount|numbered|high-acceptance|high acceptance|objective task|workload repeat"
         r"|workload tools|r0b0bench concurrency lane",
         "structured",
     ),
     (r"agentic|agent (?:turn|session|traffic)", "agent"),
+    (r"prose reasoning|ifeval", "prose"),
+    (r"math|gsm|reasoning", "math"),
     (r"\b(?:fr|de)\b|german|french", "prose"),  # drafters guess other languages no better than prose
     (r"\bcod(?:e|ing)|codegen|\bbst\b|hash-map|\blru|is_prime|humaneval|script", "code"),
-    (r"math|gsm|mmlu|reason|eval\b", "math"),
+    (r"mmlu|reason|eval\b", "math"),
     (r"prose|essay|story|narrative|explanation|summar|translat", "prose"),
     (r"synthetic|random", "random"),
     (r"llama-benchy|spark-arena", "book"),

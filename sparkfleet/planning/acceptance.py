@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sparkfleet.knowledge.factors import Factors
-from sparkfleet.planning.speed import Setup
+from sparkfleet.planning.speed import PARALLEL_DRAFTS, Setup
 from sparkfleet.planning.workload import Content
 
 CEILING = 0.97
@@ -15,9 +15,11 @@ CEILING = 0.97
 def acceptance_keys(setup: Setup, content: Content) -> tuple[str, ...]:
     """What the chance of acceptance depends on, from the general to the particular."""
     method, family = setup.method, setup.arch.family
+    drafter = "parallel" if method in PARALLEL_DRAFTS else "serial"
     return (
         f"method={method}",
         f"content={content}",
+        f"drafter+content={drafter}+{content}",
         f"method+content={method}+{content}",
         f"family={family}",
         f"method+family={method}+{family}",

@@ -407,11 +407,14 @@ def _largest(rungs: Sequence[Rung]) -> float:
 def _rung(judged: Judged, at: int, ladder: Sequence[Judged], objective: Objective) -> Rung:
     """The rung with the reason why it stands where it does."""
     assert judged.rung is not None
+    promising = [rung for rung in ladder if objective == "interactive" and _alone(rung) > _alone(ladder[0])]
     if at == 0:
-        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective]})
+        proven = ", of what has been seen to work best" if promising else ""
+        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + proven})
     before = ladder[at - 1].rung
     assert before is not None
-    return judged.rung.model_copy(update={"reason": f"where {before.candidate.how} does not start"})
+    more = "; promises more than the choice, on less evidence" if judged in promising else ""
+    return judged.rung.model_copy(update={"reason": f"where {before.candidate.how} does not start{more}"})
 
 
 def _moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:

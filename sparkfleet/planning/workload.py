@@ -6,8 +6,9 @@ from typing import Literal
 
 from sparkfleet.values import Value
 
-Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "random", "book"]
-"""What answers are like, which decides how much of a draft is right. book: a novel continued, as llama-benchy asks for."""
+Content = Literal["mixed", "code", "prose", "structured", "json", "math", "agent", "random", "book"]
+"""What answers are like, which decides how much of a draft is right. structured: counts, lists, what repeats itself; book: a
+novel continued, as llama-benchy asks for."""
 
 Window = Literal["decode", "burst", "served", "closed", "steady"]
 """What tokens per second span. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the

@@ -111,6 +111,20 @@ class TestEmbedded:
         assert "CPUs only" in refusal.rejected[0].reason
 
 
+class TestReasons:
+    """Why a rung stands where it stands."""
+
+    def test_a_rung_that_promises_more_than_the_choice_says_why_it_is_below(self, sparks, plan, ask):
+        """NEXTN on SGLang promises more than MTP on vLLM, and nobody has published it on that image."""
+        first, *rest = plan(sparks(1), ask(FP8)).deployments[0].groups[0].ladder
+        promised = first.prediction.decode_tps_per_request.mid
+        more = [rung for rung in rest if rung.prediction.decode_tps_per_request.mid > promised]
+        assert more
+        assert first.reason.endswith("of what has been seen to work best")
+        said = [rung for rung in rest if rung.reason.endswith("promises more than the choice, on less evidence")]
+        assert said == more
+
+
 class TestWishes:
     """What the deployment says is obeyed, or refused with the reason."""
 
