@@ -157,7 +157,9 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
                 )
                 rows.append((case, what, share / measured[what], case.workload.arrivals_per_s is None))
                 mixes.append(_mix(case, batch, what, prefill))
-    rows += [(case, YIELD, 1 / case.yielded, True) for case in cases if case.yielded and case.id not in common]
+    rows += [
+        (case, YIELD, 1 / case.yielded, True) for case in cases if case.yielded and case.id not in common
+    ]
     mixes += [(0.0,)] * (len(rows) - len(mixes))
     return _problem(
         rows,

@@ -78,7 +78,10 @@ def unknowns(problem: Problem, pick: Array) -> Unknowns:
     for j, name in enumerate(problem.names):
         prior[j], ridge[j] = expectation(name, problem.priors)
     for key, j in accept.items():
-        prior[n_c + j], ridge[n_c + j] = ACCEPTANCE_PRIORS.get(key, 0.0), ACCEPTANCE_RIDGE[key.partition("=")[0]]
+        prior[n_c + j], ridge[n_c + j] = (
+            ACCEPTANCE_PRIORS.get(key, 0.0),
+            ACCEPTANCE_RIDGE[key.partition("=")[0]],
+        )
     for key, j in effects.items():
         ridge[n_c + n_a + j] = problem.ridge[key.partition("=")[0]]
     columns = problem.columns[pick]

@@ -176,7 +176,7 @@ def _site(
         files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
         cache_dir=f"{state}/kernels" if candidate.device == "cuda" else "",
         encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
-        keys_dir=f"{state}/keys/{name}" if met else "",
+        keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if met else "",
         **found,
     )
 

@@ -20,8 +20,9 @@ from sparkfleet.control.node_agent import NodeAgents
 from sparkfleet.control.order import orders_for
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.serve_apps import ServeApps, run_without_waiting
-from sparkfleet.control.status import GroupReport
+from sparkfleet.control.status import GroupReport, NodeReport
 from sparkfleet.control.store import Store
+from sparkfleet.control.this_boot import this_boot
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.serve import GatewayConfig, gateway_app
 from sparkfleet.observe.metrics import ControlMetrics
@@ -57,6 +58,7 @@ class ControllerActor:
             endpoint=config.endpoint,
             orders_of=lambda desired, rungs: orders_for(config.inventory, desired, rungs),
             nodes=self._nodes,
+            here=NodeReport(name=config.inventory.head, joined=True, boot=this_boot()),
         )
         await self._serve_api(
             api.build(self._controller, self._paths.api_token.read_text(), registry), config.api

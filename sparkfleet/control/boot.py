@@ -32,6 +32,7 @@ from pathlib import Path
 from sparkfleet.control.apps import CONTROLLER, NAMESPACE
 from sparkfleet.control.client import FleetClient, connect
 from sparkfleet.control.cluster import seats
+from sparkfleet.control.early import start_engines
 from sparkfleet.control.head import (
     LABEL,
     Address,
@@ -41,16 +42,10 @@ from sparkfleet.control.head import (
     ray_init_arguments,
     ray_worker_argv,
 )
-from sparkfleet.control.order import Ports, orders_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.rank import available_memory, box_of
 from sparkfleet.control.requests import JoinRequest, OnNode, Prepared, UpRequest
-from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError, SparkfleetError
-from sparkfleet.nodes import page_cache
-from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.nodes.runtime import processes
-from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.nodes.runtime.process import ProcessRuntime
 
 log = logging.getLogger(__name__)
@@ -91,7 +86,7 @@ async def up(request: UpRequest) -> tuple[Address, subprocess.Popen[bytes] | Non
         address = _address(paths, request)
         _check_port(address)
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
-        await _start_ranks(paths, request)
+        await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
         await asyncio.to_thread(_start_controller, paths, request, address, ray_head)
         await _answering(paths)
         return address, ray_head
@@ -187,40 +182,6 @@ def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
             start_new_session=True,
             cwd="/",
         )
-
-
-async def _start_ranks(paths: FleetPaths, request: UpRequest) -> None:
-    """Start the groups that lie on this node alone, so that their engines load while Ray comes up.
-
-    Only where their memory is there already: what was swept a moment ago gives it back late, and a group's actor waits
-    for it.
-    """
-    store = Store(paths.database)
-    try:
-        for apply in request.apply:
-            store.put(apply.spec, apply.plan, apply.who)
-        wanted = [
-            (desired, {at: one.rung for at, one in store.rungs(desired.name, desired.generation).items()})
-            for desired in store.desired().values()
-        ]
-    finally:
-        store.close()
-    runtime = ProcessRuntime(paths.run, paths.label)
-    orders = [order for desired, rungs in wanted for order in orders_for(request.inventory, desired, rungs)]
-    here = request.inventory.head
-    ranks = [(order, rank) for order in orders for rank, seat in enumerate(order.seats) if seat.node == here]
-    await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))
-    secret = paths.engine_secret.read_text()
-    for order, rank in ranks:
-        if len(order.seats) == 1 and available_memory() >= order.needs:
-            with contextlib.suppress(
-                SparkfleetError
-            ):  # the group's actor tries again, and says what is wrong
-                if order.candidate.device == "cuda":
-                    await page_cache.drop(LocalChannel(here))
-                ports = Ports(http=free_port(order.seats[0].address))
-                box = await box_of(order)
-                await runtime.start(rank_spec(paths, order, rank, ports, secret, box=box))
 
 
 def _start_controller(

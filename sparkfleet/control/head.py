@@ -147,6 +147,9 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         "RAY_gcs_storage_path": str(paths.gcs),
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
         "RAY_health_check_period_ms": "1000",
+        # A head that comes back has a new cluster (docs/decisions.md, 12). A raylet of the old one sees that when it asks
+        # whether it is alive, which by itself it does once a minute, and ends; its keeper starts it again.
+        "RAY_raylet_liveness_self_check_interval_ms": "3000",
         # Ray gives workers niceness 15, and what they start inherits it: gateway and engines would wait for anything else
         # that a desk's Spark does.
         "RAY_worker_niceness": "0",

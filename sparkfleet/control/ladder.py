@@ -44,7 +44,7 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     words = f"{_what(failed)} did not start ({why}); {end}"
-    return Step(verb="end", standing=Standing(rung=standing.rung, tries=tries), words=words)
+    return Step(verb="end", standing=Standing(rung=standing.rung, tries=tries, given_up=True), words=words)
 
 
 def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:

@@ -19,6 +19,7 @@ from sparkfleet.control.nodes import Generation, RanksOf
 from sparkfleet.control.old_logs import prune
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import NodeReport
+from sparkfleet.control.this_boot import this_boot
 from sparkfleet.facts.node import ReadMemory
 from sparkfleet.nodes.runtime.process import ProcessRuntime
 
@@ -43,7 +44,7 @@ class NodeAgents:
         """By name: Ray's id of the node, and the actor there."""
 
     async def look(self) -> tuple[NodeReport, ...]:
-        """See `Nodes.look`. Memory is unknown (None) where the node has joined and its actor does not answer."""
+        """See `Nodes.look`. Memory and boot are unknown where the node has joined and its actor does not answer."""
         agents = await asyncio.to_thread(self._joined)
         return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
 
@@ -59,9 +60,9 @@ class NodeAgents:
     async def _look(self, name: str, agent: Any) -> NodeReport:
         if agent is None:
             return NodeReport(name=name, joined=False)
-        memory = await self._ask(name, agent.memory.remote)
-        total, available = memory or (None, None)
-        return NodeReport(name=name, joined=True, memory_total=total, memory_available=available)
+        seen = await self._ask(name, agent.look.remote)
+        total, available, boot = seen or (None, None, "")
+        return NodeReport(name=name, joined=True, memory_total=total, memory_available=available, boot=boot)
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]]) -> T | None:
         try:
@@ -91,10 +92,10 @@ class NodeAgent:
         self._paths = FleetPaths.of_this_process()
         self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
 
-    async def memory(self) -> tuple[int, int]:
-        """Total and available, bytes."""
+    async def look(self) -> tuple[int, int, str]:
+        """Memory, total and available, bytes; and which boot of the node this is."""
         memory = ReadMemory.parse(await asyncio.to_thread(Path(ReadMemory.argv[1]).read_text))
-        return memory.total, memory.available
+        return memory.total, memory.available, this_boot()
 
     async def sweep(self, keep: list[Generation]) -> tuple[str, ...]:
         """Kill every rank here whose deployment and generation are not in `keep`, and remove logs that are long past."""

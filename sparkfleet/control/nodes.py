@@ -39,12 +39,15 @@ class FakeNodes:
 
     def __init__(self, available: dict[str, int]) -> None:
         self.available = available
+        self.boots = dict.fromkeys(available, "first")
         self.swept: list[frozenset[Generation]] = []
 
     async def look(self) -> tuple[NodeReport, ...]:
         """All of them have joined."""
         return tuple(
-            NodeReport(name=name, joined=True, memory_available=memory, memory_total=memory)
+            NodeReport(
+                name=name, joined=True, memory_available=memory, memory_total=memory, boot=self.boots[name]
+            )
             for name, memory in self.available.items()
         )
 

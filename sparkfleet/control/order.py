@@ -145,8 +145,16 @@ def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> Rank
         leader_port=ports.rendezvous,
         cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
         files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
+        keys_dir=str(keys_dir(paths, order, rank) or ""),
         **_network(seat),
     )
+
+
+def keys_dir(paths: FleetPaths, order: GroupOrder, rank: int) -> Path | None:
+    """Where a rank's copy of its group's SSH key pair lies; None for a group that is not started by MPI."""
+    if order.candidate.engine != "trtllm" or len(order.seats) == 1:
+        return None
+    return paths.rank_files(order.rank_id(paths.label, rank).slug) / "keys"
 
 
 def _network(seat: RankSeat) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparkfleet.control.order import GroupOrder, Ports, rank_spec
+from sparkfleet.control.group_keys import write_keys
+from sparkfleet.control.order import GroupOrder, Ports, keys_dir, rank_spec
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.facts.node import ReadMemory
@@ -120,6 +121,8 @@ class LocalRank:
         """See `RankHolder.start`."""
         if self._order.candidate.device == "cuda":
             await page_cache.drop(LocalChannel(self.node))
+        if keys := keys_dir(self._paths, self._order, self._index):
+            await asyncio.to_thread(write_keys, keys, self._secret, self._order)
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
             ports = Ports(http=free_port(self._order.seats[self._index].address), rendezvous=rendezvous_port)

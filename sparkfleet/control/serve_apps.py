@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import signal
 from typing import Any
 
 import ray
@@ -15,7 +12,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sparkfleet.control.apps import CONTROLLER, GROUP_DEPLOYMENT, NAMESPACE
-from sparkfleet.control.group import Group
+from sparkfleet.control.group import Group, die_with_the_engine
 from sparkfleet.control.head import NODE_LABEL
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.paths import FleetPaths
@@ -24,8 +21,6 @@ from sparkfleet.control.status import App, AppStatus, GroupReport, app_name, par
 from sparkfleet.errors import EngineError
 from sparkfleet.nodes.runtime.base import RankStatus
 from sparkfleet.nodes.runtime.process import ProcessRuntime
-
-log = logging.getLogger(__name__)
 
 HEALTH_PERIOD_S = 1.0
 BUNDLE = {"CPU": 0.001}
@@ -125,7 +120,7 @@ class GroupReplica:
         ranks: list[RankHolder] = [_local_rank(paths, order, 0), *_remote_ranks(order)]
         self._group = Group(order, ranks, secret, ControllerReporter())
         await self._group.start()
-        self._watch = asyncio.create_task(self._die_with_the_engine())
+        self._watch = asyncio.create_task(die_with_the_engine(self._group))
 
     def record_replica_metadata(self) -> dict[str, object]:
         """What the gateway needs to send bytes here; captured by Serve when the replica becomes ready."""
@@ -141,15 +136,6 @@ class GroupReplica:
         if self._watch is not None:
             self._watch.cancel()
         await self._group.stop(self._drain_s)
-
-    async def _die_with_the_engine(self) -> None:
-        try:
-            await self._group.watch()
-        except Exception:  # nobody would watch any more: the next one adopts what is well
-            log.exception("the watch over %s ended", self._group.name)
-        await asyncio.sleep(0.2)  # the report is on its way
-        # Raising would wait for three failed health checks; a dead actor is replaced at once.
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @ray.remote(num_cpus=0, max_concurrency=100)

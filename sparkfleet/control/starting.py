@@ -1,14 +1,48 @@
-"""What the ranks of a group say while they start: one phase each, and how long nothing new was heard. Pure."""
+"""What the ranks of a group say while they start: one phase each, how long nothing new was heard, and for how long in all.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparkfleet.control.order import SILENCE_S
 from sparkfleet.engines.progress import Step, latest
 from sparkfleet.errors import EngineError
 
 _WIDTH = 160
 """Characters of a log line that a progress line shows."""
+
+SILENCES = 4
+"""A start may take as long as so many of the silences that it is allowed, beside its load: an hour where the deployment
+does not say otherwise. Compiling kernels, capturing graphs and building an engine take minutes each, half an hour together.
+"""
+LOAD_BYTES_PER_S = 25e6
+"""The slowest load that is waited for: from a disk that is shared over Gigabit Ethernet, by four nodes at once. The SSD of a
+Spark is a hundred times as fast."""
+
+
+def longest_s(needs: int, silence_s: float) -> float:
+    """How long a start may take although it goes on printing, seconds.
+
+    Args:
+        needs: memory that a rank is predicted to take, bytes; what it loads is less.
+        silence_s: how long it may print nothing; a short one does not shorten the start.
+    """
+    return SILENCES * max(silence_s, SILENCE_S) + needs / LOAD_BYTES_PER_S
+
+
+def never_ready(after_s: float, saying: str) -> EngineError:
+    """What a start ends with that goes on and is never healthy; `saying` is the last that was heard of it."""
+    last = f" It was at: {saying}." if saying else ""
+    return EngineError(
+        f"The engine is not healthy after {after_s / 60:.0f} minutes, and has not ended.{last}",
+        means="It tries something again and again, loads from something very slow, or its node does not say what it does."
+        " It was stopped.",
+        do="Another rung of the ladder is tried; the log shows what it repeats. A start that takes longer is allowed by"
+        f" `silence` in the deployment: {SILENCES} times as many seconds, and the time to load.",
+    )
 
 
 class Starting:

@@ -29,6 +29,10 @@ class GroupPhase(StrEnum):
     FAILED = "failed"
 
 
+BEGINNING = (GroupPhase.PREPARING, GroupPhase.STARTING)
+"""Phases in which a group loads."""
+
+
 class RankReport(Value):
     """One rank of a group."""
 
@@ -84,6 +88,8 @@ class NodeReport(Value):
     memory_total: int | None = None
     """Bytes; None where it was not read."""
     memory_available: int | None = None
+    boot: str = ""
+    """Which boot of it this is (`this_boot`); "" where it was not read."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparkfleet.control.schema import migrate
 from sparkfleet.gateway.table import KeyEntry
 from sparkfleet.planning.diff import same_launch
 from sparkfleet.planning.plan import DeploymentPlan
@@ -15,41 +16,14 @@ from sparkfleet.planning.remembered import Remembered
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.values import Value
 
-SCHEMA_VERSION = 2
-
-FIRST = """
-CREATE TABLE deployments (
-    name TEXT PRIMARY KEY, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL,
-    who TEXT NOT NULL, since REAL NOT NULL
-) STRICT;
-CREATE TABLE generations (name TEXT PRIMARY KEY, last INTEGER NOT NULL) STRICT;
-CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL, since REAL NOT NULL) STRICT;
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, deployment TEXT NOT NULL, generation INTEGER NOT NULL,
-    subject TEXT NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL
-) STRICT;
-CREATE INDEX events_by_deployment ON events (deployment, id);
-CREATE TABLE measurements (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, deployment TEXT NOT NULL, generation INTEGER NOT NULL,
-    subject TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL
-) STRICT;
-"""
-
-SECOND = """
-CREATE TABLE rungs (
-    name TEXT NOT NULL, generation INTEGER NOT NULL, replica INTEGER NOT NULL, rung INTEGER NOT NULL,
-    tries INTEGER NOT NULL, PRIMARY KEY (name, generation, replica)
-) STRICT;
-CREATE TABLE failures (
-    fingerprint TEXT NOT NULL, node TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL,
-    PRIMARY KEY (fingerprint, node)
-) STRICT;
-"""
-
-SCHEMAS = (FIRST, SECOND)
-"""What each version adds to the one before it."""
-
 KEEP_EVENTS = 10_000
+
+KEEP_MEASUREMENTS = 1000
+"""Numbers kept of a deployment: at up to six per start those of its last 160 starts and more, in some 100 KB. Of one that
+falls and comes up again for months only these are worth comparing."""
+
+GroupKey = tuple[str, int, int]
+"""A group: its deployment's name, the generation, and which of its groups."""
 
 
 class Desired(Value):
@@ -95,7 +69,9 @@ class Standing(Value):
 
     rung: int = 0
     tries: int = 0
-    """Starts of this rung that have failed."""
+    """Starts of this rung that have failed since it was ready last."""
+    given_up: bool = False
+    """It is not started again, until its deployment is applied again."""
 
 
 class Store:
@@ -107,17 +83,24 @@ class Store:
         path: the database file; made (0600 by its directory's 0700) where it is missing.
         clock: Unix seconds, replaceable in tests.
         keep_events: how many of the newest events are kept.
+        keep_measurements: how many of the newest numbers of each deployment are kept.
     """
 
     def __init__(
-        self, path: Path, clock: Callable[[], float] = time.time, keep_events: int = KEEP_EVENTS
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        keep_events: int = KEEP_EVENTS,
+        keep_measurements: int = KEEP_MEASUREMENTS,
     ) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
         self._clock = clock
         self._keep_events = keep_events
+        self._keep_measurements = keep_measurements
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
-        self._migrate()
+        with self._transaction():
+            migrate(self._db)
 
     def close(self) -> None:
         """Close the file."""
@@ -140,17 +123,17 @@ class Store:
             )
         }
 
-    def put(
-        self, spec: Deployment, plan: DeploymentPlan, who: str, *, again: bool = False
-    ) -> tuple[Desired, bool]:
-        """Ask for a deployment. An equal one that is already asked for is left alone, unless `again`.
+    def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
+        """Ask for a deployment. An equal one that is already asked for is left alone, unless a group of it is given up.
 
         Returns the desired state and whether it changed. A generation number is never used twice for one name, not
         even after a delete, so that a process of an old generation is always told from a new one.
         """
         before = self.desired().get(spec.name)
-        if before is not None and not again and before.spec == spec and same_launch(before.plan, plan):
-            return before, False
+        if before is not None and before.spec == spec and same_launch(before.plan, plan):
+            standings = self.rungs(spec.name, before.generation).values()
+            if not any(standing.given_up for standing in standings):
+                return before, False
         with self._transaction():
             row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
             generation = (row[0] if row else 0) + 1
@@ -164,7 +147,9 @@ class Store:
 
     def remove(self, name: str) -> bool:
         """No longer ask for a deployment; False where nobody did."""
-        return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
+        with self._transaction():
+            self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
+            return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
 
     def keys(self) -> tuple[KeyEntry, ...]:
         """All API keys: names and hashes."""
@@ -223,11 +208,19 @@ class Store:
         return row[0] or 0
 
     def measure(self, deployment: str, generation: int, subject: str, values: dict[str, float]) -> None:
-        """Keep what was measured on a group."""
-        self._db.executemany(
-            "INSERT INTO measurements (at, deployment, generation, subject, name, value) VALUES (?, ?, ?, ?, ?, ?)",
-            [(self._clock(), deployment, generation, subject, name, value) for name, value in values.items()],
-        )
+        """Keep what was measured on a group; the deployment's oldest beyond `keep_measurements` are dropped."""
+        at = self._clock()
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO measurements (at, deployment, generation, subject, name, value)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                [(at, deployment, generation, subject, name, value) for name, value in values.items()],
+            )
+            self._db.execute(
+                "DELETE FROM measurements WHERE deployment = ? AND id <= (SELECT id FROM measurements"
+                " WHERE deployment = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                (deployment, deployment, self._keep_measurements),
+            )
 
     def measurements(self, deployment: str, generation: int | None = None) -> tuple[Measurement, ...]:
         """What was measured on a deployment, oldest first."""
@@ -241,19 +234,51 @@ class Store:
     def rungs(self, deployment: str, generation: int) -> dict[int, Standing]:
         """How far down its ladder each group has come, by replica; those at the top are left out."""
         rows = self._db.execute(
-            "SELECT replica, rung, tries FROM rungs WHERE name = ? AND generation = ?",
+            "SELECT replica, rung, tries, given_up FROM rungs WHERE name = ? AND generation = ?",
             (deployment, generation),
         )
-        return {replica: Standing(rung=rung, tries=tries) for replica, rung, tries in rows}
+        return {
+            replica: Standing(rung=rung, tries=tries, given_up=bool(given_up))
+            for replica, rung, tries, given_up in rows
+        }
 
     def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
         """Keep how far down its ladder a group is. What is known of older generations is dropped."""
         with self._transaction():
             self._db.execute("DELETE FROM rungs WHERE name = ? AND generation < ?", (deployment, generation))
             self._db.execute(
-                "INSERT OR REPLACE INTO rungs VALUES (?, ?, ?, ?, ?)",
-                (deployment, generation, replica, standing.rung, standing.tries),
+                "INSERT OR REPLACE INTO rungs VALUES (?, ?, ?, ?, ?, ?)",
+                (deployment, generation, replica, standing.rung, standing.tries, standing.given_up),
             )
+
+    def starts(self) -> dict[GroupKey, dict[str, str]]:
+        """Starts of groups that have not ended yet: by node, which boot of it they began in, "" where that is not known."""
+        rows = self._db.execute("SELECT name, generation, replica, node, boot FROM starts")
+        found: dict[GroupKey, dict[str, str]] = {}
+        for name, generation, replica, node, boot in rows:
+            found.setdefault((name, generation, replica), {})[node] = boot
+        return found
+
+    def begin_start(self, group: GroupKey, boots: Mapping[str, str]) -> None:
+        """Keep that a group starts, until `end_start`. Of a start that has begun already only what was not known is kept.
+
+        What is known of older generations is dropped.
+
+        Args:
+            group: which.
+            boots: of each node which boot it is, "" where that is not known.
+        """
+        with self._transaction():
+            self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", group[:2])
+            self._db.executemany(
+                "INSERT INTO starts VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (name, generation, replica, node) DO UPDATE SET boot = excluded.boot WHERE boot = ''",
+                [(*group, node, boot) for node, boot in boots.items()],
+            )
+
+    def end_start(self, group: GroupKey) -> None:
+        """The group is ready, has failed, or is no longer started."""
+        self._db.execute("DELETE FROM starts WHERE name = ? AND generation = ? AND replica = ?", group)
 
     def remember(self, failure: Remembered) -> None:
         """Keep that something does not start; the newest of its kind counts."""
@@ -270,20 +295,6 @@ class Store:
         """What is known not to start here, oldest first."""
         rows = self._db.execute("SELECT fingerprint, node, words FROM failures ORDER BY at")
         return tuple(Remembered(fingerprint=one, node=node, words=words) for one, node, words in rows)
-
-    def _migrate(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == SCHEMA_VERSION:
-            return
-        if version > SCHEMA_VERSION:
-            raise sqlite3.DatabaseError(
-                f"The state was written by a newer sparkfleet (schema {version}, this one knows {SCHEMA_VERSION})."
-            )
-        with self._transaction():
-            for statement in ";".join(SCHEMAS[version:]).split(";"):
-                if statement.strip():
-                    self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -8,12 +8,21 @@ arguments and every one its own netdevs, where `mpirun -x` would give all of the
 the others' engines; when another rank's container ends, MPI ends rank 0's. Either way the group is over, and its supervisor
 stops what is left.
 
-The key pair is the group's own, made when it starts (`RankSite.keys_dir`): it is the only key that is let in and the host
-key of every sshd, so that nothing has to be trusted on first sight and nobody's own keys are shared.
+`trtllm-llmapi-launch` has the server of rank 0 in its background and waits for MPI's workers, for ever where the server has
+failed: what it is given to run is `serve.sh`, which then ends the rank. The playbook leaves the rest to a person, who starts
+`mpirun` when both containers are up, on port 2233. Here `ssh` asks until the sshd answers, and the port is one of this
+start, so that two groups may share a node. Open MPI binds each of two ranks to one core unless told otherwise
+(TensorRT-LLM: deployment-guide/configuring-cpu-affinity.md). What it sends takes the rail; its own sockets listen on every
+address all the same, and only a firewall closes them.
+
+The key pair is the group's own (`RankSite.keys_dir`): it is the only key that is let in and the host key of every sshd, so
+that nothing has to be trusted on first sight and nobody's own keys are shared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
 
 import yaml
@@ -34,8 +43,6 @@ from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate, Speculation
 
-SSH_PORT = 2233
-"""Of the sshd inside containers (NVIDIA's playbook)."""
 KEYS_IN_CONTAINER = "/run/sparkfleet-keys"
 OPTIONS = "options.yaml"
 KV_SHARE = 0.9
@@ -159,13 +166,16 @@ def _speculation(wanted: Speculation, site: RankSite) -> dict[str, object]:
 
 
 def _argv(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+    port = str(site.leader_port)  # in the arguments and in no file: ports do not count when a rank is adopted
     if site.rank:
-        return ("bash", f"{FILES_IN_CONTAINER}/worker.sh")
-    return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", *_serve(candidate, site))
+        return ("bash", f"{FILES_IN_CONTAINER}/worker.sh", port)
+    return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", port, *_serve(candidate, site))
 
 
 _KEEP = "/run/sparkfleet-ssh"
 """Inside a container, for its root alone."""
+_ATTEMPTS = 600
+"""How often, once a second, an sshd is asked that does not listen yet: it may have to be installed first."""
 
 _KEY = f"""\
 install -d -m 700 {_KEEP}
@@ -175,33 +185,50 @@ install -m 600 {KEYS_IN_CONTAINER}/id_ed25519 {_KEEP}/key
 
 _RANK = f"""\
 #!/bin/bash
-# One rank of the engine, with this container's own variables.
+# One rank of the engine, with this container's own variables. It fails when serve.sh says so, with all that it has started.
 set -eu
 . {_KEEP}/environment
-exec trtllm-llmapi-launch "$@"
+trap 'trap "" TERM; kill -- "-$$"; exit 1' USR1
+trtllm-llmapi-launch bash {FILES_IN_CONTAINER}/serve.sh $$ "$@" &
+wait "$!"
+"""
+
+_SERVER = """\
+#!/bin/bash
+# serve.sh RANK COMMAND...: the server, and then the end of the rank, which would wait for ever for one that has failed.
+set -u
+rank=$1
+shift
+"$@"
+echo "The server has ended with exit code $?." >&2
+kill -USR1 "$rank"
 """
 
 _WORKER = f"""\
 #!/bin/bash
-# Lets the group's leader in, and nobody else.
+# worker.sh PORT: lets the group's leader in, and nobody else.
 set -eu
 {_KEY}install -m 600 {KEYS_IN_CONTAINER}/id_ed25519.pub {_KEEP}/authorized_keys
 install -d -m 755 /run/sshd
 command -v sshd >/dev/null || {{ apt-get update && apt-get install -y --no-install-recommends openssh-server; }}
-exec "$(command -v sshd)" -D -e -f /dev/null -p {SSH_PORT} -h {_KEEP}/key -o ListenAddress=%(address)s \\
+exec "$(command -v sshd)" -D -e -f /dev/null -p "$1" -h {_KEEP}/key -o ListenAddress=%(address)s \\
   -o AuthorizedKeysFile={_KEEP}/authorized_keys -o PermitRootLogin=prohibit-password \\
   -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o StrictModes=no -o UsePAM=no
 """
 
 _LEADER = f"""\
 #!/bin/bash
-# Starts rank.sh on every node, with the arguments that this was given.
+# leader.sh PORT COMMAND...: starts rank.sh on every node, where the sshd of another answers on that port.
 set -eu
+port=$1
+shift
 {_KEY}sed 's/^/* /' {KEYS_IN_CONTAINER}/id_ed25519.pub > {_KEEP}/known_hosts
-exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map-by ppr:1:node \\
-  --mca plm_rsh_agent ssh --mca plm_rsh_args "-p {SSH_PORT} -i {_KEEP}/key -o IdentitiesOnly=yes \\
--o StrictHostKeyChecking=yes -o UserKnownHostsFile={_KEEP}/known_hosts" \\
-  --mca btl_tcp_if_include %(subnets)s --mca oob_tcp_if_include %(subnets)s \\
+command -v ssh >/dev/null || {{ apt-get update && apt-get install -y --no-install-recommends openssh-client; }}
+exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map-by ppr:1:node --bind-to none \\
+  --mca plm_rsh_agent ssh --mca plm_rsh_args "-p $port -i {_KEEP}/key -o IdentitiesOnly=yes \\
+-o ConnectTimeout=10 -o ConnectionAttempts={_ATTEMPTS} -o StrictHostKeyChecking=yes \\
+-o UserKnownHostsFile={_KEEP}/known_hosts" \\
+  --mca btl_tcp_if_include %(subnet)s --mca oob_tcp_if_include %(subnet)s --mca oob_tcp_disable_ipv6_family 1 \\
   bash {FILES_IN_CONTAINER}/rank.sh "$@"
 """
 
@@ -217,6 +244,7 @@ def _files(candidate: Candidate, site: RankSite) -> tuple[LaunchFile, ...]:
             do="This is a mistake of sparkfleet, not yours: please report it.",
         )
     files.append(LaunchFile(name="rank.sh", text=_RANK, executable=True))
+    files.append(LaunchFile(name="serve.sh", text=_SERVER, executable=True))
     files.append(_leader(candidate, site) if site.rank == 0 else _worker(site))
     return tuple(files)
 
@@ -227,10 +255,19 @@ def _worker(site: RankSite) -> LaunchFile:
 
 def _leader(candidate: Candidate, site: RankSite) -> LaunchFile:
     hosts = ",".join(f"{address}:1" for address in site.peers)
-    # Interfaces by the addresses that are on them: their names may differ from node to node.
-    subnets = ",".join(f"{address}/32" for address in site.peers)
-    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnets": subnets}
+    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnet": _subnet(site.peers)}
     return LaunchFile(name="leader.sh", text=text, executable=True)
+
+
+def _subnet(addresses: Sequence[str]) -> str:
+    """The smallest network that has all of them: by it each node finds its own end, whose name may differ from node to node.
+
+    At most 31 bits: Open MPI 4 makes an empty mask of 32 (`opal_net_prefix2netmask`), which is every interface.
+    """
+    found = ip_network(f"{addresses[0]}/31", strict=False)
+    while any(ip_address(address) not in found for address in addresses):
+        found = found.supernet()
+    return str(found)
 
 
 def _mounts(candidate: Candidate, site: RankSite) -> tuple[Mount, ...]:
@@ -247,6 +284,4 @@ def _environment(candidate: Candidate, site: RankSite) -> Pairs:
 
 
 def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
-    if site.rank:
-        return (SSH_PORT,)
-    return (site.port,)
+    return (site.port,) if candidate.shape.ranks == 1 else (site.port, site.leader_port)

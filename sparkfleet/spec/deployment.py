@@ -181,7 +181,8 @@ class Deployment(Constraints):
     health: HttpPath | None = None
     """For `engine: custom`: the path that answers 200 when it is ready. Left out: /health."""
     silence: Annotated[int, Field(ge=10, le=86_400)] | None = None
-    """Seconds without a word after which a starting engine is taken for hung. Left out: 900, and 120 for its first token."""
+    """Seconds without a word after which a starting engine is taken for hung. Left out: 900, and 120 for its first token. A
+    start that goes on talking has four times as long, 900 at least, and what reading its weights takes."""
 
     def resolved(self) -> tuple[Variant, ...]:
         """The variants with everything that holds for them, in the order they are written. At least one."""

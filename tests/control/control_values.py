@@ -22,7 +22,7 @@ def inventory(*names):
     return Inventory.model_validate({"fleet": "home", "head": next(iter(nodes)), "nodes": nodes})
 
 
-def plan(name="tiny", groups=1, high=1.0, rungs=1, **fields):
+def plan(name="tiny", groups=1, mid=0.0, high=1.0, rungs=1, **fields):
     fields = {"context": 512, "concurrency": 4, "device": "cpu", **fields}
     candidate = Candidate(
         model="builtin:tiny",
@@ -31,7 +31,7 @@ def plan(name="tiny", groups=1, high=1.0, rungs=1, **fields):
         engine_version="0.32.0+cpu",
         **fields,
     )
-    prediction = Prediction(memory_bytes_per_rank=Band(low=0.0, mid=0.0, high=high))
+    prediction = Prediction(memory_bytes_per_rank=Band(low=0.0, mid=mid, high=max(mid, high)))
     rung = Rung(candidate=candidate, prediction=prediction, reason="the only one")
     return DeploymentPlan(
         name=name, objective="interactive", groups=(GroupPlan(ladder=(rung,) * rungs),) * groups

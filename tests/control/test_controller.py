@@ -5,7 +5,7 @@ from control_values import GIB, deployment, inventory, plan
 from prometheus_client import generate_latest
 
 from sparkfleet.control import controller as module
-from sparkfleet.control import recovery
+from sparkfleet.control import heard, node_watch, publisher, recovery
 from sparkfleet.control.controller import Controller
 from sparkfleet.control.fake_apps import FakeApps
 from sparkfleet.control.nodes import FakeNodes
@@ -38,6 +38,7 @@ class World:
             endpoint="http://127.0.0.1:8000/v1",
             orders_of=lambda desired, rungs: orders_for(inventory(*self.inventory_nodes), desired, rungs),
             nodes=self.nodes,
+            here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),
         )
         return self.controller
 
@@ -51,6 +52,10 @@ class World:
         self.apps.become("tiny", generation, "running")
         await self.controller.report(report(generation, replica=replica, phase=GroupPhase.READY))
         await self.controller.reconcile()
+
+    async def look(self):
+        """What the controller's watch over the nodes does every two seconds."""
+        await self.controller._watch.see(await self.nodes.look())
 
     async def table(self):
         return await self.controller.table(known=-1, wait_s=0)
@@ -181,8 +186,8 @@ async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(wor
 async def test_a_group_that_fell_silent_is_not_ready(world, monkeypatch):
     await world.put()
     await world.ready(1)
-    monkeypatch.setattr(module, "STALE_S", 0.0)
-    monkeypatch.setattr(module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(heard, "STALE_S", 0.0)
+    monkeypatch.setattr(publisher, "SETTLE_S", 0.0)
     await world.controller.reconcile()
     assert (await world.table()).models["tiny"].state == "starting"
 
@@ -203,17 +208,17 @@ async def test_an_event_wakes_a_waiting_watcher(world):
 
 
 async def test_keys_reach_the_table_and_leave_it(world):
-    text, key = await world.controller.create_key("laptop")
+    text, key = await world.controller.keys.create("laptop")
     await world.controller.reconcile()
     assert (await world.table()).keys == (key,)
     assert text.startswith("sk-sf-")
     with pytest.raises(ControlError, match="already"):
-        await world.controller.create_key("laptop")
-    await world.controller.revoke_key("laptop")
+        await world.controller.keys.create("laptop")
+    await world.controller.keys.revoke("laptop")
     await world.controller.reconcile()
     assert (await world.table()).keys == ()
     with pytest.raises(ControlError, match="no key"):
-        await world.controller.revoke_key("laptop")
+        await world.controller.keys.revoke("laptop")
 
 
 async def test_metrics_and_targets_of_a_ready_group(world):
@@ -257,6 +262,29 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
         running.cancel()
 
 
+async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):
+    """Ray may be away for a moment. Nobody else would say that a node has left or come back."""
+    calls = []
+    look = world.nodes.look
+
+    async def fails_twice():
+        calls.append(1)
+        if len(calls) <= 2:
+            raise ConnectionError("Ray is away")
+        return await look()
+
+    monkeypatch.setattr(world.nodes, "look", fails_twice)
+    monkeypatch.setattr(node_watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    running = asyncio.create_task(world.controller.run())
+    try:
+        events = await asyncio.wait_for(world.controller.events(0, None, wait_s=5), 6)
+    finally:
+        running.cancel()
+    assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]
+    assert len(calls) >= 3
+
+
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     await world.put()
     assert world.nodes.swept == [frozenset({("tiny", 1)})]
@@ -266,7 +294,7 @@ async def test_acceptance_and_memory_are_shown_to_prometheus(world):
     await world.put()
     await world.controller.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))
     await world.controller.reconcile()
-    await world.controller._see(await world.nodes.look())
+    await world.controller._watch.see(await world.nodes.look())
     page = generate_latest(world.metrics.registry).decode()
     assert 'sparkfleet_draft_tokens{deployment="tiny",group="tiny/g1/0",kind="accepted"} 90.0' in page
     assert 'sparkfleet_node_joined{node="this"} 1.0' in page
@@ -338,6 +366,52 @@ async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
     assert world.apps.apps == {}
 
 
+async def test_a_restarted_controller_knows_what_did_not_start(world):
+    await world.put()
+    await world.controller.report(diagnosed())
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    world.apps.apps.clear()
+    world.restarted()
+    await world.look()
+    await world.controller.reconcile()
+    assert len(world.apps.orders) == 1
+    assert world.controller.status().deployments[0].state == "failed"
+    assert await world.put() == 2, "applying the same file again tries again"
+    assert world.apps.apps["tiny", 2, 0].status == "starting"
+
+
+async def test_a_restarted_controller_knows_what_came_up_and_fell_again_and_again(world):
+    await world.put()
+    for _ in range(recovery.BREAKER_FAILURES):
+        await world.ready(1)
+        await world.controller.report(report(phase=GroupPhase.FAILED))
+    await world.controller.reconcile()
+    world.apps.finish()
+    world.restarted()
+    await world.look()
+    await world.controller.reconcile()
+    assert world.apps.apps == {}
+    assert world.controller.status().deployments[0].state == "failed"
+    assert await world.put(concurrency=8) == 2, "a changed file is another wish"
+    assert world.apps.apps["tiny", 2, 0].status == "starting"
+
+
+async def test_a_restarted_controller_does_not_let_a_group_fail_to_start_for_ever(world):
+    """It has not seen the group ready; Serve, which has, goes on starting it."""
+    await world.put(rungs=2)
+    await world.ready(1)
+    world.apps.become("tiny", 1, "starting")
+    world.restarted()
+    await world.look()
+    for _ in range(recovery.RESTARTS):
+        await world.controller.reconcile()
+        await world.controller.report(report())
+        await world.controller.report(diagnosed())
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
+
+
 async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     """Its group goes to the first rung that can do without it; one that cannot waits."""
     monkeypatch.setattr(recovery, "GONE_S", 0.0)
@@ -350,7 +424,7 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     await world.controller.put(deployment(), two.model_copy(update={"groups": (ladder,)}), "me")
     await world.controller.reconcile()
     away = NodeReport(name="that", joined=False)
-    await world.controller._see((NodeReport(name="this", joined=True), away))
+    await world.controller._watch.see((NodeReport(name="this", joined=True), away))
     await world.controller.reconcile()
     await world.controller.reconcile()
     assert [order.seats[0].node for order in world.apps.orders] == ["that", "this"]
@@ -418,7 +492,7 @@ async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
     gateway = GatewayReport(replica="one", url="http://h:1", metrics_url="http://h:2", at=0.0)
     await world.controller.register_gateway(gateway)
     assert [one.replica for one in world.controller.status().gateways] == ["one"]
-    monkeypatch.setattr(module, "STALE_S", 0.0)
+    monkeypatch.setattr(heard, "STALE_S", 0.0)
     assert world.controller.status().gateways == ()
 
 

@@ -1,23 +1,28 @@
 import asyncio
+import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
 from sparkfleet.control import group as module
 from sparkfleet.control import rank as rank_module
+from sparkfleet.control import ranks
 from sparkfleet.control.canary import Probe, Score
-from sparkfleet.control.group import Group
+from sparkfleet.control.group import Group, die_with_the_engine
 from sparkfleet.control.liveness import Liveness
+from sparkfleet.control.load import Load
 from sparkfleet.control.order import GroupOrder, Ports, RankSeat
 from sparkfleet.control.order import rank_spec as spec_of
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.rank import LocalRank
 from sparkfleet.control.status import GroupPhase
-from sparkfleet.errors import EngineError
+from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.nodes.runtime.fake import FakeRuntime
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.planning.plan import Candidate, Shape
@@ -103,6 +108,22 @@ async def test_it_starts_proves_itself_and_says_how_fast_it_is(world):
     assert world.phases[-2:] == [GroupPhase.DRAINING, GroupPhase.STOPPED]
 
 
+async def test_it_says_that_it_starts_before_anything_is_started(world, engine):
+    """A start that takes the node down is told by nobody afterwards."""
+    said = []
+    start = world.runtime.start
+
+    async def watched(spec):
+        said.extend(world.phases)
+        return await start(spec)
+
+    world.runtime.start = watched
+    group = world.group()
+    await group.start()
+    assert said == [GroupPhase.STARTING]
+    await group.stop(drain_s=0)
+
+
 async def test_a_rank_that_runs_already_is_adopted(world, engine):
     await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
     group = world.group()
@@ -133,7 +154,7 @@ async def test_a_rank_that_is_held_by_another_group_is_waited_for(world, monkeyp
 
 async def vanish(group):
     """As if the group's process had died: its leases are free, its ranks go on."""
-    for rank in group._ranks:
+    for rank in group._ranks.holders:
         await rank._rank.close()
     await group._session.close()
 
@@ -292,7 +313,7 @@ async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
 
 
 async def test_without_the_memory_it_needs_nothing_is_started(world, monkeypatch):
-    monkeypatch.setattr(module, "ROOM_S", 0.0)
+    monkeypatch.setattr(ranks, "ROOM_S", 0.0)
     with pytest.raises(EngineError, match="predicted to need"):
         await world.group(needs=1 << 60).start()
     assert world.runtime.started == []
@@ -309,6 +330,45 @@ async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
     assert world.runtime.stopped == [world.rank_id()]
 
 
+async def test_a_start_that_goes_on_printing_ends_too(world, monkeypatch):
+    """An engine that tries the same again and again is never silent, and never healthy."""
+
+    async def unhealthy(probe, path):
+        return False
+
+    lines = itertools.count()
+
+    async def tail(rank):
+        return f"attempt {next(lines)} to reach the master"
+
+    monkeypatch.setattr(Probe, "healthy", unhealthy)
+    monkeypatch.setattr(LocalRank, "tail", tail)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(module, "longest_s", lambda needs, silence_s: 0.3)
+    with pytest.raises(EngineError, match="is not healthy after 0 minutes, and has not ended") as caught:
+        await world.group(silence_s=30).start()
+    assert "to reach the master" in caught.value.what
+    assert "`silence`" in caught.value.do
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    assert "is not healthy" in world.reports[-1].diagnosis.says
+
+
+async def test_a_start_of_which_its_node_tells_nothing_ends_too(world, monkeypatch):
+    async def unhealthy(probe, path):
+        return False
+
+    async def gone(rank):
+        raise NodeError("the supervisor is gone")
+
+    monkeypatch.setattr(Probe, "healthy", unhealthy)
+    monkeypatch.setattr(LocalRank, "status", gone)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(module, "longest_s", lambda needs, silence_s: 0.1)
+    with pytest.raises(EngineError, match="is not healthy"):
+        await world.group().start()
+
+
 async def test_before_the_host_wedges_the_group_is_stopped(world, monkeypatch):
     group = world.group()
     await group.start()
@@ -318,16 +378,87 @@ async def test_before_the_host_wedges_the_group_is_stopped(world, monkeypatch):
     await group.stop(drain_s=0)
 
 
+def hiccups(monkeypatch, *answers):
+    """What the node answers when it is asked for its memory: an error, bytes (the last for ever); all but errors slowly."""
+    left = list(answers)
+
+    async def memory(rank):
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        await asyncio.sleep(0.02)
+        return answer
+
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    return left
+
+
+async def test_memory_is_watched_on_while_it_starts_when_its_node_did_not_answer(world, monkeypatch):
+    """A node that runs out of memory is slow and then silent: that is when the watch is needed."""
+
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    away = NodeError("this: the supervisor is gone")
+    left = hiccups(monkeypatch, 100 << 30, away, away, 100 << 30, away, 1 << 20)
+    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await asyncio.wait_for(world.group().start(), 10)
+    assert left == [1 << 20], "it was asked again each time"
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.reports[-1].diagnosis.cause == "memory"
+
+
+async def test_memory_is_watched_on_while_it_serves_when_its_node_did_not_answer(world, monkeypatch):
+    group = world.group()
+    await group.start()
+    away = NodeError("this: the node or its rank's actor is gone")
+    left = hiccups(monkeypatch, away, away, 100 << 30, away, 1 << 20)
+    assert "memory are left on this" in await asyncio.wait_for(group.watch(), 10)
+    assert left == [1 << 20]
+    assert world.runtime.stopped == [world.rank_id()]
+    await group.stop(drain_s=0)
+
+
+async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatch):
+    """An engine that nobody watches would serve on when it must not: its actor ends, and Serve makes another."""
+    killed = []
+    system = SimpleNamespace(getpid=os.getpid, kill=lambda *call: killed.append(call))
+    monkeypatch.setattr(module, "os", system)
+
+    def fails(liveness, *reading):
+        raise ZeroDivisionError("a mistake of ours")
+
+    first = world.group()
+    await first.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(Liveness, "is_suspect", fails)
+        await asyncio.wait_for(die_with_the_engine(first), 5)
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+    assert not first.ended, "the engine is well"
+    await vanish(first)
+    second = world.group()
+    await second.start()
+    assert world.reports[-1].adopted
+    assert len(world.runtime.started) == 1
+    watching = asyncio.create_task(second.watch())
+    await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), 3)
+    assert "exited with code 3" in await asyncio.wait_for(watching, 5), "it is watched again"
+    await second.stop(drain_s=0)
+
+
 async def test_an_engine_that_runs_and_moves_no_token_is_replaced(world, monkeypatch):
-    async def stuck(group):
-        return module.Load(running=1, waiting=0, tokens=7.0)
+    async def stuck(probe, engine):
+        return Load(running=1, waiting=0, tokens=7.0)
 
     async def silent(probe, timeout_s=0):
         raise EngineError("no token in 30 s")
 
     group = world.group()
     await group.start()
-    monkeypatch.setattr(Group, "_load", stuck)
+    monkeypatch.setattr(module, "read_load", stuck)
     monkeypatch.setattr(Probe, "one_token", silent)
     monkeypatch.setattr(module, "Liveness", lambda: Liveness(stuck_s=0.05))
     assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)

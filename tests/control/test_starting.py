@@ -1,6 +1,7 @@
 import pytest
 
-from sparkfleet.control.starting import Starting
+from sparkfleet.control.order import SILENCE_S
+from sparkfleet.control.starting import Starting, longest_s
 from sparkfleet.errors import EngineError
 
 SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
@@ -38,3 +39,11 @@ def test_silence_of_all_is_a_hang_and_a_word_of_one_is_not():
     starting.hear(20.0, ["a", "c"])
     with pytest.raises(EngineError, match="said nothing for 11 s"):
         starting.hear(22.0, ["a", "c"])
+
+
+def test_a_start_may_take_as_long_as_its_load_and_what_the_deployment_allows():
+    usual = longest_s(0, SILENCE_S)
+    assert usual == 3600
+    assert longest_s(0, 15) == usual, "a short silence says nothing of the whole"
+    assert longest_s(0, 7200) == 8 * usual
+    assert usual + 1800 < longest_s(100 << 30, SILENCE_S) < usual + 7200

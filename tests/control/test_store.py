@@ -4,7 +4,8 @@ import sqlite3
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.control.store import Store
+from sparkfleet.control import schema
+from sparkfleet.control.store import Standing, Store
 from sparkfleet.gateway.keys import generate
 
 
@@ -90,6 +91,46 @@ def test_measurements(store):
     store.measure("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
     assert {m.name: m.value for m in store.measurements("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}
     assert store.measurements("a", generation=2) == ()
+
+
+def test_measurements_do_not_pile_up_for_ever(tmp_path):
+    """Of each deployment the newest are kept, whatever was measured on another."""
+    store = Store(tmp_path / "few.db", keep_measurements=3)
+    store.measure("quiet", 1, "quiet/g1/0", {"ttft_ms": 1.0})
+    for number in range(5):
+        store.measure("busy", number, "busy/g1/0", {"ttft_ms": float(number), "decode_tps": number + 0.5})
+    assert [one.value for one in store.measurements("busy")] == [3.5, 4.0, 4.5]
+    assert [one.value for one in store.measurements("quiet")] == [1.0]
+    store.close()
+
+
+def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
+    store.put(deployment(), plan(), "me")
+    store.stand("tiny", 1, 0, Standing(rung=2, tries=1, given_up=True))
+    store.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
+    again = Store(tmp_path / "s.db")
+    assert again.rungs("tiny", 1) == {0: Standing(rung=2, tries=1, given_up=True)}
+    assert again.starts() == {("tiny", 1, 1): {"this": "first", "that": ""}}
+    again.close()
+
+
+def test_a_start_is_over_when_its_generation_is(store):
+    store.begin_start(("tiny", 1, 0), {"this": "first"})
+    store.begin_start(("other", 1, 0), {"this": "first"})
+    store.begin_start(("tiny", 2, 0), {"this": "first"})
+    assert sorted(store.starts()) == [("other", 1, 0), ("tiny", 2, 0)]
+
+
+def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
+    with sqlite3.connect(tmp_path / "old.db") as db:
+        db.executescript("".join(schema.SCHEMAS[:2]))
+        db.execute("INSERT INTO rungs VALUES ('tiny', 1, 0, 2, 1)")
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    store = Store(tmp_path / "old.db")
+    assert store.rungs("tiny", 1) == {0: Standing(rung=2, tries=1)}
+    assert store.starts() == {}
+    store.close()
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path):

@@ -1,3 +1,4 @@
+import re
 import subprocess
 
 import pytest
@@ -114,23 +115,27 @@ def pair(launch):
 def test_the_leader_starts_all_ranks_and_a_worker_lets_it_in(pair):
     leader, worker = pair
     assert leader.argv == (
-        "bash", "/run/sparkfleet/leader.sh",
+        "bash", "/run/sparkfleet/leader.sh", "29500",
         "trtllm-serve", "/models/m", "--backend", "pytorch", "--tp_size", "2",
         "--max_batch_size", "1", "--max_seq_len", "2048", "--max_num_tokens", "1024",
         "--extra_llm_api_options", "/run/sparkfleet/options.yaml",
         "--host", "192.168.100.11", "--port", "4321",
     )  # fmt: skip
-    assert worker.argv == ("bash", "/run/sparkfleet/worker.sh")
+    assert worker.argv == ("bash", "/run/sparkfleet/worker.sh", "29500")
     assert (leader.serves, worker.serves) == (True, False)
-    assert (leader.ports, worker.ports) == ((4321,), (2233,))
+    assert leader.ports == worker.ports == (4321, 29500)
     assert files(leader)["options.yaml"] == files(worker)["options.yaml"]
 
 
 def test_mpirun_goes_over_the_rail_with_the_groups_own_key(pair):
     script = files(pair[0])["leader.sh"]
-    assert "-np 2 -H 192.168.100.11:1,192.168.100.12:1 --map-by ppr:1:node" in script
-    assert "--mca btl_tcp_if_include 192.168.100.11/32,192.168.100.12/32" in script
+    assert "-np 2 -H 192.168.100.11:1,192.168.100.12:1 --map-by ppr:1:node --bind-to none" in script
+    assert "--mca btl_tcp_if_include 192.168.100.8/29 --mca oob_tcp_if_include 192.168.100.8/29 " in script
     assert "StrictHostKeyChecking=yes" in script
+    assert "ConnectionAttempts=600" in script, "a container may be up before the other"
+    assert "29500" not in "".join(text for one in pair for text in files(one).values()), (
+        "no port is in a file"
+    )
     assert 'bash /run/sparkfleet/rank.sh "$@"' in script
     assert "ListenAddress=192.168.100.12" in files(pair[1])["worker.sh"]
     assert {mount.target for one in pair for mount in one.mounts} >= {"/run/sparkfleet-keys"}
@@ -154,7 +159,27 @@ def test_a_rank_has_the_variables_of_its_own_container(pair, tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout == "it's $1 trtllm-serve /m\n"
+    assert re.fullmatch(r"it's \$1 bash /run/sparkfleet/serve\.sh [0-9]+ trtllm-serve /m\n", done.stdout)
+
+
+def test_a_server_that_fails_ends_what_would_wait_for_it(pair, tmp_path):
+    """As `trtllm-llmapi-launch` runs it: in its background, while it waits in the foreground."""
+    (tmp_path / "serve.sh").write_text(files(pair[0])["serve.sh"])
+    (tmp_path / "environment").touch()
+    (tmp_path / "trtllm-llmapi-launch").write_text('#!/bin/bash\n"$@" &\nsleep 60\n')
+    (tmp_path / "trtllm-llmapi-launch").chmod(0o755)
+    script = files(pair[0])["rank.sh"].replace("/run/sparkfleet-ssh", str(tmp_path))
+    done = subprocess.run(
+        ["bash", "-c", script.replace("/run/sparkfleet/", f"{tmp_path}/"), "rank.sh", "bash", "-c", "exit 3"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        start_new_session=True,  # MPI gives each of its processes a group of its own
+    )
+    assert done.returncode == 1
+    assert "The server has ended with exit code 3." in done.stderr
 
 
 def test_what_the_deployment_gave_is_in_no_file(pair):
@@ -162,7 +187,7 @@ def test_what_the_deployment_gave_is_in_no_file(pair):
     assert "hf_secret" not in texts
 
 
-@pytest.mark.parametrize("name", ["leader.sh", "rank.sh", "worker.sh"])
+@pytest.mark.parametrize("name", ["leader.sh", "rank.sh", "serve.sh", "worker.sh"])
 def test_every_script_is_one_for_bash(pair, name):
     text = next(files(one)[name] for one in pair if name in files(one))
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.lab.inside.knobs import REAL
+
 NAME = "localhost/sparkfleet-test-vllm-cpu"
 """The engine in an image is told by its name where nothing else is known of it."""
 _DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var/tmp")
@@ -20,6 +22,13 @@ _LINKS = ("bin", "lib", "lib64", "sbin")
 _FILES = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
 _FIRST = "first"
 """Directory in which an image has programs that are found before all others."""
+_WITHOUT_GPU = f"""#!/usr/bin/python3 -IS
+import os, sys
+words = ["podman", *sys.argv[1:]]
+for pair in (["--device", "nvidia.com/gpu=all"], ["--device", "/dev/infiniband"], ["--ulimit", "memlock=-1:-1"]):
+    words = next((words[:at] + words[at + 2:] for at in range(len(words)) if words[at:at + 2] == pair), words)
+os.execv("{REAL}/podman", words)
+"""
 _STORAGE = '[storage]\ndriver = "overlay"\n'
 
 
@@ -51,6 +60,18 @@ def settle(lab, node, prefix=sys.prefix):
         _done(lab.exec(node, ["sh", "-c", write], stdin=text))
 
 
+def without_gpu(lab, node):
+    """Let a node's podman leave out what it is told for a GPU and RDMA: a lab has names of devices only, and its host may
+    not let memory be locked."""
+    place = "/run/lab/podman"
+    for argv, text in (
+        (("tee", place), _WITHOUT_GPU),
+        (("chmod", "755", place), ""),
+        (("mount", "--bind", place, "/usr/bin/podman"), ""),
+    ):
+        _done(lab.exec(node, list(argv), root=True, stdin=text))
+
+
 def refused(lab, node, image=f"{NAME}:1"):
     """Why a node cannot run containers; "" where it can. The image has to be there."""
     argv = (
@@ -69,7 +90,7 @@ def refused(lab, node, image=f"{NAME}:1"):
     return "" if tried.returncode == 7 else tried.stderr.strip()
 
 
-def lay(lab, node, name=NAME, python="", prefix=sys.prefix):
+def lay(lab, node, name=NAME, python="", prefix=sys.prefix, own=None):
     """Make an image on a node; its name with its digest.
 
     Args:
@@ -78,17 +99,18 @@ def lay(lab, node, name=NAME, python="", prefix=sys.prefix):
         name: the image's, without a tag.
         python: a program that stands in it where others have their interpreter; "": none does.
         prefix: the environment that its engine is of.
+        own: further files of it, path to text; below `first/` programs that are found before all others.
     """
     place = "/var/tmp/image.tar"
     unpacked = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.stdin.read()))"
-    _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive(python, prefix).hex()))
+    _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive(python, prefix, own or {}).hex()))
     path = f"ENV PATH=/{_FIRST}:{Path(prefix, 'bin')}:/usr/bin:/bin"
     _done(lab.exec(node, ["podman", "import", "-q", "--change", path, place, f"{name}:1"], timeout_s=120))
     told = _done(lab.exec(node, ["podman", "image", "inspect", "--format", "{{.Digest}}", f"{name}:1"]))
     return f"{name}@{told.stdout.split()[-1]}"
 
 
-def _archive(python, prefix):
+def _archive(python, prefix, own):
     """Everything in it is root's: there is no other user to give it to."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
@@ -96,12 +118,13 @@ def _archive(python, prefix):
             tar.addfile(_member(name, tarfile.DIRTYPE))
         for name in _LINKS:
             tar.addfile(_member(name, tarfile.SYMTYPE, f"usr/{name}"))
-        for name in _FILES:
-            _add(tar, _member(f"etc/{name}", tarfile.REGTYPE), Path("/etc", name).read_bytes())
+        texts = {f"etc/{name}": Path("/etc", name).read_bytes() for name in _FILES}
         if python:
-            program = _member(f"{_FIRST}/python3", tarfile.REGTYPE)
-            program.mode = 0o755
-            _add(tar, program, python.encode())
+            texts[f"{_FIRST}/python3"] = python.encode()
+        for path, text in (texts | {path: text.encode() for path, text in own.items()}).items():
+            member = _member(path, tarfile.REGTYPE)
+            member.mode = 0o755 if path.startswith(f"{_FIRST}/") else 0o644
+            _add(tar, member, text)
     return file.getvalue()
 
 

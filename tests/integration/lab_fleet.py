@@ -169,11 +169,9 @@ class LabFleet:
     def processes(self, node):
         """Commands of everything that runs on a node, but for what a Spark always runs."""
         listed = self.lab.exec(node, ["ps", "-eo", "user:20,args", "--no-headers"]).stdout.splitlines()
-        # podman, once asked for its version, leaves its pause process until the next boot
-        own = ("ps -eo", "catatonit")
-        return [
-            line for line in listed if line.startswith("nvidia") and not any(word in line for word in own)
-        ]
+        # podman, once asked for its version, leaves its pause process until the next boot: catatonit, or itself without that
+        own = re.compile(r"ps -eo|catatonit| podman$")
+        return [line for line in listed if line.startswith("nvidia") and not own.search(line)]
 
     def diagnosis(self):
         """The ends of the logs on all nodes, for a failure."""

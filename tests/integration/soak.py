@@ -33,6 +33,9 @@ PAUSE_S = 1.0
 SLACK = {"rss_mib": 60, "fds": 24, "processes": 4, "ports": 4, "rows": 0}
 """What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
+BOUNDED = ("events", "measurements")
+"""Tables of the store that are kept to a length of their own (control/store.py, `KEEP_…`)."""
+
 COUNT = """
 import collections, json, os, pathlib, sqlite3
 me = os.getuid()
@@ -260,7 +263,7 @@ def _grown(before, after):
         for what in ("rss_mib", "fds"):
             yield f"{what} of {kind}", before[what].get(kind, 0), after[what].get(kind, 0), SLACK[what]
     for table, rows in after["rows"].items():
-        if table != "events":  # a log of its own bounded length
+        if table not in BOUNDED:
             yield f"rows of {table}", before["rows"].get(table, 0), rows, SLACK["rows"]
 
 

@@ -1,6 +1,7 @@
 """Ranks in rootless podman containers on simulated Sparks: real vLLM on the CPU, from an image that one of them has.
 
-The tests go through one life: a container, then two as one group, then none.
+The tests go through one life: a container, without speculation and with it, then two as one group, with experts dealt out
+over both, then none.
 """
 
 import json
@@ -13,12 +14,18 @@ from lab_fleet import LabFleet, lab_of
 pytestmark = pytest.mark.integration
 
 DEPLOYMENT = (
-    "name: tiny\nmodel: builtin:tiny\nengine: vllm\nruntime: container\nimage: {image}\n"
+    "name: tiny\nmodel: {model}\nengine: vllm\nruntime: container\nimage: {image}\n"
     "context: 512\nconcurrency: 4\nenv: {{TEST_SECRET: kept-from-arguments}}\n{more}"
 )
 ALONE = "nodes: [spark2]\n"
-PAIR = "parallel: {tp: 2}\n"
-QUESTION = {"model": "tiny", "prompt": "A rail is", "max_tokens": 40, "temperature": 0}
+DRAFTS = ALONE + "speculation: {method: ngram, tokens: 3}\n"
+PAIR = "parallel: {tp: 2, ep: 2}\n"
+QUESTIONS = (
+    "What is a rail?",
+    "What is a group?",
+    "A rail is one half of a QSFP cable: one network device. What is a rail?",
+)
+"""The last is answered in words that it holds itself: that is what `ngram` drafts from."""
 SLOW_S = 600
 """For an engine that starts: 20 s alone, minutes where others build models beside it."""
 
@@ -29,7 +36,8 @@ def boxes(tmp_path_factory):
     with lab_of(2) as lab:
         image = box_image.prepared(lab)
         fleet = LabFleet(lab, tmp_path_factory.mktemp("containers"))
-        fleet.bring()
+        fleet.bring("tiny")
+        fleet.bring("tiny-moe")
         fleet.ok("up")
         yield fleet, image
         fleet.ok("down")
@@ -46,15 +54,16 @@ def alone(boxes):
 
 @pytest.fixture(scope="module")
 def pair(boxes, alone):
-    """The fleet with `tiny` served by two containers as one, and what one had said."""
+    """The fleet with a model of experts served by two containers as one, and what one had said."""
+    serve(*boxes, ALONE, "builtin:tiny-moe")
     said = says(alone)
-    serve(*boxes, PAIR)
+    serve(*boxes, PAIR, "builtin:tiny-moe")
     return alone, said
 
 
-def serve(fleet, image, more):
+def serve(fleet, image, more, model="builtin:tiny"):
     """Apply, and take the key if this is the first time."""
-    path = fleet.write("deployment.yaml", DEPLOYMENT.format(image=image, more=more))
+    path = fleet.write("deployment.yaml", DEPLOYMENT.format(image=image, model=model, more=more))
     out = fleet.ok("apply", "--yes", path, timeout=SLOW_S)
     if found := re.search(r"sk-sf-\S+", out):
         fleet.key = found.group()
@@ -70,12 +79,17 @@ def inspected(fleet, node):
     return json.loads(fleet.lab.exec(node, ["podman", "container", "inspect", only]).stdout)[0]
 
 
+def group(fleet):
+    """The newest generation's: an older one may still be draining."""
+    return max(fleet.deployment()["groups"], key=lambda group: group["generation"])
+
+
 def rank(fleet, number=0):
-    return max(fleet.deployment()["groups"], key=lambda group: group["generation"])["ranks"][number]
+    return group(fleet)["ranks"][number]
 
 
 def says(fleet):
-    return fleet.ask("/completions", QUESTION)["choices"][0]["text"]
+    return [fleet.chat(question=question) for question in QUESTIONS]
 
 
 def parent(fleet, node, pid):
@@ -124,13 +138,22 @@ def test_a_killed_supervisor_leaves_no_container_and_the_group_comes_back(alone)
     assert "QSFP" in alone.chat()
 
 
+def test_drafts_change_no_answer_and_are_counted(boxes, alone):
+    said = says(alone)
+    serve(*boxes, DRAFTS)
+    assert says(alone) == said
+    accepted = alone.until(lambda: group(alone)["accepted"], timeout=60)
+    assert accepted <= group(alone)["drafted"]
+
+
 def test_two_containers_on_two_nodes_are_one_group(pair):
-    """They say what one says, and talk over the rails."""
+    """Each with half of the experts they say what one with all of them says, and talk over the rails."""
     fleet, alone = pair
     assert [rank(fleet, number)["node"] for number in (0, 1)] == ["spark1", "spark2"]
     fleet.until(lambda: [len(containers(fleet, name)) for name in ("spark1", "spark2")] == [1, 1], timeout=60)
     before = fleet.traffic("spark2")
     assert says(fleet) == alone
+    assert group(fleet)["measured"]["own_agreement"] > 0.9
     after = fleet.traffic("spark2")
     moved = {name: after[name] - before[name] for name in after}
     assert max(moved["enp1s0f1np1"], moved["enP2p1s0f1np1"]) > 50_000
@@ -146,6 +169,21 @@ def test_a_container_that_is_killed_ends_the_group_and_it_comes_back_whole(pair)
     new = containers(fleet, "spark1") + containers(fleet, "spark2")
     assert len(new) == 2
     assert not set(old) & set(new)
+    assert says(fleet) == alone
+
+
+def test_the_head_is_rebooted_and_the_group_comes_back_whole(pair):
+    """The rank on the other node has lost its peer: no rank survives alone, and nothing of the old ones is left."""
+    fleet, alone = pair
+    old = containers(fleet, "spark1") + containers(fleet, "spark2")
+    fleet.lab.reboot("spark1")
+    fleet.until(fleet.is_ready, timeout=SLOW_S)
+    for node in ("spark1", "spark2"):
+        (only,) = containers(fleet, node)
+        assert only not in old
+        listed = fleet.processes(node)
+        kept = [sum(word in line for line in listed) for word in ("conmon", "runtime.supervisor")]
+        assert kept == [1, 1], listed
     assert says(fleet) == alone
 
 

@@ -1,5 +1,7 @@
 """Images whose engine does not serve: each failure is told by its name, the old one serves on, and nothing is left of it.
 
+One has a ladder below it: that of field report 001.
+
 Real containers, of images that hold a program of a few lines where others hold an interpreter: it does what the engine of
 such an image was seen to do, and is real vLLM where it does not.
 """
@@ -10,7 +12,10 @@ import time
 
 import box_image
 import pytest
-from lab_fleet import LabFleet, lab_of
+import yaml
+from lab_fleet import CHECKOUT, LabFleet, lab_of
+
+from sparkfleet.builtin import cache
 
 pytestmark = pytest.mark.integration
 
@@ -39,6 +44,54 @@ SILENT = """    import http.server
             time.sleep(10**6)
     where = (sys.argv[sys.argv.index("--host") + 1], int(sys.argv[sys.argv.index("--port") + 1]))
     http.server.ThreadingHTTPServer(where, Silent).serve_forever()"""
+RETAGGED = """#!{python}
+# SGLang as it was after its image was re-tagged: NEXTN dies, and with its draft tokens spelled out takes the memory before
+# the weights do. There is no GPU for the rest of it: NGRAM finds no memory either, and real vLLM on the CPU answers where it
+# would serve.
+import os, sys
+words = sys.argv[1:]
+if not any("sglang.launch_server" in word for word in words):
+    os.execv({python!r}, [{python!r}, *words])
+said = dict(zip(words, words[1:]))
+match said.get("--speculative-algorithm"):
+    case "NEXTN":
+        print("Traceback (most recent call last):", flush=True)
+        print("TypeError: '>' not supported between instances of 'NoneType' and 'int'", flush=True)
+        sys.exit(1)
+    case "EAGLE" | "NGRAM":
+        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", flush=True)
+        sys.exit(1)
+os.environ.update(VLLM_API_KEY=os.environ["SPARKFLEET_ENGINE_TOKEN"], VLLM_ENABLE_V1_MULTIPROCESSING="0")
+os.environ.update(VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1", VLLM_NO_USAGE_STATS="1")
+os.environ.update(TORCHDYNAMO_DISABLE="1")
+same = [word for flag in ("--served-model-name", "--host", "--port") for word in (flag, said[flag])]
+mine = ["--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory-bytes", "67108864", "--enforce-eager"]
+vllm = "vllm.entrypoints.openai.api_server"
+os.execv({python!r}, [{python!r}, "-m", vllm, "--model", said["--model-path"], *same, *mine])
+"""
+REPORT = CHECKOUT / "deployments/qwen3.6-27b-fp8-nextn.yaml"
+"""The deployment of field reports 000 and 001."""
+DISGUISE = """
+import hashlib, pathlib
+cache = pathlib.Path.home() / ".cache"
+root = cache / "huggingface/hub/models--{model}"
+commit = "0" * 40
+for part in ("blobs", "refs", "snapshots/" + commit):
+    (root / part).mkdir(parents=True)
+(root / "refs/main").write_text(commit)
+for file in (cache / "sparkfleet/builtin/{tiny}").iterdir():
+    blob = hashlib.sha256(file.read_bytes()).hexdigest()
+    (root / "blobs" / blob).write_bytes(file.read_bytes())
+    name = file.name.replace("model.safetensors", "adapter_model.safetensors")
+    (root / "snapshots" / commit / name).symlink_to("../../blobs/" + blob)
+"""
+"""Lays the tiny model into a node's Hub cache under another one's name. By such a name of its file its weights do not count
+as the model's: it is planned with what is known of it, 27 B parameters and an MTP head. vLLM loads them all the same."""
+FALL = re.compile(
+    r"spark2 · sglang · ([^·]+) did not start \(([^·]+?): [^·]+; next: spark2 · sglang · ([^·]+),"
+    r" predicted (\d+\.\d) instead of (\d+\.\d) tok/s alone"
+)
+"""What fell, why, onto what, and tokens per second after it and before."""
 SLOW_S = 600
 
 
@@ -69,6 +122,21 @@ def faulty(fleet, name, fault):
     """An image on the first node, with a program of this behaviour."""
     python = FAULTY.format(python=sys.executable, fault=fault)
     return box_image.lay(fleet.lab, "spark1", f"localhost/sparkfleet-test-{name}", python)
+
+
+def disguise(fleet, node, model):
+    """Make a node one that has this model, a Spark's memory, and a podman that knows nothing of GPUs."""
+    fleet.python(node, DISGUISE.format(model=model.replace("/", "--"), tiny=cache.path("tiny").name))
+    fleet.lab.set(node, meminfo="spark")
+    box_image.without_gpu(fleet.lab, node)
+
+
+def of_sparks(fleet):
+    """An inventory whose nodes have engines in images only: with a CPU build beside them no GPU would be planned with."""
+    inventory = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())
+    for node in inventory["nodes"].values():
+        node["engines"] = {"sglang": {"python": "/usr/bin/python3"}}
+    return fleet.write("sparks.yaml", yaml.safe_dump(inventory))
 
 
 def containers(fleet, node):
@@ -105,3 +173,29 @@ def test_without_memory_on_the_first_node_the_second_serves(fleet):
     assert "at rung 2 of its ladder" in said, said
     assert "QSFP" in fleet.chat()
     fleet.until(lambda: [len(containers(fleet, node)) for node in ("spark1", "spark2")] == [0, 1], timeout=90)
+
+
+def test_from_nextn_down_to_none_each_with_its_cause_and_what_it_costs(fleet):
+    """What befell field report 001: its deployment, planned for a Spark as a user's is, and the image that was re-tagged."""
+    report = yaml.safe_load(REPORT.read_text())
+    name = report["name"]
+    disguise(fleet, "spark2", report["model"])
+    python = RETAGGED.format(python=sys.executable)
+    image = box_image.lay(fleet.lab, "spark2", "localhost/sparkfleet-test-sglang", python)
+    before = containers(fleet, "spark2")
+    path = fleet.write("report.yaml", yaml.safe_dump({**report, "image": image, "nodes": ["spark2"]}))
+    said = " ".join(fleet.ok("apply", "--yes", "--inventory", of_sparks(fleet), path, timeout=SLOW_S).split())
+    falls = FALL.findall(said)
+    assert [fall[:3] for fall in falls] == [
+        ("NEXTN k=5 top-4", "known issue sglang-nextn-none-typeerror", "EAGLE k=5 top-4, 20 draft tokens"),
+        ("EAGLE k=5 top-4, 20 draft tokens", "known issue sglang-eagle-prealloc-oom", "NGRAM k=4"),
+        ("NGRAM k=4", "out of memory", "no speculation"),
+    ], said
+    assert float(falls[-1][3]) < float(falls[0][4]) / 2, "of half the speed and more"
+    (group,) = fleet.deployment(name)["groups"]
+    assert (group["engine"], group["rung"], group["phase"]) == ("sglang", 3, "ready")
+    assert "QSFP" in fleet.chat(name)
+    assert len(containers(fleet, "spark2")) == len(before) + 1, "none of the rungs that failed"
+    fleet.ok("delete", "--yes", name)
+    fleet.until(lambda: containers(fleet, "spark2") == before, timeout=60)
+    fleet.lab.heal("spark2")

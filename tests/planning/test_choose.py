@@ -121,7 +121,9 @@ class TestReasons:
         more = [rung for rung in rest if rung.prediction.decode_tps_per_request.mid > promised]
         assert more
         assert first.reason.endswith("of what has been seen to work best")
-        said = [rung for rung in rest if rung.reason.endswith("promises more than the choice, on less evidence")]
+        said = [
+            rung for rung in rest if rung.reason.endswith("promises more than the choice, on less evidence")
+        ]
         assert said == more
 
 

@@ -23,15 +23,24 @@ async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
     """The tool that has an image on this node; the first one, where several do.
 
     Raises:
-        NodeError: none has it, or none is installed.
+        NodeError: none has it, none is installed, or one that may have it does not answer.
     """
     present = [tool for tool in tools if shutil.which(tool)]
+    silent = []
     for tool in present:
         asked = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
-        if asked is not None and asked.exit_code == 0:
+        if asked is None:
+            silent.append(tool)
+        elif asked.exit_code == 0:
             return tool
     if not present:
         raise NodeError(f"neither {' nor '.join(tools)} is on this node", do="sudo apt-get install podman")
+    if silent:
+        raise NodeError(
+            f"{' and '.join(silent)} did not say in {ANSWER_S:.0f} s whether the image {image} is on this node",
+            means="The node is too busy, or its container tool hangs.",
+            do=f"{silent[0]} image inspect {image}",
+        )
     raise NodeError(
         f"the image {image} is not on this node",
         means=f"Asked for it: {', '.join(present)}.",

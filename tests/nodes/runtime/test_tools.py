@@ -53,6 +53,8 @@ async def test_a_tool_that_does_not_answer(programs, monkeypatch):
     install(programs, "docker", "#!/bin/sh\nread forever < /dev/zero\n")
     assert await ask(("docker", "ps")) is None
     assert await ask(("podman", "ps")) is None
+    with pytest.raises(NodeError, match=r"docker did not say in 0 s whether the image x is on this node\n"):
+        await tool_for("x")
 
 
 def test_a_podman_that_this_user_never_used_is_not_asked(programs, tmp_path, monkeypatch):

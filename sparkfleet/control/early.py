@@ -1,0 +1,66 @@
+"""Engines that are started before Ray, so that they load while it comes up: those of groups on the head alone."""
+
+from __future__ import annotations
+
+import contextlib
+
+from sparkfleet.control.order import GroupOrder, Ports, orders_for, rank_spec
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank import available_memory, box_of
+from sparkfleet.control.requests import UpRequest
+from sparkfleet.control.starts import Starts
+from sparkfleet.control.status import NodeReport
+from sparkfleet.control.store import Desired, Store
+from sparkfleet.control.this_boot import this_boot
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.nodes import page_cache
+from sparkfleet.nodes.local import LocalChannel
+from sparkfleet.nodes.runtime.base import Runtime
+from sparkfleet.nodes.runtime.ports import free_port
+from sparkfleet.spec.inventory import Inventory
+
+
+async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime) -> None:
+    """Keep what is asked for, end ranks that nobody wants, and start those of groups that lie on this node alone.
+
+    A group is left to the controller where its memory is not there yet (what was swept a moment ago gives it back late,
+    and a group's actor waits for it), and where it took this node down when it was started last.
+    """
+    store = Store(paths.database)
+    try:
+        for apply in request.apply:
+            store.put(apply.spec, apply.plan, apply.who)
+        desired = store.desired().values()
+        orders = [order for one in desired for order in _orders(store, request.inventory, one)]
+        here = request.inventory.head
+        ranks = [
+            (order, rank) for order in orders for rank, seat in enumerate(order.seats) if seat.node == here
+        ]
+        await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))
+        starts = Starts(store, NodeReport(name=here, joined=True, boot=this_boot()))
+        lost = starts.lost()
+        for order, _ in ranks:
+            group = (order.deployment, order.generation, order.replica)
+            if len(order.seats) == 1 and group not in lost and available_memory() >= order.needs:
+                starts.begin(order)
+                # Where that fails, the group's actor tries again, and says what is wrong.
+                with contextlib.suppress(SparkfleetError):
+                    await _start(paths, order, runtime)
+    finally:
+        store.close()
+
+
+def _orders(store: Store, inventory: Inventory, desired: Desired) -> list[GroupOrder]:
+    """What the groups of a deployment are told that are not given up."""
+    standings = store.rungs(desired.name, desired.generation)
+    orders = orders_for(inventory, desired, {at: one.rung for at, one in standings.items()})
+    given_up = {at for at, one in standings.items() if one.given_up}
+    return [order for order in orders if order.replica not in given_up]
+
+
+async def _start(paths: FleetPaths, order: GroupOrder, runtime: Runtime) -> None:
+    seat = order.seats[0]
+    if order.candidate.device == "cuda":
+        await page_cache.drop(LocalChannel(seat.node))
+    ports, secret = Ports(http=free_port(seat.address)), paths.engine_secret.read_text()
+    await runtime.start(rank_spec(paths, order, 0, ports, secret, box=await box_of(order)))

@@ -1,0 +1,58 @@
+"""Looks at the nodes again and again, and says who has joined the fleet and who has left it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sparkfleet.control.journal import Journal
+from sparkfleet.control.nodes import Nodes
+from sparkfleet.control.recovery import Recovery
+from sparkfleet.control.status import NodeReport
+from sparkfleet.observe.metrics import ControlMetrics
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""How often the nodes are looked at."""
+
+
+class NodeWatch:
+    """What was seen of the nodes last.
+
+    Args:
+        nodes: the machines.
+        recovery: is told what was seen.
+        metrics: show it.
+        journal: where who comes and goes is written.
+    """
+
+    def __init__(self, nodes: Nodes, recovery: Recovery, metrics: ControlMetrics, journal: Journal) -> None:
+        self._nodes = nodes
+        self._recovery = recovery
+        self._metrics = metrics
+        self._journal = journal
+        self.reports: tuple[NodeReport, ...] = ()
+
+    async def run(self) -> None:
+        """Look until cancelled; a look that fails is followed by the next."""
+        while True:
+            try:
+                await self.see(await self._nodes.look())
+            except Exception:
+                log.exception("the nodes could not be looked at")
+            await asyncio.sleep(LOOK_S)
+
+    async def see(self, nodes: tuple[NodeReport, ...]) -> None:
+        """Keep what was seen, and say who has joined or left since."""
+        before = {node.name: node.joined for node in self.reports}
+        self._recovery.see(nodes)
+        self.reports = nodes
+        for node in nodes:
+            self._metrics.joined.labels(node.name).set(node.joined)
+            if node.memory_available is not None:
+                self._metrics.memory.labels(node.name).set(node.memory_available)
+        for node in nodes:
+            if node.joined != before.get(node.name, False):
+                words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
+                await self._journal.record("", 0, node.name, "node", f"{node.name} {words}")

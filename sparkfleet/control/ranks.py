@@ -1,0 +1,185 @@
+"""The ranks of one group, held together: none of them is started, adopted or left running alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkfleet.control.order import GroupOrder
+from sparkfleet.control.rank import RankHolder
+from sparkfleet.control.status import RankReport
+from sparkfleet.engines.signatures import Cause, Diagnosis, Failure, classify, first_cause
+from sparkfleet.errors import EngineError, NodeError, SparkfleetError
+from sparkfleet.nodes.runtime.base import RankStatus
+from sparkfleet.nodes.runtime.ports import free_port
+
+log = logging.getLogger(__name__)
+
+GIB = 1 << 30
+
+ROOM_S = 60.0
+"""How long a start waits for memory that another group gives back."""
+ROOM_LOOK_S = 1.0
+FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
+"""MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,
+and has to be switched off (research on memory of GB10). A CPU node swaps or kills, so less will do."""
+TAIL_LINES = 500
+
+
+class Ranks:
+    """Starts, adopts, watches and stops all ranks of a group.
+
+    Args:
+        order: what to run.
+        holders: who holds each rank, in order. Rank 0 is on this node.
+    """
+
+    def __init__(self, order: GroupOrder, holders: Sequence[RankHolder]) -> None:
+        self.holders = tuple(holders)
+        self._order = order
+        self._floor = FLOOR_BYTES[order.candidate.device]
+        self._low: dict[int, int] = {}
+        """The least memory that was seen on each rank's node, bytes."""
+
+    def __len__(self) -> int:
+        return len(self.holders)
+
+    async def take(self, waiting: Callable[[str], None]) -> tuple[list[RankStatus], bool]:
+        """Every rank adopted where all of them run already; otherwise all of them started: no rank survives alone.
+
+        Args:
+            waiting: is told what a start waits for.
+
+        Returns:
+            How each rank is, and whether they were adopted.
+
+        Raises:
+            EngineError: the memory that they need is not there, or somebody else holds a rank.
+            NodeError: a node is gone.
+        """
+        found = await asyncio.gather(*(rank.adopt() for rank in self.holders))
+        adopted = [status for status in found if status is not None]
+        if len(adopted) == len(self.holders):
+            return adopted, True
+        await self.stop()
+        await self._room(waiting)
+        rendezvous = free_port(self._order.seats[0].address) if len(self.holders) > 1 else 0
+        # All are waited for, also where one fails: a rank that is still being started cannot be stopped.
+        started = await asyncio.gather(
+            *(rank.start(rendezvous) for rank in self.holders), return_exceptions=True
+        )
+        for status in started:
+            if isinstance(status, BaseException):
+                raise status
+        return [status for status in started if isinstance(status, RankStatus)], False
+
+    async def statuses(self) -> list[RankStatus]:
+        """How each rank is now. Raises NodeError."""
+        return await asyncio.gather(*(rank.status() for rank in self.holders))
+
+    async def tails(self) -> list[str]:
+        """The last of each rank's log. Raises NodeError."""
+        return await asyncio.gather(*(rank.tail() for rank in self.holders))
+
+    def reports(self, statuses: Sequence[RankStatus]) -> tuple[RankReport, ...]:
+        """Each rank as it is told to others."""
+        return tuple(
+            RankReport(rank=index, node=rank.node, pid=status.pid, log_path=rank.log_path)
+            for index, (rank, status) in enumerate(zip(self.holders, statuses, strict=True))
+        )
+
+    def where(self, rank: int) -> str:
+        """Where a rank is, in words that follow others; "" where there is but one."""
+        return f" on {self.holders[rank].node} (rank {rank})" if len(self.holders) > 1 else ""
+
+    async def first_exit(self) -> tuple[int, RankStatus]:
+        """The first rank that has exited, and how."""
+        waiting = [asyncio.create_task(rank.wait()) for rank in self.holders]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            first = next(index for index, task in enumerate(waiting) if task.done())
+            return first, waiting[first].result()
+        finally:
+            await cancel(*waiting)
+
+    async def stop(self) -> None:
+        """Stop what is held. A node that cannot be asked stops its rank by itself when the lease runs out."""
+        ended = await asyncio.gather(*(rank.stop() for rank in self.holders), return_exceptions=True)
+        for rank, error in zip(self.holders, ended, strict=True):
+            if error is not None:
+                log.warning("rank on %s was not stopped: %r", rank.node, error)
+
+    async def check_memory(self) -> None:
+        """Raise EngineError where a node is about to wedge, NodeError where one does not answer."""
+        for rank, memory in zip(self.holders, await self._memory(), strict=True):
+            if memory < self._floor:
+                raise EngineError(
+                    f"Only {memory / GIB:.1f} GiB of memory are left on {rank.node}: the group is stopped.",
+                    means="A host without memory does not recover: it has to be switched off.",
+                    do="A smaller context or concurrency needs less; `sparkfleet plan` shows what would fit.",
+                )
+
+    async def diagnose(self, error: SparkfleetError, exited: RankStatus | None) -> Diagnosis:
+        """Why they did not start, from every rank's log, memory and end.
+
+        Args:
+            error: what was seen of it.
+            exited: how the first rank has ended; None where none has.
+        """
+        told = []
+        for index, rank in enumerate(self.holders):
+            lines = await _lines(rank)
+            failure = Failure(
+                engine=self._order.candidate.engine,
+                method=self._order.candidate.speculation.method,
+                exit_code=exited.exit_code if exited is not None else None,
+                log=lines[-TAIL_LINES:],
+                memory_low=self._low.get(index),
+            )
+            told.append(classify(failure))
+        found = first_cause(told)
+        if found.cause is Cause.UNKNOWN and exited is None:
+            return found.model_copy(update={"says": error.what})  # it did not exit: what was seen says more
+        return found
+
+    async def _room(self, waiting: Callable[[str], None]) -> None:
+        """Wait for the memory that the plan counts with: a group that was stopped a moment ago gives it back late."""
+        deadline = time.monotonic() + ROOM_S
+        while lacking := [
+            f"{rank.node} has {memory / GIB:.1f} GiB"
+            for rank, memory in zip(self.holders, await self._memory(), strict=True)
+            if memory < self._order.needs
+        ]:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"Each rank is predicted to need {self._order.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
+                    means="It was not started: a Spark that runs out of memory has to be switched off.",
+                    do="`sparkfleet doctor` shows what holds the memory.",
+                )
+            waiting(f"waiting for memory: {', '.join(lacking)}")
+            await asyncio.sleep(ROOM_LOOK_S)
+
+    async def _memory(self) -> list[int]:
+        """Memory available on each rank's node, bytes; the least that was seen is kept."""
+        found = await asyncio.gather(*(rank.memory() for rank in self.holders))
+        for index, memory in enumerate(found):
+            self._low[index] = min(memory, self._low.get(index, memory))
+        return found
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel, and return when they have ended: nothing of them speaks after this."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _lines(rank: RankHolder) -> tuple[str, ...]:
+    """The last lines of a rank's log; () where its node is gone."""
+    try:
+        return tuple((await rank.tail()).replace("\r", "\n").splitlines())
+    except NodeError:
+        return ()

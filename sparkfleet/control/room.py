@@ -1,0 +1,44 @@
+"""Whether a new generation fits into memory beside what runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sparkfleet.control.store import Desired
+from sparkfleet.planning.plan import DeploymentPlan
+
+
+def fitting(
+    waiting: Iterable[Desired], loading: Iterable[Desired], available: Mapping[str, int]
+) -> dict[str, bool]:
+    """Whether each of `waiting` fits, by name. Memory is granted once: to the first of those that want it.
+
+    Args:
+        waiting: those that are to be started beside an older generation.
+        loading: those that start now; what they will take is not all taken yet.
+        available: memory of each node, bytes.
+    """
+    left = dict(available)
+    for one in loading:
+        _take(left, one.plan)
+    room = {}
+    for one in waiting:
+        room[one.name] = all(left.get(node, 0) >= need for node, need in _needed(one.plan).items())
+        if room[one.name]:
+            _take(left, one.plan)
+    return room
+
+
+def _needed(plan: DeploymentPlan) -> dict[str, int]:
+    """Bytes that the groups of a plan may take on each node, by the high end of what is predicted."""
+    needed: dict[str, int] = {}
+    for group in plan.groups:
+        for node in group.choice.candidate.shape.nodes:
+            needed[node] = needed.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
+    return needed
+
+
+def _take(left: dict[str, int], plan: DeploymentPlan) -> None:
+    """Count what the groups of a plan may take as taken."""
+    for node, need in _needed(plan).items():
+        left[node] = left.get(node, 0) - need

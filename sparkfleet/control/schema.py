@@ -1,0 +1,65 @@
+"""The tables of the store, and how a file of an older version is brought up to date."""
+
+from __future__ import annotations
+
+import sqlite3
+
+FIRST = """
+CREATE TABLE deployments (
+    name TEXT PRIMARY KEY, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL,
+    who TEXT NOT NULL, since REAL NOT NULL
+) STRICT;
+CREATE TABLE generations (name TEXT PRIMARY KEY, last INTEGER NOT NULL) STRICT;
+CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL, since REAL NOT NULL) STRICT;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, deployment TEXT NOT NULL, generation INTEGER NOT NULL,
+    subject TEXT NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_deployment ON events (deployment, id);
+CREATE TABLE measurements (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, deployment TEXT NOT NULL, generation INTEGER NOT NULL,
+    subject TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL
+) STRICT;
+"""
+
+SECOND = """
+CREATE TABLE rungs (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, replica INTEGER NOT NULL, rung INTEGER NOT NULL,
+    tries INTEGER NOT NULL, PRIMARY KEY (name, generation, replica)
+) STRICT;
+CREATE TABLE failures (
+    fingerprint TEXT NOT NULL, node TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (fingerprint, node)
+) STRICT;
+"""
+
+THIRD = """
+CREATE INDEX measurements_by_deployment ON measurements (deployment, id);
+ALTER TABLE rungs ADD COLUMN given_up INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE starts (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, replica INTEGER NOT NULL, node TEXT NOT NULL,
+    boot TEXT NOT NULL, PRIMARY KEY (name, generation, replica, node)
+) STRICT;
+"""
+
+SCHEMAS = (FIRST, SECOND, THIRD)
+"""What each version adds to the one before it."""
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Make the tables that are missing. To be called in a transaction.
+
+    Raises:
+        sqlite3.DatabaseError: a newer version wrote the file.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == len(SCHEMAS):
+        return
+    if version > len(SCHEMAS):
+        raise sqlite3.DatabaseError(
+            f"The state was written by a newer sparkfleet (schema {version}, this one knows {len(SCHEMAS)})."
+        )
+    for statement in ";".join(SCHEMAS[version:]).split(";"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version = {len(SCHEMAS)}")

@@ -1,0 +1,251 @@
+"""A start that takes its node down is counted when the node is back, whoever else went down with it."""
+
+import pytest
+from control_values import GIB, deployment, inventory, plan
+from test_controller import World, report
+
+from sparkfleet.control import starts as module
+from sparkfleet.control.order import RankSeat, orders_for
+from sparkfleet.control.starts import Starts
+from sparkfleet.control.status import GroupPhase, NodeReport
+from sparkfleet.control.store import Standing, Store
+from sparkfleet.control.this_boot import this_boot
+
+TINY = ("tiny", 1, 0)
+HEAD = NodeReport(name="head", joined=True, boot="h1")
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.store.close()
+
+
+def power_cycle(world, boot):
+    """The head, with the controller, Serve and everything: only what is on the disk is left."""
+    world.apps.apps.clear()
+    world.nodes.boots["this"] = boot
+    world.restarted()
+
+
+async def back(world, boot):
+    power_cycle(world, boot)
+    await world.look()
+    await world.controller.reconcile()
+
+
+async def words(world, kind):
+    return [event.message for event in await world.controller.events(0, "tiny", 0) if event.kind == kind]
+
+
+async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(world):
+    await world.look()
+    await world.put(rungs=2)
+    rungs = []
+    for boot in range(10):
+        rungs.append(world.apps.orders[-1].rung)
+        count = len(world.apps.orders)
+        await back(world, f"boot {boot}")
+        if len(world.apps.orders) == count:
+            break
+    assert rungs == [0, 0, 1, 1], "each rung twice"
+    assert world.controller.status().deployments[0].state == "failed"
+    (last,) = await words(world, "failed")
+    assert "this went down while it was starting" in last
+    assert "none of 2 rungs started" in last
+    assert "`sparkfleet apply` tries once more" in last
+    assert world.store.failures(), "the next plan does not try it first"
+    assert await world.put(rungs=2) == 2, "an explicit wish is tried again"
+    assert world.apps.orders[-1].generation == 2
+
+
+@pytest.fixture
+async def elsewhere(world):
+    """A group of two rungs, which starts on another node than the head."""
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"] = 100 * GIB
+    world.nodes.boots["that"] = "first"
+    made = plan()
+    choice = made.groups[0].choice
+    shape = choice.candidate.shape.model_copy(update={"nodes": ("that",)})
+    choice = choice.model_copy(update={"candidate": choice.candidate.model_copy(update={"shape": shape})})
+    group = made.groups[0].model_copy(update={"ladder": (choice, choice)})
+    await world.look()
+    await world.controller.put(deployment(), made.model_copy(update={"groups": (group,)}), "me")
+    await world.controller.reconcile()
+    assert world.store.starts() == {TINY: {"that": "first"}}
+    return world
+
+
+async def comes_back(world, boot):
+    """The other node, after its power was cut; the controller on the head has seen it all."""
+    world.nodes.boots["that"] = boot
+    await world.look()
+    await world.controller.reconcile()
+
+
+async def test_nothing_is_started_before_its_node_has_said_which_boot_it_is(elsewhere):
+    power_cycle(elsewhere, "second")
+    await elsewhere.controller.reconcile()
+    await comes_back(elsewhere, "")
+    assert len(elsewhere.apps.orders) == 1
+    await comes_back(elsewhere, "second")
+    assert len(elsewhere.apps.orders) == 2
+    assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
+
+
+async def test_a_node_that_does_not_say_which_boot_it_is_is_not_waited_for_for_ever(elsewhere, monkeypatch):
+    power_cycle(elsewhere, "second")
+    monkeypatch.setattr(module, "ASK_S", 0.0)
+    await elsewhere.controller.reconcile()
+    assert len(elsewhere.apps.orders) == 2
+
+
+async def test_a_controller_that_comes_back_alone_counts_nothing(world):
+    await world.look()
+    await world.put()
+    await back(world, "first")
+    assert world.store.rungs("tiny", 1) == {}
+    assert len(world.apps.orders) == 2
+
+
+async def test_a_reboot_of_a_node_whose_group_is_ready_is_no_start_that_failed(world):
+    await world.look()
+    await world.put()
+    await world.ready(1)
+    await back(world, "second")
+    assert world.store.rungs("tiny", 1) == {}
+
+
+async def test_what_becomes_ready_begins_to_count_anew(world):
+    await world.look()
+    await world.put()
+    await back(world, "second")
+    assert world.store.rungs("tiny", 1)[0].tries == 1
+    await world.ready(1)
+    assert world.store.rungs("tiny", 1)[0].tries == 0
+    await world.controller.report(report())
+    await back(world, "third")
+    assert world.apps.apps["tiny", 1, 0].status == "starting"
+
+
+async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(elsewhere):
+    """Serve goes on starting a group that was ready before."""
+    await elsewhere.ready(1)
+    elsewhere.apps.become("tiny", 1, "starting")
+    for boot in ("second", "third"):
+        await elsewhere.controller.report(report(node="that"))
+        assert elsewhere.apps.orders[-1].rung == 0
+        await comes_back(elsewhere, boot)
+    assert [order.rung for order in elsewhere.apps.orders] == [0, 1]
+    assert "that went down while it was starting" in (await words(elsewhere, "fallback"))[-1]
+
+
+async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
+    for boot in range(4):
+        assert elsewhere.apps.apps[TINY].status == "starting"
+        await comes_back(elsewhere, f"boot {boot}")
+    assert elsewhere.apps.apps[TINY].status == "retiring"
+    assert elsewhere.store.starts() == {}
+    elsewhere.apps.finish()
+    await comes_back(elsewhere, "and again")
+    assert elsewhere.apps.apps == {}
+
+
+async def test_a_last_word_of_what_is_given_up_does_not_bring_it_back(elsewhere):
+    """Serve may be starting it again in the moment in which it is given up."""
+    elsewhere.store.stand(*TINY, Standing(given_up=True))
+    await elsewhere.controller.report(report(node="that", detail="loading"))
+    await comes_back(elsewhere, "second")
+    assert elsewhere.store.rungs("tiny", 1) == {0: Standing(given_up=True)}
+    assert elsewhere.store.starts() == {}
+    assert len(elsewhere.apps.orders) == 1
+
+
+async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(elsewhere):
+    elsewhere.apps.become("tiny", 1, "failed", "its actor is dead")
+    await comes_back(elsewhere, "second")
+    await comes_back(elsewhere, "second")
+    assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
+    assert [order.rung for order in elsewhere.apps.orders] == [0, 0]
+
+
+async def test_a_start_that_fails_in_the_ordinary_way_is_not_counted_twice(world):
+    await world.look()
+    await world.put()
+    await world.controller.report(report(phase=GroupPhase.FAILED, detail="no such flag"))
+    assert world.store.starts() == {}
+
+
+async def test_what_was_stopped_while_it_started_is_not_held_against_it(world):
+    await world.look()
+    await world.put()
+    world.controller.pause()
+    await world.controller.reconcile()
+    world.apps.finish()
+    await back(world, "second")
+    assert world.store.rungs("tiny", 1) == {}
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "pair.db")
+    yield store
+    store.close()
+
+
+def pair(store):
+    """A group on two nodes."""
+    desired, _ = store.put(deployment(), plan(), "me")
+    seats = (RankSeat(node="a"), RankSeat(node="b"))
+    return orders_for(inventory(), desired)[0].model_copy(update={"seats": seats})
+
+
+def nodes(**boots):
+    return [NodeReport(name=name, joined=boot is not None, boot=boot or "") for name, boot in boots.items()]
+
+
+def test_a_node_that_was_away_when_the_start_was_ordered_is_known_from_when_it_joins(store):
+    starts = Starts(store, HEAD)
+    starts.see(nodes(a="a1", b=None))
+    starts.begin(pair(store))
+    starts.see(nodes(a="a1", b="b2"))
+    assert starts.lost() == {}
+    assert store.starts() == {TINY: {"a": "a1", "b": "b2"}}
+    starts.see(nodes(a="a1", b="b3"))
+    assert list(starts.lost()) == [TINY]
+    assert "b went down" in starts.lost()[TINY].says
+
+
+def test_a_node_that_is_only_away_has_not_gone_down(store):
+    """Its cable may be out, and the engine on it may load on."""
+    starts = Starts(store, HEAD)
+    starts.see(nodes(a="a1", b="b1"))
+    starts.begin(pair(store))
+    starts.see(nodes(a="a1", b=None))
+    assert starts.lost() == {}
+    assert not starts.is_uncertain(TINY), "and nobody waits for it: the group may have to move"
+
+
+def test_a_start_that_goes_on_keeps_the_boots_that_it_began_in(store):
+    starts = Starts(store, HEAD)
+    starts.see(nodes(a="a1", b="b1"))
+    order = pair(store)
+    starts.begin(order)
+    starts.see(nodes(a="a2", b="b1"))
+    starts.begin(order)
+    assert list(starts.lost()) == [TINY]
+    starts.begin_anew(order)
+    assert starts.lost() == {}
+
+
+def test_what_is_deleted_is_forgotten(store):
+    Starts(store, HEAD).begin(pair(store))
+    store.remove("tiny")
+    assert store.starts() == {}
+
+
+def test_of_this_machine_the_boot_is_one():
+    assert this_boot() == this_boot()
+    assert len(this_boot()) > 36
