@@ -63,6 +63,7 @@ def main() -> None:
     biggest = collections.Counter(c.source for c in cases).most_common(1)[0][0]
     table("leave one source out", loso)
     table("leave one source out, one request", loso, lambda c: c.workload.concurrency == 1)
+    table("leave one source out, the text is known", loso, lambda c: c.workload.content != "mixed")
     table("leave one source out, two nodes and more", loso, lambda c: c.setup.tp * c.setup.pp > 1)
     table(f"leave one source out, without {biggest}", loso, lambda c: c.source != biggest)
     if args.head_to_heads:

@@ -95,7 +95,7 @@ DECODE_RIDGE = _ridge(2.0)
 PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1)
 """What validates best. A prefill is nearer to physics than a decode step."""
 ACCEPTANCE_RIDGE: Mapping[str, float] = collections.defaultdict(
-    lambda: 1.2, {"content": 0.02, "drafter+content": 0.1}
+    lambda: 1.2, {"content": 0.02, "drafter+content": 0.1, "method+depth": 0.4}
 )
 """By level, what validates best. What the text is moves acceptance more than anything: it is hardly held at all."""
 NUISANCE = ("source=", "run=")

@@ -153,7 +153,7 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
                 share = (
                     1.0
                     if what == "decode_tps_per_request"
-                    else batch * case.replicas * kept(case.workload, batch)
+                    else batch * case.replicas * kept(case.workload, batch, drafted=case.speculative)
                 )
                 rows.append((case, what, share / measured[what], case.workload.arrivals_per_s is None))
                 mixes.append(_mix(case, batch, what, prefill))

@@ -22,7 +22,7 @@ from sparkfleet.cli.session import Session
 from sparkfleet.control.cluster import seats
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
-from sparkfleet.engines.harmony import needs_encodings
+from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.engines.rails import Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.planning.choose import plan_fleet
@@ -89,6 +89,8 @@ def _shown_group(
     yield f"# {plan.name}, group {number}: {group.choice.candidate}"
     for rung in group.ladder[1:]:
         yield f"#   then {rung.candidate.how}"
+    if needs_encodings(group.choice.candidate.model):
+        yield f"#   the encodings are named where {' and '.join(ENCODINGS)} lie there; the engine fetches them otherwise"
     private = tuple(spec.resolved()[group.variant].env)
     for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private):
         yield f"\n# rank {run.rank} on {run.node}"

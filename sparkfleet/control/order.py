@@ -15,6 +15,7 @@ from sparkfleet.control.store import Desired
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
 from sparkfleet.engines.fabric import Pairs
+from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.engines.rails import Management, Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.facts.hub import hub_cache, resolve
@@ -146,8 +147,14 @@ def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> Rank
         cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
         files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
         keys_dir=str(keys_dir(paths, order, rank) or ""),
+        encodings_dir=str(paths.encodings) if _has_encodings(paths, candidate) else "",
         **_network(seat),
     )
+
+
+def _has_encodings(paths: FleetPaths, candidate: Candidate) -> bool:
+    """Whether gpt-oss finds all of tiktoken's files on this node; its engine fetches them otherwise."""
+    return needs_encodings(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
 
 
 def keys_dir(paths: FleetPaths, order: GroupOrder, rank: int) -> Path | None:

@@ -39,6 +39,8 @@ class FleetPaths:
         """What this node does in the fleet, for when it comes up again after a reboot."""
         self.kernels = root / "kernels"
         """What engines in containers have compiled: a container itself forgets it, and compiling takes minutes."""
+        self.encodings = root / "encodings"
+        """tiktoken's files for gpt-oss, where somebody has laid them (engines/harmony.py)."""
         self.gcs = root / "gcs"
         self.logs = root / "logs"
         self.ranks = root / "ranks"

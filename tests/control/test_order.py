@@ -4,6 +4,7 @@ from test_cluster import cable, inventory, spark
 from sparkfleet.control.order import Ports, orders_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
+from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Shape
 
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
@@ -81,3 +82,19 @@ def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_pa
     (order,) = orders_for(inventory(nodes, links), desired(Shape(nodes=("a", "b", "c"), tp=3)))
     spec = rank_spec(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, rendezvous=5000), "secret")
     assert dict(spec.env)["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
+    (order,) = orders_for(FLEET, desired(Shape(nodes=("a",))))
+    gpt = order.candidate.model_copy(update={"model": "/models/gpt-oss-120b", "device": "cuda"})
+    order = order.model_copy(update={"candidate": gpt})
+    paths = FleetPaths(tmp_path / "home")
+    paths.encodings.mkdir(parents=True)
+
+    def told():
+        return dict(rank_spec(paths, order, 0, Ports(http=4000), "secret").env).get("TIKTOKEN_ENCODINGS_BASE")
+
+    (paths.encodings / ENCODINGS[0]).touch()
+    assert told() is None
+    (paths.encodings / ENCODINGS[1]).touch()
+    assert told() == str(paths.encodings)

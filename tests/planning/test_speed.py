@@ -13,7 +13,7 @@ from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.acceptance import tokens_per_step
 from sparkfleet.planning.links import all_reduce_s
 from sparkfleet.planning.plan import Provenance
-from sparkfleet.planning.rates import Rates, explain_prefill, explain_step, kept, model_of, rates, waits
+from sparkfleet.planning.rates import EVEN, Rates, explain_prefill, explain_step, kept, model_of, rates, waits
 from sparkfleet.planning.speed import Setup, costs, prefill_terms, step_terms, touched
 from sparkfleet.planning.workload import Workload
 
@@ -136,9 +136,10 @@ def test_answers_with_drafts_end_one_by_one() -> None:
 
 def test_long_answers_of_a_burst_end_apart() -> None:
     burst = Workload(generate=4096, window="burst")
-    assert kept(burst, 5) == pytest.approx(0.63, abs=0.02)
-    assert kept(burst.model_copy(update={"generate": 64}), 5) > 0.99
-    assert kept(burst, 1) == kept(Workload(generate=4096), 5) == 1.0
+    assert kept(burst, 5, drafted=True) == pytest.approx(0.63, abs=0.02)
+    assert kept(burst.model_copy(update={"generate": 64}), 5, drafted=True) > 0.99
+    assert kept(Workload(), 5, drafted=True) == EVEN
+    assert kept(burst, 1, drafted=True) == kept(Workload(generate=4096), 5, drafted=False) == 1.0
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp", "ds4"])
