@@ -198,8 +198,8 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
 
 
 EVEN = 0.93
-"""Tok/s of all over the sum of each one's where requests draft: each ends in its own time, the last ones run alone. Median of
-77 published pairs of 17 sources."""
+"""Tok/s of all over the sum of each one's where requests draft: each ends in its own time, the last ones run alone. Median
+of 77 published pairs of 17 sources."""
 
 
 def kept(workload: Workload, batch: float, *, drafted: bool) -> float:
