@@ -257,7 +257,8 @@ def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
 
 
 def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
+    """What is wanted now; None for what is given up: to apply it, even unchanged, is to ask for it once more."""
     for deployment in status.deployments if status else ():
-        if deployment.name == name and deployment.plan is not None:
+        if deployment.name == name and deployment.plan is not None and deployment.state != "failed":
             return Deployment.model_validate_json(deployment.spec), deployment.plan
     return None

@@ -44,6 +44,7 @@ from sparkfleet.control.head import (
 )
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.requests import JoinRequest, OnNode, Prepared, UpRequest
+from sparkfleet.control.store import Store
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.nodes.runtime import processes
 from sparkfleet.nodes.runtime.process import ProcessRuntime
@@ -113,6 +114,10 @@ async def down(paths: FleetPaths) -> None:
                 await _nothing_served(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
         await clear_leftovers(paths)
+        # On the head: what was starting was stopped, also where no controller was there to see it.
+        if paths.database.exists():
+            with contextlib.closing(Store(paths.database)) as store:
+                store.end_starts()
 
 
 async def clear_leftovers(paths: FleetPaths) -> None:

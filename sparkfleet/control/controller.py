@@ -274,7 +274,9 @@ class Controller:
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
         wanted = self._store.desired().get(report.deployment)
-        if report.phase in BEGINNING and wanted is not None and wanted.generation == report.generation:
+        # What `down` stops goes on talking for a moment.
+        starts = report.phase in BEGINNING and not self._paused
+        if starts and wanted is not None and wanted.generation == report.generation:
             self._recovery.starts(self._order(wanted, report.replica))
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)

@@ -121,7 +121,6 @@ class Recovery:
                     await self._apps.deploy(self._order_of(wanted, group[2]))
                 if verb == "end":
                     given_up.append(group[0])
-                    await self._apps.retire(*group)
         return tuple(given_up)
 
     async def run(
@@ -140,6 +139,9 @@ class Recovery:
         given_up = []
         for app in apps:
             if self.has_given_up(*_group(app)):
+                if app.status not in ("failed", "retiring"):
+                    # It took its node down, or the controller died before it had stopped it.
+                    await self._apps.retire(*_group(app))
                 continue
             if app.status == "failed" and app.name not in self._answered:
                 self._answered.add(app.name)

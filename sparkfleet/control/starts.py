@@ -30,7 +30,8 @@ class Starts:
 
     def __init__(self, store: Store, here: NodeReport) -> None:
         self._store = store
-        self._began = time.monotonic()
+        self._asked: float | None = None
+        """When it was first asked whether a group may be started. Serve may take a minute to come up before that."""
         self._here = {here.name: here.boot}
         self._boots = self._here
         """Of each node that is part of the fleet its boot, "" where it has not said."""
@@ -75,7 +76,12 @@ class Starts:
     def is_uncertain(self, group: GroupKey) -> bool:
         """Whether a node has yet to say if an unfinished start of this group took it down."""
         begun = self._store.starts().get(group, {})
-        if not begun or time.monotonic() - self._began > ASK_S:
+        if not begun:
+            return False
+        now = time.monotonic()
+        if self._asked is None:
+            self._asked = now
+        if now - self._asked >= ASK_S:
             return False
         silent = [node for node, boot in begun.items() if boot and not self._boots.get(node)]
         return any(node in self._boots or not self._looked for node in silent)

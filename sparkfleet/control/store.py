@@ -280,6 +280,10 @@ class Store:
         """The group is ready, has failed, or is no longer started."""
         self._db.execute("DELETE FROM starts WHERE name = ? AND generation = ? AND replica = ?", group)
 
+    def end_starts(self) -> None:
+        """Nothing is started any more."""
+        self._db.execute("DELETE FROM starts")
+
     def remember(self, failure: Remembered) -> None:
         """Keep that something does not start; the newest of its kind counts."""
         self._db.execute(

@@ -263,11 +263,28 @@ def _subnet(addresses: Sequence[str]) -> str:
     """The smallest network that has all of them: by it each node finds its own end, whose name may differ from node to node.
 
     At most 31 bits: Open MPI 4 makes an empty mask of 32 (`opal_net_prefix2netmask`), which is every interface.
+
+    Raises:
+        EngineError: one is a name, or of IPv6, which Open MPI 4 cannot be told with a number of slots.
     """
+    other = [address for address in addresses if not _is_ipv4(address)]
+    if other:
+        raise EngineError(
+            f"TensorRT-LLM's ranks meet at IPv4 addresses only, and {other[0]} is none.",
+            means="MPI is told by an IPv4 subnet which network to take.",
+            do="Give the node, or its end of the link, an IPv4 address in the inventory, or choose another engine.",
+        )
     found = ip_network(f"{addresses[0]}/31", strict=False)
     while any(ip_address(address) not in found for address in addresses):
         found = found.supernet()
     return str(found)
+
+
+def _is_ipv4(address: str) -> bool:
+    try:
+        return ip_address(address).version == 4
+    except ValueError:
+        return False  # a node may be known by its name
 
 
 def _mounts(candidate: Candidate, site: RankSite) -> tuple[Mount, ...]:

@@ -4,6 +4,7 @@ import re
 import pytest
 
 from sparkfleet.cli.plan import decide
+from sparkfleet.control.status import DeploymentStatus, FleetStatus
 from sparkfleet.facts.node import EngineHome, Memory, NodeFacts, Processors
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.spec.deployment import Deployment
@@ -168,6 +169,23 @@ class TestApplying:
         spec = load_deployment(deployments / "tiny-local.yaml")
         (planned,) = decide([spec], Fleet(nodes=(self.node(),)), None, {})
         assert planned.change.verb == "start"
+
+    @pytest.mark.parametrize(
+        ("state", "verb"), [("ready", "keep"), ("starting", "keep"), ("failed", "start")]
+    )
+    def test_what_is_given_up_is_asked_for_once_more(self, deployments, state, verb):
+        """The same file again changes nothing, except of what has failed: every message about that says so."""
+        spec, fleet = load_deployment(deployments / "tiny-local.yaml"), Fleet(nodes=(self.node(),))
+        (planned,) = decide([spec], fleet, None, {})
+        known = DeploymentStatus(
+            name=spec.name, generation=1, state=state, detail="", who="me", since=0.0, plan=planned.plan,
+            spec=spec.model_dump_json(), groups=(),
+        )  # fmt: skip
+        status = FleetStatus(
+            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(known,), last_event=0
+        )
+        (again,) = decide([spec], fleet, status, {})
+        assert again.change.verb == verb
 
     def test_several_are_packed_together(self):
         specs = [

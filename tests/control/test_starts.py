@@ -188,6 +188,29 @@ async def test_what_was_stopped_while_it_started_is_not_held_against_it(world):
     assert world.store.rungs("tiny", 1) == {}
 
 
+async def test_what_is_stopped_and_goes_on_talking_is_not_held_against_it(world):
+    await world.look()
+    await world.put()
+    world.controller.pause()
+    await world.controller.reconcile()
+    await world.controller.report(report(phase=GroupPhase.PREPARING))
+    await world.controller.report(report())
+    assert world.store.starts() == {}
+
+
+async def test_what_was_given_up_and_is_there_all_the_same_is_stopped(elsewhere):
+    """The controller may die before it has stopped it."""
+    elsewhere.store.stand(*TINY, Standing(given_up=True))
+    await back(elsewhere, "second")
+    assert elsewhere.apps.apps == {}
+    elsewhere.apps.become("tiny", 1, "starting")
+    await elsewhere.controller.reconcile()
+    assert elsewhere.apps.apps[TINY].status == "retiring"
+    elsewhere.apps.become("tiny", 1, "failed", "Serve's words")
+    await elsewhere.controller.reconcile()
+    assert elsewhere.apps.apps[TINY].status == "failed", "what has ended keeps its last words"
+
+
 @pytest.fixture
 def store(tmp_path):
     store = Store(tmp_path / "pair.db")
@@ -238,6 +261,20 @@ def test_a_start_that_goes_on_keeps_the_boots_that_it_began_in(store):
     assert list(starts.lost()) == [TINY]
     starts.begin_anew(order)
     assert starts.lost() == {}
+
+
+def test_the_time_that_nodes_have_to_answer_begins_when_it_matters(store, monkeypatch):
+    """Serve, which has to be up first, may take longer than that."""
+    order = pair(store)
+    before = Starts(store, HEAD)
+    before.see(nodes(a="a1", b="b1"))
+    before.begin(order)
+    starts = Starts(store, HEAD)
+    clock = module.time.monotonic
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock() + module.ASK_S)
+    assert starts.is_uncertain(TINY)
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock() + 2 * module.ASK_S)
+    assert not starts.is_uncertain(TINY)
 
 
 def test_what_is_deleted_is_forgotten(store):

@@ -141,6 +141,13 @@ def test_mpirun_goes_over_the_rail_with_the_groups_own_key(pair):
     assert {mount.target for one in pair for mount in one.mounts} >= {"/run/sparkfleet-keys"}
 
 
+@pytest.mark.parametrize("address", ["spark2.local", "fd00::2"])
+def test_where_mpi_cannot_meet_is_said(launch, address):
+    """In a ring ranks meet on the management network, where a node may be known by its name."""
+    with pytest.raises(EngineError, match="IPv4 addresses only, and " + re.escape(address)):
+        launch(**{**TWO, "where": {"peers": ("192.168.100.11", address)}})
+
+
 def test_a_rank_has_the_variables_of_its_own_container(pair, tmp_path):
     """What a container was given is there again in `rank.sh`, which a login over SSH starts without any of it."""
     first, second = (files(one)["rank.sh"] for one in pair)
