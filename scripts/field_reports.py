@@ -1,4 +1,4 @@
-"""Plans every system of the field reports and writes docs/field-reports.md: published → planned → predicted.
+"""Plans every system of the field reports: published → planned → predicted, in docs/field-reports.md and in README.md.
 
     python scripts/field_reports.py [--check]
 
@@ -23,6 +23,8 @@ from sparkfleet.spec.load import load_deployment, load_inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "field-reports.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- field reports: written by scripts/field_reports.py -->", "<!-- end of field reports -->"
 
 HEAD = """# The systems of the field reports
 
@@ -31,7 +33,8 @@ Made by `scripts/field_reports.py` from `docs/field-reports.yaml`; every row is 
 tokens come all together, and TTFT is for such a prompt. Ranges of predictions hold 80 % of measurements that they were not
 fitted on.
 
-| system | published | planned | predicted | report |
+"""
+COLUMNS = """| system | published | planned | predicted | report |
 |---|---|---|---|---|
 """
 
@@ -39,11 +42,19 @@ fitted on.
 def main() -> int:
     """Write the table, or check it."""
     rows = yaml.safe_load((ROOT / "docs" / "field-reports.yaml").read_text())["systems"]
-    text = HEAD + "".join(_row(row) for row in rows)
-    if "--check" not in sys.argv:
-        TABLE.write_text(text)
-        return 0
-    return int(not TABLE.exists() or TABLE.read_text() != text)
+    table = COLUMNS + "".join(_row(row) for row in rows)
+    wanted = {TABLE: HEAD + table, README: _with_table(README.read_text(), table)}
+    if "--check" in sys.argv:
+        return int(any(not path.exists() or path.read_text() != text for path, text in wanted.items()))
+    for path, text in wanted.items():
+        path.write_text(text)
+    return 0
+
+
+def _with_table(page: str, table: str) -> str:
+    """A page with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n{END}{rest.partition(END)[2]}"
 
 
 def plan_row(row: dict[str, Any]) -> Plan:

@@ -13,7 +13,21 @@ Exit codes are part of the public interface; `cli/exits.py` names the others.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
+
+
+class Cause(StrEnum):
+    """Why an engine did not start, in the order in which that is believed. `engines/signatures.py` tells most of them."""
+
+    KNOWN = "known"
+    MEMORY = "memory"
+    PORT = "port"
+    MISSING = "missing"
+    FLAG = "flag"
+    AWAY = "away"
+    TRANSIENT = "transient"
+    UNKNOWN = "unknown"
 
 
 class SparkfleetError(Exception):
@@ -23,27 +37,31 @@ class SparkfleetError(Exception):
         what: what happened, one sentence, with the offending value.
         means: what follows from it, or "" where it is obvious.
         do: what the user can do about it, or "" where nothing is known.
+        because: why an engine does not start, where whoever raises this knows; None elsewhere.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
+    def __init__(self, what: str, *, means: str = "", do: str = "", because: Cause | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.means = means
         self.do = do
+        self.because = because  # not `cause`: so Ray names the error itself in the one that it wraps it in
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.what, self.means, self.do) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray pickles exceptions; keyword-only arguments need a hand.
-        return (_rebuild, (type(self), self.what, self.means, self.do))
+        return (_rebuild, (type(self), self.what, self.means, self.do, self.because))
 
 
-def _rebuild(cls: type[SparkfleetError], what: str, means: str, do: str) -> SparkfleetError:
+def _rebuild(
+    cls: type[SparkfleetError], what: str, means: str, do: str, because: Cause | None
+) -> SparkfleetError:
     error = cls.__new__(cls)
-    SparkfleetError.__init__(error, what, means=means, do=do)
+    SparkfleetError.__init__(error, what, means=means, do=do, because=because)
     return error
 
 

@@ -91,13 +91,14 @@ def _ridge(times: float, **changed: float) -> Mapping[str, float]:
     return collections.defaultdict(lambda: 0.4 * times, {k: v * times for k, v in strengths.items()})
 
 
-DECODE_RIDGE = _ridge(2.0)
+DECODE_RIDGE = _ridge(2.0, spec_and_family_and_engine=0.15, spec_and_method_and_engine=0.15)
 PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1)
 """What validates best. A prefill is nearer to physics than a decode step."""
 ACCEPTANCE_RIDGE: Mapping[str, float] = collections.defaultdict(
-    lambda: 1.2, {"content": 0.02, "drafter+content": 0.1, "method+depth": 0.4}
+    lambda: 1.2, {"content": 0.02, "drafter+content": 0.1, "method+depth": 0.4, "method+family": 0.2}
 )
-"""By level, what validates best. What the text is moves acceptance more than anything: it is hardly held at all."""
+"""By level, what validates best. What the text is moves acceptance more than anything: it is hardly held at all. A drafter
+is trained for one model, so that what it guesses there is its own more than its method's."""
 NUISANCE = ("source=", "run=")
 """What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
 DECODE_ROBUST_AT, PREFILL_ROBUST_AT = 0.2, 0.35

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
+from sparkfleet.bench.cells import Row, measured
 from sparkfleet.bench.duels import Duel, duel_of, read_duels
 from sparkfleet.bench.rows import METRICS, Case, case_of, read_rows
 from sparkfleet.bench.shapes import Configs, Declined
+from sparkfleet.bench.words import BLANK, is_off, lowered
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.factors import Factors, factors
 from sparkfleet.knowledge.measurements import architectures
@@ -70,6 +72,8 @@ class Report(Value):
     declined: dict[str, int]
     assumed: dict[str, int]
     head_to_heads: dict[str, Wins]
+    undecided: dict[str, int]
+    """Head-to-heads that were not decided, by reason."""
 
     def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
         """The contract of `sparkfleet accuracy --json`."""
@@ -79,6 +83,8 @@ class Report(Value):
                 m: {s: cell.model_dump() for s, cell in by.items()} for m, by in self.metrics.items()
             },
             "declined": self.declined,
+            "assumed": self.assumed,
+            "undecided": self.undecided,
             "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
         }
         return json.dumps(body, indent=2)
@@ -96,13 +102,16 @@ class Report(Value):
             ("source", lambda s: s.case.source),
         )
         for title, key in groups:
-            lines += ["", f"by {title}", *_group_lines(self.scored, key)]
+            for metric in METRICS:
+                of_metric = [s for s in self.scored if s.metric == metric]
+                lines += ["", f"{metric} by {title}", *_group_lines(of_metric, key)] if of_metric else []
         lines += _count_lines("declined", self.declined) + _count_lines("assumed", self.assumed)
         if self.head_to_heads:
             lines += ["", "head-to-heads beyond 1.15", f"  {'':18}{'rows':>6}{'decided':>9}{'right':>7}"]
             lines += [
                 f"  {tag:18}{w.rows:6}{w.decided:9}{w.right:7}" for tag, w in self.head_to_heads.items()
             ]
+            lines += _count_lines("not decided", self.undecided)
         return "\n".join(lines)
 
 
@@ -138,14 +147,23 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         missing = len(case.measured) - len(found)
         if missing:
             declined["no prompt length: no prefill rate or time to first token"] += 1
+        declined.update(f"{metric} is no number" for metric in _unread(row, case))
+    wins, undecided, side_assumed = _wins(h2h_path, configs, known) if h2h_path else ({}, {}, {})
     return Report(
         rows=len(rows),
         scored=tuple(scored),
         metrics=_cells(scored, carried),
         declined=dict(declined),
-        assumed=dict(assumed),
-        head_to_heads=_wins(h2h_path, configs, known) if h2h_path else {},
+        assumed={**assumed, **side_assumed},
+        head_to_heads=wins,
+        undecided=undecided,
     )
+
+
+def _unread(row: Row, case: Case) -> list[str]:
+    """Metrics that a row has, in words that are no number above zero."""
+    found = {metric for metric, _ in case.measured}
+    return [m for m in METRICS if m not in found and lowered(row.get(m, "")) not in BLANK]
 
 
 def score(case: Case, known: Factors) -> list[Scored]:
@@ -195,19 +213,36 @@ def winner(duel: Duel, known: Factors) -> bool | None:
     return (first.mid < second.mid) if duel.lower_wins else (first.mid > second.mid)
 
 
-def _wins(path: Path, configs: Configs, known: Factors) -> dict[str, Wins]:
+def _wins(
+    path: Path, configs: Configs, known: Factors
+) -> tuple[dict[str, Wins], dict[str, int], dict[str, int]]:
+    """(wins by tag, reasons for what was not decided, what was assumed of sides)."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    undecided: Counter[str] = Counter()
+    assumed: Counter[str] = Counter()
     for words in read_duels(path):
         count = counts[words.tag]
         count[0] += 1
         try:
             duel = duel_of(words, configs)
-        except (Declined, ValueError):
+        except Declined as reason:
+            undecided[str(reason)] += 1
             continue
+        assumed.update(f"head-to-head: {what}" for what in duel.assumed)
         first = winner(duel, known)
-        count[1] += first is not None
-        count[2] += first is not None and first == duel.first_won
-    return {tag: Wins(rows=c[0], decided=c[1], right=c[2]) for tag, c in sorted(counts.items())}
+        if first is None:
+            undecided[_even(duel, known)] += 1
+            continue
+        count[1] += 1
+        count[2] += first == duel.first_won
+    wins = {tag: Wins(rows=c[0], decided=c[1], right=c[2]) for tag, c in sorted(counts.items())}
+    return wins, dict(undecided), dict(assumed)
+
+
+def _even(duel: Duel, known: Factors) -> str:
+    if predict(duel.first, known)[duel.metric] is None:
+        return "no prompt length: no prefill rate or time to first token"
+    return "predicted within 0.5 %"
 
 
 def _read_configs(path: Path) -> Configs:
@@ -215,6 +250,8 @@ def _read_configs(path: Path) -> Configs:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise SpecError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise SpecError(f"{path}: nested too deeply") from error
     if not isinstance(found, dict):
         raise SpecError(f"{path}: not a mapping of model names to architectures")
     return {str(name): entry for name, entry in found.items() if isinstance(entry, dict)}
@@ -236,9 +273,9 @@ def _spec(case: Case) -> str:
     return "speculative" if case.speculative else "none"
 
 
-def _carry(row: dict[str, str], carried: Counter[tuple[str, str]]) -> None:
-    spec = "none" if row.get("spec_method", "").strip().lower() in ("", "none") else "speculative"
-    carried.update((metric, spec) for metric in METRICS if row.get(metric, "").strip())
+def _carry(row: Row, carried: Counter[tuple[str, str]]) -> None:
+    spec = "none" if is_off(row.get("spec_method", "")) else "speculative"
+    carried.update((metric, spec) for metric in METRICS if measured(row, metric) is not None)
 
 
 def _cells(scored: Iterable[Scored], carried: Counter[tuple[str, str]]) -> dict[str, dict[str, Cell]]:

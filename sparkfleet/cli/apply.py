@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from sparkfleet.cli.dry_run import DryRunOption, dry_run
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import is_predicted, measured_words
+from sparkfleet.cli.outcome import failed_lines, rung_lines
 from sparkfleet.cli.output import console, errors
 from sparkfleet.cli.plan import (
     AssumeOption,
@@ -23,12 +25,13 @@ from sparkfleet.cli.plan import (
     show,
 )
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
-from sparkfleet.cli.staged import bring
+from sparkfleet.cli.staged import bring, pinned
 from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.control.status import DeploymentStatus
 from sparkfleet.errors import SparkfleetError, SpecError
+from sparkfleet.planning.plan import DeploymentPlan
 from sparkfleet.spec.load import load_deployments
 
 FIRST_KEY = "default"
@@ -41,22 +44,38 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
     show_only: DryRunOption = False,
     assumed: AssumeOption = None,
+    pull: Annotated[
+        bool,
+        typer.Option(
+            "--pull",
+            help="Ask registries what tags stand for now; what is deployed keeps its image otherwise.",
+        ),
+    ] = False,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry", help="Begin at the top of the ladder, also with what is remembered not to start."
+        ),
+    ] = False,
 ) -> int:
     """Serve what the files ask for. Starts what is not running; applying twice changes nothing."""
     if show_only:
         return run(dry_run(files, inventory, assumed))
     if assumed is not None:
         raise SpecError("--assume: only with --dry-run.", do="`sparkfleet plan --assume` plans without it.")
-    return run(_apply(files, inventory, yes, wait))
+    return run(_apply(files, inventory, yes, wait, pull=pull, retry=retry))
 
 
-async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> int:
+async def _apply(
+    files: list[Path], inventory: Path, yes: bool, wait: bool, *, pull: bool, retry: bool
+) -> int:
     specs = load_deployments(files)
     session = Session(inventory)
     client = await session.find_controller()
     fleet = await fleet_of(session)
     checkpoints = await checkpoints_for(session, specs, fleet)
-    planned = decide(specs, fleet, await current(client), checkpoints)
+    status = await current(client)
+    planned = decide(specs, fleet, status, checkpoints, renew=pull, retry=retry)
     show(planned, fleet)
     pending = [p for p in planned if p.change.verb != "keep"]
     if client is not None and not pending:
@@ -66,16 +85,21 @@ async def _apply(files: list[Path], inventory: Path, yes: bool, wait: bool) -> i
     progress = Progress()
     console.print()
     try:
-        return await _carry_out(session, client, pending, wait, progress)
+        failed = status.failures if status and not retry else ()
+        plans = await pinned(session, [p.plan for p in pending], failed, progress, renew=pull)
+        await bring(session, plans, progress)
+        return await _carry_out(session, client, _requests(pending, plans, retry), wait, progress)
     finally:
         progress.done()
 
 
 async def _carry_out(
-    session: Session, client: FleetClient | None, pending: list[Planned], wait: bool, progress: Progress
+    session: Session,
+    client: FleetClient | None,
+    requests: Sequence[ApplyRequest],
+    wait: bool,
+    progress: Progress,
 ) -> int:
-    await bring(session, [p.plan for p in pending], progress)
-    requests = [ApplyRequest(spec=p.spec, plan=p.plan, who=who()) for p in pending]
     cold = client is None
     if client is None:
         client = await session.bring_up(requests, progress.passing)
@@ -90,6 +114,13 @@ async def _carry_out(
             console.print("Accepted. `sparkfleet status` shows how it goes.")
         console.print(session.endpoint_words(client))
     return Exit.ERROR if any(d.state == "failed" for d in settled.values()) else Exit.DONE
+
+
+def _requests(pending: Sequence[Planned], plans: Sequence[DeploymentPlan], retry: bool) -> list[ApplyRequest]:
+    return [
+        ApplyRequest(spec=p.spec, plan=plan, who=who(), retry=retry)
+        for p, plan in zip(pending, plans, strict=True)
+    ]
 
 
 def _confirm(yes: bool) -> None:
@@ -119,6 +150,8 @@ def _report(settled: dict[str, DeploymentStatus]) -> None:
     for deployment in settled.values():
         if deployment.state == "failed":
             errors.print(f"{deployment.name} failed: {deployment.detail}")
+            for line in failed_lines(deployment):
+                errors.print(f"  {line}", markup=False)
             errors.print(
                 f"  `sparkfleet describe {deployment.name}` and `sparkfleet logs {deployment.name}` say more."
             )
@@ -126,3 +159,5 @@ def _report(settled: dict[str, DeploymentStatus]) -> None:
             if group.phase == "ready" and group.generation == deployment.generation:
                 doubt = "" if is_predicted(deployment, group) else " (measured; not predicted)"
                 console.print(f"{deployment.name} is ready: {measured_words(deployment, group)}{doubt}")
+                for line in rung_lines(deployment, group):
+                    console.print(f"  {line}", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import yaml
 from pydantic import Field, ValidationError
@@ -18,12 +19,15 @@ ALIASES = {"dgx-spark": "dgx-spark-128"}
 SPARK_CORES = 20
 
 
+Gb = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
 class AssumedNode(Value):
     """One node as a facts file tells it. What is left out is as on an idle DGX Spark with 128 GB."""
 
-    memory_total_gb: float = hardware().boxes[0].memory_total_gb.value
+    memory_total_gb: Gb = hardware().boxes[0].memory_total_gb.value
     """MemTotal, GB (1e9 bytes)."""
-    memory_available_gb: float | None = None
+    memory_available_gb: Gb | None = None
     """MemAvailable, GB; left out: as idle."""
     gpu: str | None = "NVIDIA GB10"
     driver: str = ""

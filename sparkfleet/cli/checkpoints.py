@@ -26,12 +26,17 @@ Told = tuple[str, Outline | SparkfleetError | None]
 
 def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> dict[str, Checkpoint]:
     """The facts of every checkpoint that planning needs, without asking nodes: none where no node has a GPU, and for
-    custom workloads.
+    custom workloads. Of drafts those whose weights are here: the planner does without.
 
     Raises:
         FactError: a checkpoint is nowhere to be found, or not understood.
     """
-    return {model: find_checkpoint(model) for model in _needed(specs, facts)}
+    specs = tuple(specs)
+    needed = _needed(specs, facts)
+    drafts = {name: whole_here(name) for name in drafts_of(specs)} if needed else {}
+    return {model: find_checkpoint(model) for model in needed} | {
+        name: found for name, found in drafts.items() if found is not None
+    }
 
 
 async def checkpoints_on(
@@ -45,9 +50,12 @@ async def checkpoints_on(
     Raises:
         FactError: a checkpoint is nowhere to be found, or not understood.
     """
-    wanted = {model: places_of(model, specs, inventory) for model in _needed(specs, facts)}
+    needed = _needed(specs, facts)
+    drafts = drafts_of(specs) if needed else ()
+    wanted = {model: places_of(model, specs, inventory) for model in (*needed, *drafts)}
     found = await search(wanted, inventory, channels)
-    return {model: _value(one) for model, one in found.items()}
+    known = {name: one for name in drafts if isinstance(one := found[name], Checkpoint) and one.weights_known}
+    return known | {model: _value(found[model]) for model in needed}
 
 
 def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
@@ -58,6 +66,18 @@ def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
             for spec in specs
             for variant in spec.resolved()
             if variant.engine != "custom" and not variant.model.startswith("builtin:")
+        )
+    )
+
+
+def drafts_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
+    """The drafts that deployments name. By name alone nothing is known of one: a head is called as its target is."""
+    return tuple(
+        dict.fromkeys(
+            draft
+            for spec in specs
+            for variant in spec.resolved()
+            if (draft := variant.speculation.draft) and not draft.startswith("builtin:")
         )
     )
 

@@ -9,6 +9,7 @@ import typer
 
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import measured_words
+from sparkfleet.cli.outcome import failed_lines, rung_lines
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
@@ -57,12 +58,16 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
     console.print(f"{deployment.name}   {deployment.state}   {deployment.detail}")
     console.print(f"  generation {deployment.generation}, asked for by {deployment.who} at {since}")
+    for line in failed_lines(deployment) if deployment.state == "failed" else ():
+        console.print(f"  {line}", markup=False)
     if deployment.plan is not None:
         for line in explain_plan(deployment.plan):
             console.print(line)
     for group in deployment.groups:
         console.print(f"\n  group {group.name}   {group.phase.value}   on {group.node}, {group.url}")
         console.print(f"    measured: {measured_words(deployment, group)}")
+        for line in rung_lines(deployment, group):
+            console.print(f"    {line}", markup=False)
         console.print(f"    running {group.running}, waiting {group.waiting}")
         for rank in group.ranks:
             console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")

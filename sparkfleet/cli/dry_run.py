@@ -28,6 +28,7 @@ from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.explain import explain_refusal
 from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Plan
+from sparkfleet.planning.tags import image_of, tag_words
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.inventory import Inventory, Node
 from sparkfleet.spec.load import load_deployments
@@ -89,6 +90,8 @@ def _shown_group(
     yield f"# {plan.name}, group {number}: {group.choice.candidate}"
     for rung in group.ladder[1:]:
         yield f"#   then {rung.candidate.how}"
+    if image := image_of(group.choice.candidate):
+        yield f"#   in {tag_words(image)}"
     if needs_encodings(group.choice.candidate.model):
         yield f"#   the encodings are named where {' and '.join(ENCODINGS)} lie there; the engine fetches them otherwise"
     private = tuple(spec.resolved()[group.variant].env)

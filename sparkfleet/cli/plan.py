@@ -34,6 +34,7 @@ from sparkfleet.planning.explain import (
 from sparkfleet.planning.fleet import Fleet, links_of
 from sparkfleet.planning.plan import DeploymentPlan, Plan
 from sparkfleet.planning.remembered import without_failed
+from sparkfleet.planning.tags import digests_of, with_digests
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployments
 from sparkfleet.values import Value
@@ -142,8 +143,19 @@ def decide(
     fleet: Fleet,
     status: FleetStatus | None,
     checkpoints: Mapping[str, Checkpoint],
+    *,
+    renew: bool = False,
+    retry: bool = False,
 ) -> list[Planned]:
     """Plan deployments together so that they can be carried out, and compare them with what is wanted now.
+
+    Args:
+        specs: what is asked for.
+        fleet: the nodes.
+        status: what runs now; None where the fleet is down.
+        checkpoints: facts, by model.
+        renew: whether what is deployed gives up the digests that its images' tags were found to stand for.
+        retry: whether what is remembered not to start is tried, and what runs at a lower rung begins at the top once more.
 
     Raises:
         Infeasible: nothing fits for one of them.
@@ -151,7 +163,11 @@ def decide(
     found = planned_with(specs, fleet, status, checkpoints)
     if found.refused:
         raise infeasible(found.refused[0])
-    return [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
+    return [
+        _planned(spec, one, status, renew=renew, retry=retry)
+        for spec in specs
+        if (one := found.of(spec.name)) is not None
+    ]
 
 
 def planned_with(
@@ -177,7 +193,14 @@ def planned_with(
 def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
     """What the plan does with a deployment; None where it refuses it."""
     found = plan.of(spec.name)
-    return None if found is None else compare(spec, found, _before(spec.name, status)).verb
+    if found is None:
+        return None
+    return compare(spec, _as_deployed(found, status), _before(spec.name, status)).verb
+
+
+def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
+    """The plan with the digests under which the deployment's tags are deployed: a tag that moves replaces nothing."""
+    return with_digests(plan, digests_of(_running(status).get(plan.name)))
 
 
 def show(planned: list[Planned], fleet: Fleet) -> None:
@@ -196,12 +219,23 @@ def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
     )
 
 
-def _planned(spec: Deployment, plan: DeploymentPlan, status: FleetStatus | None) -> Planned:
+def _planned(
+    spec: Deployment,
+    plan: DeploymentPlan,
+    status: FleetStatus | None,
+    *,
+    renew: bool = False,
+    retry: bool = False,
+) -> Planned:
     before = _before(spec.name, status)
+    plan = plan if renew else _as_deployed(plan, status)
     change = compare(spec, plan, before)
-    if change.verb != "keep":  # what runs, at whatever rung, is left alone
+    if change.verb != "keep" and not retry:  # what runs, at whatever rung, is left alone
         plan = without_failed(plan, status.failures if status else ())
         change = compare(spec, plan, before)
+    lowest = _lowest(spec.name, status)
+    if change.verb == "keep" and retry and lowest:
+        change = Change(verb="change", name=spec.name, fields=(f"rung: {lowest + 1} → 1",))
     runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
     measured = tuple(measured_lines(runs)) if runs else ()
     return Planned(spec=spec, plan=plan, change=change, measured=measured)
@@ -254,6 +288,12 @@ def _print(planned: list[Planned], found: Plan, fleet: Fleet) -> None:
 
 def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
     return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
+
+
+def _lowest(name: str, status: FleetStatus | None) -> int:
+    """The lowest rung, from 0, at which a group of a deployment stands."""
+    found = [one for one in status.deployments if one.name == name] if status else []
+    return max((len(passed) for one in found for passed in one.passed), default=0)
 
 
 def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sparkfleet.cli.models import progress_text
 from sparkfleet.cli.output import console
@@ -11,9 +11,13 @@ from sparkfleet.cli.session import Session
 from sparkfleet.cli.watch import Progress
 from sparkfleet.errors import NodeError
 from sparkfleet.planning.plan import Candidate, DeploymentPlan
+from sparkfleet.planning.remembered import Remembered, without_failed
+from sparkfleet.planning.tags import tags_of, with_digests
+from sparkfleet.staging.progress import OnProgress
 from sparkfleet.staging.progress import Progress as Step
 from sparkfleet.staging.settings import Need, Settings, Staged
 from sparkfleet.staging.stage import stage
+from sparkfleet.staging.tags import Pinned, pin
 
 _Where = dict[tuple[str, str], dict[str, None]]
 """Nodes by thing, a kind and a name; both in the order in which they were named."""
@@ -57,24 +61,73 @@ def _needs(where: _Where) -> tuple[Need, ...]:
     )
 
 
+async def pinned(
+    session: Session,
+    plans: Sequence[DeploymentPlan],
+    failed: Collection[Remembered],
+    progress: Progress,
+    *,
+    renew: bool = False,
+) -> tuple[DeploymentPlan, ...]:
+    """The plans with a digest for every image that is named by a tag, found once for all of them.
+
+    A lower rung's image that no node has keeps its tag, as it is not fetched either. What is remembered not to have started
+    is so by its digest: it is taken out of the plans here, and what comes first then is looked up in its turn.
+
+    Args:
+        session: the fleet.
+        plans: as they were made.
+        failed: what did not start on this fleet.
+        progress: is told what happens.
+        renew: ask registries what tags stand for now, also where nodes have an image.
+
+    Raises:
+        StagingError: no node has a first rung's image, or can get it.
+        NodeError: a node that is to run one does not answer.
+    """
+    first, lower = tags_of(plans)
+    needs = [Need.image(tag, nodes, "always" if renew else "if-missing") for tag, nodes in first.items()]
+    needs += [Need.image(tag, nodes, "never") for tag, nodes in lower.items()]
+    found: dict[str, str] = {}
+    for need in needs:
+        one = await _pinned(session, need, progress)
+        found |= {need.wanted.name: one.image} if one is not None else {}
+    named = tuple(with_digests(plan, found) for plan in plans)
+    left = tuple(without_failed(plan, failed) for plan in named)
+    return left if left == named else await pinned(session, left, failed, progress, renew=renew)
+
+
+async def _pinned(session: Session, need: Need, progress: Progress) -> Pinned | None:
+    """Find one tag's image, and say which it is."""
+    show, settings = _showing(progress), await _settings(session, progress)
+    try:
+        found = await pin(session.channels, need, show, settings=settings)
+    finally:
+        progress.done()
+    if found is not None and need.hub != "never":
+        digest = found.image.partition("@")[2]
+        others = f"; {', '.join(found.others)}: another, which is not used" if found.others else ""
+        console.print(f"{need.wanted.name} is {digest[:19]}… as on {found.node}{others}", markup=False)
+    return found
+
+
 async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Progress) -> tuple[Staged, ...]:
     """Bring what first rungs need, then the same things to the nodes of lower ones.
 
-    On this machine alone, embedded models are made when they start, and directories are there.
+    On this machine alone, embedded models are made when they start, and directories are there. Images have digests, or it is
+    a lower rung's.
 
     Raises:
         StagingError: what a first rung needs cannot be had, or there is no room for it.
         NodeError: a node of a first rung does not answer.
     """
     alone = len(session.inventory.nodes) == 1 and session.inventory.nodes[session.inventory.head].is_local
-    needs = tuple(need for need in needs_of(plans) if not (alone and need.wanted.kind != "hub"))
+    needs = tuple(
+        need for need in needs_of(plans) if not (alone and need.wanted.kind in ("builtin", "directory"))
+    )
     if not needs:
         return ()
-    settings = Settings(
-        python=await session.pythons(progress.passing),
-        endpoint=os.environ.get("HF_ENDPOINT", ""),
-        token=os.environ.get("HF_TOKEN", "").strip(),
-    )
+    settings = await _settings(session, progress)
     try:
         found = await _staged(session, needs, settings, progress)
         for need in fallbacks_of(plans):
@@ -84,13 +137,25 @@ async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Pro
     return found
 
 
+async def _settings(session: Session, progress: Progress) -> Settings:
+    return Settings(
+        python=await session.pythons(progress.passing),
+        endpoint=os.environ.get("HF_ENDPOINT", ""),
+        token=os.environ.get("HF_TOKEN", "").strip(),
+    )
+
+
 async def _staged(
     session: Session, needs: Sequence[Need], settings: Settings, progress: Progress
 ) -> tuple[Staged, ...]:
+    return await stage(session.inventory, session.channels, needs, _showing(progress), settings=settings)
+
+
+def _showing(progress: Progress) -> OnProgress:
     def show(step: Step) -> None:
         progress.passing(progress_text(step))
 
-    return await stage(session.inventory, session.channels, needs, show, settings=settings)
+    return show
 
 
 async def _try(session: Session, need: Need, settings: Settings, progress: Progress) -> None:

@@ -59,7 +59,7 @@ class _Api:
 
     async def put(self, request: web.Request) -> web.Response:
         apply = ApplyRequest.model_validate_json(await request.read())
-        desired, changed = await self._controller.put(apply.spec, apply.plan, apply.who)
+        desired, changed = await self._controller.put(apply.spec, apply.plan, apply.who, apply.retry)
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )

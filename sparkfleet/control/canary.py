@@ -11,12 +11,14 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 
+from sparkfleet.engines.base import Drafts, Engine
 from sparkfleet.errors import EngineError
+from sparkfleet.planning.plan import Speculation
 from sparkfleet.values import Value
 
 PROMPT = "Hello"
@@ -46,14 +48,28 @@ OWN_AGREEMENT = 0.6
 engines reach 0.9 and more; rounding in batches of another size explains the rest."""
 TIE = 1e-3
 """Log-probabilities this close are the same."""
-ACCEPTED_SHARE = 0.02
-"""Below this share of accepted draft tokens the drafts are noise: every published method accepts more than a fifth."""
+ACCEPTED_FLOOR = {
+    "mtp": 0.1,
+    "nextn": 0.1,
+    "eagle3": 0.1,
+    "draft": 0.1,
+    "dflash": 0.04,
+    "dspark": 0.04,
+}
+"""Below this share of accepted draft tokens the drafts are noise, by method: half of the least that was published for one
+that works (MTP 0.22 of 88 measurements, DSpark 0.086 of 30, DFlash 0.11 of 39; knowledge/measurements). Methods that are
+not here look the text up, and a text that nobody has said before has nothing to accept."""
 ENOUGH_DRAFTS = 30
 """Draft tokens without which nothing is concluded."""
 
 
 class Sanity(Value):
-    """What the model's own probabilities say. None: the engine does not tell them."""
+    """What the model's own answers and probabilities say. None: the engine does not tell them."""
+
+    method: str = "none"
+    """Of speculation."""
+    only: str = ""
+    """The one character that its own answer consists of; "" where there are others."""
 
     text_perplexity: float | None = None
     own_perplexity: float | None = None
@@ -64,6 +80,8 @@ class Sanity(Value):
 
     def complaint(self) -> str:
         """What is wrong with the output, in words; "" where nothing is."""
+        if self.only:
+            return f"its answer is {self.only!r} again and again, as where its numbers are none (NaN)"
         if self.text_perplexity is not None and self.text_perplexity > TEXT_PERPLEXITY:
             return f"plain English is noise to it (perplexity {self.text_perplexity:.0f}, limit {TEXT_PERPLEXITY:.0f})"
         if self.own_perplexity is not None and self.own_perplexity > OWN_PERPLEXITY:
@@ -76,15 +94,26 @@ class Sanity(Value):
                 f"it would choose only {self.own_agreement:.0%} of its own tokens again (at least {OWN_AGREEMENT:.0%}):"
                 " tokens reach the client that the model did not choose"
             )
-        if self.accepted_share is not None and self.accepted_share < ACCEPTED_SHARE:
+        floor = ACCEPTED_FLOOR.get(self.method, 0.0)
+        if self.accepted_share is not None and self.accepted_share < floor:
             return (
-                f"it accepts {self.accepted_share:.1%} of the draft tokens: they cost time and bring nothing"
+                f"it accepts {self.accepted_share:.1%} of the draft tokens (at least {floor:.0%}): they cost time and"
+                " bring nothing"
             )
         return ""
 
+    def unchecked(self) -> tuple[str, ...]:
+        """What the engine does not tell, so that nothing is concluded of it; in words."""
+        missing = {
+            "a known text's perplexity": self.text_perplexity is None,
+            "its own answer's perplexity": self.own_perplexity is None,
+            "acceptance": self.accepted_share is None and self.method in ACCEPTED_FLOOR,
+        }
+        return tuple(words for words, is_missing in missing.items() if is_missing)
+
     def values(self) -> dict[str, float]:
         """The numbers that are known, by name."""
-        return {name: value for name, value in self.model_dump().items() if value is not None}
+        return {name: value for name, value in self.model_dump().items() if isinstance(value, float)}
 
 
 class Measured(Value):
@@ -154,7 +183,7 @@ class Probe:
         raise _no_token(f"HTTP {response.status}: {text[:300]}")
 
     async def measure(self, tokens: int = MEASURED_TOKENS, timeout_s: float = 120.0) -> Measured:
-        """Stream `tokens` tokens and time them. Raises EngineError where the stream ends early."""
+        """Stream `tokens` tokens and time them. Raises EngineError where fewer than half of them come."""
         body = {
             "model": self._model,
             "prompt": PROMPT,
@@ -177,7 +206,7 @@ class Probe:
                     counted = (event.get("usage") or {}).get("completion_tokens", counted)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_token(repr(error)) from error
-        if len(arrivals) < 2 or counted < 2:
+        if len(arrivals) < 2 or counted < tokens // 2:
             raise _no_token(f"a stream of {tokens} tokens brought {counted}")
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return Measured(ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - 1) / span, tokens=counted)
@@ -185,14 +214,16 @@ class Probe:
     async def scores(self, text: str, timeout_s: float = 120.0) -> tuple[Score, ...]:
         """The model's own probabilities of each token of a text; () where the engine does not give them for a prompt."""
         body = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
-        answer = await self._complete(body, timeout_s)
-        try:
-            told = answer["choices"][0]["logprobs"]
-            pairs = zip(told["token_logprobs"], told["top_logprobs"], strict=True)
-            # Nothing comes before the first token, and the last one was generated.
-            return tuple(Score(own=float(own), best=max(best.values())) for own, best in list(pairs)[1:-1])
-        except (KeyError, IndexError, TypeError, ValueError):
-            return ()
+        told = _pairs(await self._complete(body, timeout_s))
+        return _scores(told[1:-1])  # nothing comes before the first token, and the last one was generated
+
+    async def said(self, prompt: str, tokens: int, timeout_s: float = 120.0) -> tuple[Score, ...]:
+        """Probabilities of the tokens that it goes on with, as it generates them; () where the engine does not give them.
+
+        Of less use than `scores` of the same text: what has gone wrong in generating them is in these, too.
+        """
+        body = {"prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
+        return _scores(_pairs(await self._complete(body, timeout_s)))
 
     async def greedy(self, prompt: str, tokens: int, timeout_s: float = 120.0) -> tuple[str, int]:
         """How the model goes on by itself at temperature 0: the text, and how many tokens it is."""
@@ -237,22 +268,21 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
     return sums
 
 
-async def sanity(probe: Probe, metrics_path: str, drafted: str, accepted: str) -> Sanity:
-    """Ask for the model's own probabilities.
-
-    Args:
-        probe: the engine.
-        metrics_path: where its metrics are.
-        drafted: name of its counter of draft tokens; "" where it has none.
-        accepted: name of its counter of accepted ones.
-    """
+async def sanity(probe: Probe, engine: Engine, speculation: Speculation) -> Sanity:
+    """Ask for the model's own probabilities."""
     text = await probe.scores(TEXT)
     said, tokens = await probe.greedy(OPENING, OWN_TOKENS)
-    own = (await probe.scores(OPENING + said))[-tokens:] if tokens >= ENOUGH_TOKENS else ()
-    counts = await probe.gauges(metrics_path, (drafted, accepted)) if drafted else {}
-    proposed = counts.get(drafted, 0.0)
-    share = counts.get(accepted, 0.0) / proposed if proposed >= ENOUGH_DRAFTS else None
+    own: tuple[Score, ...] = ()
+    if tokens >= ENOUGH_TOKENS:
+        own = (await probe.scores(OPENING + said))[-tokens:] or await probe.said(OPENING, OWN_TOKENS)
+    drafts = Drafts()
+    if speculation.method != "none" and engine.draft_metrics:
+        sums = await probe.gauges(engine.metrics_path, engine.draft_metrics)
+        drafts = engine.drafts(sums, speculation.tokens)
+    share = drafts.accepted / drafts.proposed if drafts.proposed >= ENOUGH_DRAFTS else None
     return Sanity(
+        method=speculation.method,
+        only=only_character(said) if tokens >= ENOUGH_TOKENS else "",
         text_perplexity=perplexity(text),
         own_perplexity=perplexity(own),
         own_agreement=agreement(own),
@@ -264,7 +294,8 @@ def perplexity(scores: Sequence[Score]) -> float | None:
     """exp of the mean negative log-probability; None for too few tokens."""
     if len(scores) < ENOUGH_TOKENS:
         return None
-    return math.exp(min(-sum(score.own for score in scores) / len(scores), 700.0))
+    mean = -sum(score.own for score in scores) / len(scores)
+    return math.exp(min(mean, 700.0) if not math.isnan(mean) else 700.0)
 
 
 def agreement(scores: Sequence[Score]) -> float | None:
@@ -274,10 +305,32 @@ def agreement(scores: Sequence[Score]) -> float | None:
     return sum(score.own >= score.best - TIE for score in scores) / len(scores)
 
 
+def only_character(text: str) -> str:
+    """The one character that a text consists of, apart from white space; "" where there are others, or none."""
+    found = set("".join(text.split()))
+    return found.pop() if len(found) == 1 else ""
+
+
 async def wait_healthy(probe: Probe, path: str, every_s: float = 0.1) -> None:
     """Return when the server answers on its health path. Cancel it to give up."""
     while not await probe.healthy(path):
         await asyncio.sleep(every_s)
+
+
+def _pairs(answer: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """The log-probability of each token of an answer, and those of the likeliest in its place; [] where it has none."""
+    try:
+        told = answer["choices"][0]["logprobs"]
+        return list(zip(told["token_logprobs"], told["top_logprobs"], strict=True))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return []
+
+
+def _scores(pairs: Sequence[tuple[Any, Any]]) -> tuple[Score, ...]:
+    try:
+        return tuple(Score(own=float(own), best=max(best.values())) for own, best in pairs)
+    except (AttributeError, TypeError, ValueError):
+        return ()
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:

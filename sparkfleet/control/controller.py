@@ -88,9 +88,11 @@ class Controller:
 
     # what people ask for
 
-    async def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
-        """Ask for a deployment; returns what is wanted now and whether that is a change."""
-        desired, changed = self._store.put(spec, plan, who)
+    async def put(
+        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
+    ) -> tuple[Desired, bool]:
+        """Ask for a deployment (see `Store.put`); returns what is wanted now and whether that is a change."""
+        desired, changed = self._store.put(spec, plan, who, retry)
         if changed:
             await self._journal.record(desired.name, desired.generation, "", "wanted", f"{who} asked for it")
             self._wake.set()
@@ -268,8 +270,11 @@ class Controller:
             for name, one in desired.items()
             if self._recovery.has_given_up(name, one.generation)
         }
+        passed = {name: self._recovery.passed(one) for name, one in desired.items()}
         heard = self._heard
-        return View(desired, self._seen, heard.groups(), heard.fresh(), failed, self._publisher.told())
+        return View(
+            desired, self._seen, heard.groups(), heard.fresh(), failed, self._publisher.told(), passed
+        )
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
@@ -301,6 +306,8 @@ def _ready_words(report: GroupReport) -> str:
     words = f"{how} {report.started_s or 0:.1f} s"
     if {"ttft_ms", "decode_tps"} <= measured.keys():
         words += f"; measured TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s alone"
+    if report.unchecked:
+        words += f"; not checked: {', '.join(report.unchecked)}"
     if report.rung:
         words += f"; at rung {report.rung + 1} of its ladder"
     return words

@@ -29,7 +29,7 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
     store = Store(paths.database)
     try:
         for apply in request.apply:
-            store.put(apply.spec, apply.plan, apply.who)
+            store.put(apply.spec, apply.plan, apply.who, apply.retry)
         desired = store.desired().values()
         orders = [order for one in desired for order in _orders(store, request.inventory, one)]
         here = request.inventory.head

@@ -14,18 +14,19 @@ import signal
 import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 
+from sparkfleet.control.backoff import Backoff
 from sparkfleet.control.canary import FIRST_TOKEN_S, Probe, sanity, wait_healthy
-from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.load import Load, read_load
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.rank import RankHolder
 from sparkfleet.control.ranks import Ranks, cancel
 from sparkfleet.control.starting import Starting, longest_s, never_ready
 from sparkfleet.control.status import GroupPhase, GroupReport
+from sparkfleet.control.watching import beat, follow
 from sparkfleet.engines.base import Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
@@ -34,10 +35,9 @@ from sparkfleet.nodes.runtime.base import Phase, RankStatus
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 2.0
 START_PROGRESS_S = 1.0
-PROOF_S = 30.0
-"""How long an engine that moves no token may take for one."""
+
+T = TypeVar("T")
 
 
 class Reporter(Protocol):
@@ -56,11 +56,20 @@ class Group:
         ranks: who holds each rank, in order. Rank 0 is on this node.
         secret: the fleet's engine secret.
         report: where progress goes.
+        backoff: how often it was started of late.
     """
 
-    def __init__(self, order: GroupOrder, ranks: Sequence[RankHolder], secret: str, report: Reporter) -> None:
+    def __init__(
+        self,
+        order: GroupOrder,
+        ranks: Sequence[RankHolder],
+        secret: str,
+        report: Reporter,
+        backoff: Backoff,
+    ) -> None:
         self._order = order
-        self._ranks = Ranks(order, ranks)
+        self._ranks = Ranks(order, ranks, backoff)
+        self._backoff = backoff
         self._secret = secret
         self._report_to = report
         self._engine: Engine = engine_by_name(order.candidate.engine)
@@ -77,6 +86,9 @@ class Group:
         )
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._memory: asyncio.Task[None] | None = None
+        """Watches memory from when the ranks run until they are stopped."""
+        self._load = Load(running=0, waiting=0, figures=None)
         self._exited: RankStatus | None = None
         self.ended = ""
         """Why the engine is no more; "" as long as it is."""
@@ -100,6 +112,7 @@ class Group:
         self._say(GroupPhase.STARTING)  # before anything is: a start that takes the node down must be known
         try:
             statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
+            self._memory = asyncio.create_task(self._ranks.watch_memory())
             url = f"http://{self._order.seats[0].address}:{statuses[0].port}"
             self._session = aiohttp.ClientSession()
             token = engine_token(self._secret.encode(), self._order.name)
@@ -108,9 +121,8 @@ class Group:
             measured = await self._until_exit(self._bring_up())
             statuses = await self._ranks.statuses()
         except SparkfleetError as error:
-            self._say(
-                GroupPhase.FAILED, str(error), diagnosis=await self._ranks.diagnose(error, self._exited)
-            )
+            diagnosis = await self._ranks.diagnose(error, self._exited)
+            self._say(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
             await self.stop(drain_s=0)
             raise
         self._say(
@@ -123,16 +135,20 @@ class Group:
     async def watch(self) -> str:
         """Report every few seconds; return the reason when the engine is no more, and no rank of it is left.
 
-        It is no more when any rank has exited, with whatever code, when it moves no token, or when memory ran out.
+        It is no more when any rank has exited, with whatever code, when nothing of it moves, or when memory ran out.
         """
-        beat = asyncio.create_task(self._beat())
-        exiting = asyncio.create_task(self._ranks.first_exit())
+        assert self._probe is not None
+        works = [beat(self._say_load)]
+        if self._engine.metrics_path:  # of another it is not even known whether it has tokens
+            works.append(follow(self._read_load, self._probe.one_token, self._order.patience_s))
         try:
-            await asyncio.wait({beat, exiting}, return_when=asyncio.FIRST_COMPLETED)
-            self.ended = self._exited_words(*exiting.result()) if exiting.done() else beat.result()
-        finally:
-            await cancel(beat, exiting)
-        self._say(GroupPhase.FAILED, self.ended)
+            await self._until_exit(*works)
+        except EngineError as error:
+            diagnosis = await self._ranks.diagnose(error, self._exited)
+            self.ended = error.what.removesuffix(".")
+            if diagnosis.says != error.what:
+                self.ended += f" ({diagnosis})"
+            self._say(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
         await self._ranks.stop()
         return self.ended
 
@@ -141,13 +157,16 @@ class Group:
         failed = self._report.phase is GroupPhase.FAILED  # why is the last thing it should be heard to say
         if self._probe is not None and drain_s > 0 and not failed:
             self._say(GroupPhase.DRAINING)
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, SparkfleetError):
                 async with asyncio.timeout(drain_s):
-                    await self._idle()
+                    await self._until_exit(self._idle())
         await self._ranks.stop()
+        if self._memory is not None:
+            await cancel(self._memory)
         if self._session is not None:
             await self._session.close()
         if not failed:
+            self._backoff.forget()
             self._say(GroupPhase.STOPPED)
 
     async def _bring_up(self) -> dict[str, float]:
@@ -175,13 +194,8 @@ class Group:
         await self._probe.one_token(min(FIRST_TOKEN_S, self._order.silence_s))
         measured = await self._probe.measure()
         self._say(GroupPhase.PROBING, "reading its own probabilities")
-        speculates = self._order.candidate.speculation.method != "none"
-        found = await sanity(
-            self._probe,
-            self._engine.metrics_path,
-            self._engine.drafted_metric if speculates else "",
-            self._engine.accepted_metric,
-        )
+        found = await sanity(self._probe, self._engine, self._order.candidate.speculation)
+        self._say(GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked())
         if complaint := found.complaint():
             raise EngineError(
                 f"The engine is up and its output is wrong: {complaint}.",
@@ -193,17 +207,16 @@ class Group:
     async def _progress(self) -> None:
         """What the start is doing, from each rank's phase and the last line of its log.
 
-        A supervisor that does not answer is asked again: memory has to be watched on. One that is gone is an exit.
+        A supervisor that does not answer is asked again. One that is gone is an exit.
 
         Raises:
-            EngineError: no rank says anything any more, or a node runs out of memory.
+            EngineError: no rank says anything any more.
         """
         starting = Starting(len(self._ranks), self._order.silence_s)
         while True:
             try:
                 statuses = await self._ranks.statuses()
                 logs = await self._ranks.tails()
-                await self._ranks.check_memory()
             except NodeError:
                 await asyncio.sleep(START_PROGRESS_S)
                 continue
@@ -213,63 +226,52 @@ class Group:
             self._say(phase, starting.words(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
 
-    async def _until_exit(self, work: Coroutine[None, None, dict[str, float]]) -> dict[str, float]:
-        """Do the work, or raise EngineError as soon as a rank exits."""
-        doing = asyncio.create_task(work)
+    async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
+        """What the first of these works ends with; EngineError as soon as a rank exits or a node runs out of memory."""
+        assert self._memory is not None
+        doing = [asyncio.create_task(work) for work in works]
         exiting = asyncio.create_task(self._ranks.first_exit())
         try:
-            await asyncio.wait({doing, exiting}, return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                return doing.result()
+            await asyncio.wait({*doing, exiting, self._memory}, return_when=asyncio.FIRST_COMPLETED)
+            for work in doing:
+                if work.done():
+                    return work.result()
+            if self._memory.done():
+                self._memory.result()
             rank, self._exited = exiting.result()
         finally:
-            await cancel(doing, exiting)
-        raise EngineError(
-            f"The engine exited while it was starting{self._ranks.where(rank)} ({_exit_words(self._exited)}).",
-            means=self._exited.reason,
-            do=f"The whole log: `sparkfleet logs {self._order.deployment}`.",
+            await cancel(*doing, exiting)
+        raise self._exit(rank, self._exited)
+
+    def _exit(self, rank: int, status: RankStatus) -> EngineError:
+        where = self._ranks.where(rank)
+        what = f"The engine exited while it was starting{where} ({_exit_words(status)})."
+        if self._report.phase is GroupPhase.READY:
+            what = f"The engine exited{where}: {_first_line(status.reason) or _exit_words(status)}."
+        return EngineError(
+            what, means=status.reason, do=f"The whole log: `sparkfleet logs {self._order.deployment}`."
         )
 
-    async def _beat(self) -> str:
-        """Report load, watch memory and tokens; returns why the group must end."""
-        liveness = Liveness()
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            load = await self._load()
-            self._say(
-                self._report.phase,
-                running=load.running,
-                waiting=load.waiting,
-                drafted=load.drafted,
-                accepted=load.accepted,
-            )
-            if liveness.is_suspect(time.monotonic(), load.running, load.tokens):
-                try:
-                    await self._prove()
-                except EngineError as error:
-                    return f"it runs and generates nothing: {error.what}"
-                liveness.proved(time.monotonic())
-            try:
-                await self._ranks.check_memory()
-            except EngineError as error:
-                return error.what
-            except NodeError:
-                continue  # the rank's exit says so, if that is what it is
+    def _say_load(self) -> None:
+        load = self._load
+        self._say(
+            self._report.phase,
+            running=load.running,
+            waiting=load.waiting,
+            drafted=load.drafted,
+            accepted=load.accepted,
+        )
 
-    async def _prove(self) -> None:
+    async def _read_load(self) -> Load:
         assert self._probe is not None
-        await self._probe.one_token(PROOF_S)
-
-    async def _load(self) -> Load:
-        assert self._probe is not None
-        return await read_load(self._probe, self._engine)
+        self._load = await read_load(self._probe, self._engine, self._order.candidate.speculation.tokens)
+        return self._load
 
     async def _idle(self) -> None:
-        while (load := await self._load()).running + load.waiting:
+        while (load := await self._read_load()).running + load.waiting or load.figures is None:
+            if not self._engine.metrics_path:
+                return  # nothing is known of its work
             await asyncio.sleep(0.2)
-
-    def _exited_words(self, rank: int, status: RankStatus) -> str:
-        return f"the engine exited{self._ranks.where(rank)}: {status.reason or status.exit_code}"
 
     def _say(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
         since = self._report.since if phase is self._report.phase else time.time()
@@ -290,6 +292,10 @@ async def die_with_the_engine(group: Group) -> None:
         log.exception("the watch over %s ended", group.name)
     await asyncio.sleep(0.2)  # the report is on its way
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _exit_words(status: RankStatus) -> str:

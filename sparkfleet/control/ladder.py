@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from sparkfleet.control.store import Standing
-from sparkfleet.engines.signatures import Cause, Diagnosis
+from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.planning.plan import GroupPlan, Rung
 from sparkfleet.values import Value
 
@@ -33,18 +33,20 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
     why = str(diagnosis) if diagnosis else "it did not start"
     tries = standing.tries + 1
-    if (diagnosis.cause if diagnosis else Cause.UNKNOWN).again and tries < TRIES:
-        return Step(
-            verb="again", standing=Standing(rung=standing.rung, tries=tries), words=f"{why}; trying again"
-        )
+    if diagnosis is not None and diagnosis.again and tries < TRIES:
+        again = standing.model_copy(update={"tries": tries, "restarts": 0})
+        return Step(verb="again", standing=again, words=f"{why}; trying again")
+    passed = (*standing.passed, why)
     if standing.rung + 1 < len(group.ladder):
         following = group.ladder[standing.rung + 1]
         words = f"{_what(failed)} did not start ({why}); next: {_what(following)}{_lost(failed, following)}"
-        return Step(verb="next", standing=Standing(rung=standing.rung + 1), words=words)
+        lower = Standing(rung=standing.rung + 1, falls=standing.falls, passed=passed)
+        return Step(verb="next", standing=lower, words=words)
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     words = f"{_what(failed)} did not start ({why}); {end}"
-    return Step(verb="end", standing=Standing(rung=standing.rung, tries=tries, given_up=True), words=words)
+    last = Standing(rung=standing.rung, tries=tries, given_up=True, passed=passed)
+    return Step(verb="end", standing=last, words=words)
 
 
 def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:

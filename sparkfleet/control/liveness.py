@@ -1,40 +1,81 @@
-"""Whether an engine still moves tokens. Pure: `/health` says 200 for minutes after a peer of a group has died."""
+"""Whether an engine still moves. Pure: `/health` says 200 for minutes after a peer of a group has died."""
 
 from __future__ import annotations
 
+from sparkfleet.planning.plan import Band, Prediction
+
 STUCK_S = 20.0
-"""Without a token for this long, with requests running, an engine is asked for one: long enough for a long prefill's chunk,
-short enough for somebody who waits."""
+"""With work in hand and no figure that moves for this long, an engine is asked for a token: short enough for somebody who
+waits."""
+IDLE_S = 60.0
+"""The same of one that has nothing in hand by its own figures. Where it hangs they tell nothing: vLLM writes them after a
+step, TensorRT-LLM after an answer, so that a hang which began in a rest reads like the rest going on."""
+PROOF_S = 30.0
+"""The least that it is waited for the token."""
+MARGIN = 2.0
+"""Over the longest silence that is predicted: a prefill grows slower with what lies before it."""
+SLOWEST_PREFILL_TPS = 140.0
+"""Where nothing is predicted: the least that was published (knowledge/measurements)."""
+SLOWEST_DECODE_TPS = 2.0
+"""The same of one answer: what dense models of 70 B in 16 bits come to."""
 
 
 class Liveness:
-    """Watches two of an engine's metrics over time.
+    """Watches figures of an engine over time. What is asked of it because it is suspect does not count as work.
 
     Args:
-        stuck_s: how long no token may move while requests run.
+        stuck_s: how long nothing may move while it has work in hand.
+        idle_s: how long it may have none, by its own figures, before it has to show that it would take some.
     """
 
-    def __init__(self, stuck_s: float = STUCK_S) -> None:
+    def __init__(self, stuck_s: float = STUCK_S, idle_s: float = IDLE_S) -> None:
         self._stuck_s = stuck_s
-        self._tokens = -1.0
+        self._idle_s = idle_s
+        self._figures: tuple[float, ...] | None = None
+        self._busy = False
+        self._suspect = False
         self._moved_at: float | None = None
 
-    def is_suspect(self, now: float, running: float, tokens: float | None) -> bool:
+    def is_suspect(self, now: float, requests: int, figures: tuple[float, ...] | None) -> bool:
         """Take a reading; True where a request for one token has to show whether the engine lives.
 
         Args:
             now: seconds of any clock that only goes forward.
-            running: requests that are being decoded.
-            tokens: tokens generated since the engine started; None where its metrics did not answer.
+            requests: that run or wait in the engine.
+            figures: any of them moves when it works; None where its metrics did not answer.
         """
-        idle = tokens is not None and running == 0
-        moved = tokens is not None and tokens != self._tokens
-        if self._moved_at is None or idle or moved:
-            self._moved_at = now
-        if tokens is not None:
-            self._tokens = tokens
-        return now - self._moved_at >= self._stuck_s
+        moved = figures is not None and figures != self._figures
+        began = requests > 0 and not self._busy and not self._suspect
+        if self._moved_at is None or moved or began:
+            self._moved_at, self._suspect = now, False
+        if figures is not None:
+            self._figures, self._busy = figures, requests > 0
+        limit_s = self._idle_s if figures is not None and not requests else self._stuck_s
+        self._suspect = self._suspect or now - self._moved_at >= limit_s
+        return self._suspect
 
     def proved(self, now: float) -> None:
         """It has generated a token when it was asked for one."""
-        self._moved_at = now
+        self._moved_at, self._suspect = now, False
+
+
+def patience_s(context: int, concurrency: int, prediction: Prediction, *, steps: bool) -> float:
+    """How long an engine may owe a token while nothing of it moves and it is well, seconds.
+
+    Args:
+        context: the longest prompt, tokens.
+        concurrency: requests at once.
+        prediction: of its rates.
+        steps: whether its figures move with every step: then the longest silence is a prefill in one piece. Otherwise they
+            move when a request is finished, and it is everybody's prefill and the longest answer.
+    """
+    prefill_s = context / _least(prediction.prefill_tps, SLOWEST_PREFILL_TPS)
+    if steps:
+        return max(PROOF_S, MARGIN * prefill_s)
+    alone = _least(prediction.decode_tps_per_request, SLOWEST_DECODE_TPS)
+    together = _least(prediction.decode_tps_aggregate, alone) / (prediction.concurrency or 1)
+    return max(PROOF_S, MARGIN * (concurrency * prefill_s + context / min(alone, together)))
+
+
+def _least(band: Band | None, unknown: float) -> float:
+    return band.low if band is not None and band.low > 0 else unknown

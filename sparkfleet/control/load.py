@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparkfleet.control.canary import Probe
-from sparkfleet.engines.base import Engine
+from sparkfleet.engines.base import Drafts, Engine
 
 
 class Load(NamedTuple):
@@ -13,24 +13,26 @@ class Load(NamedTuple):
 
     running: int
     waiting: int
-    tokens: float | None
-    """Generated since it started; None where its metrics did not answer."""
+    figures: tuple[float, ...] | None
+    """Tokens generated since it started, and what else moves when it works; None where its metrics did not answer."""
     drafted: float = 0.0
     """Draft tokens proposed since it started; 0 without speculation."""
     accepted: float = 0.0
 
 
-async def read_load(probe: Probe, engine: Engine) -> Load:
-    """Ask an engine; of one without metrics it is nothing."""
+async def read_load(probe: Probe, engine: Engine, draft_tokens: int) -> Load:
+    """Ask an engine; of one without metrics it is nothing. `draft_tokens`: of one step, 0 without speculation."""
     if not engine.metrics_path:
-        return Load(running=0, waiting=0, tokens=0.0)  # nothing is known of its work
-    names = (engine.running_metric, engine.waiting_metric, engine.tokens_metric)
-    drafts = (engine.drafted_metric, engine.accepted_metric)
-    found = await probe.gauges(engine.metrics_path, (*names, *filter(None, drafts)))
+        return Load(running=0, waiting=0, figures=None)  # nothing is known of its work
+    gauges = (engine.running_metric, engine.waiting_metric)
+    moving = (engine.tokens_metric, *engine.step_metrics)
+    counters = engine.draft_metrics if draft_tokens else ()
+    found = await probe.gauges(engine.metrics_path, (*gauges, *moving, *counters))
+    drafts = engine.drafts(found, draft_tokens) if counters else Drafts()
     return Load(
-        running=int(found.get(names[0], 0)),
-        waiting=int(found.get(names[1], 0)),
-        tokens=found.get(names[2]),
-        drafted=found.get(drafts[0], 0.0),
-        accepted=found.get(drafts[1], 0.0),
+        running=int(found.get(gauges[0], 0)),
+        waiting=int(found.get(gauges[1], 0)),
+        figures=tuple(found[name] for name in moving) if found else None,
+        drafted=drafts.proposed,
+        accepted=drafts.accepted,
     )

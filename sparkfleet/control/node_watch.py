@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from sparkfleet.control.journal import Journal
 from sparkfleet.control.nodes import Nodes
@@ -38,15 +39,17 @@ class NodeWatch:
         """Look until cancelled; a look that fails is followed by the next."""
         while True:
             try:
-                await self.see(await self._nodes.look())
+                await self.look()
             except Exception:
                 log.exception("the nodes could not be looked at")
             await asyncio.sleep(LOOK_S)
 
-    async def see(self, nodes: tuple[NodeReport, ...]) -> None:
-        """Keep what was seen, and say who has joined or left since."""
+    async def look(self) -> None:
+        """Look once: keep what is seen, and say who has joined or left since."""
+        began = time.monotonic()
+        nodes = await self._nodes.look()
         before = {node.name: node.joined for node in self.reports}
-        self._recovery.see(nodes)
+        self._recovery.see(nodes, began)
         self.reports = nodes
         for node in nodes:
             self._metrics.joined.labels(node.name).set(node.joined)

@@ -40,14 +40,17 @@ class FakeNodes:
     def __init__(self, available: dict[str, int]) -> None:
         self.available = available
         self.boots = dict.fromkeys(available, "first")
+        self.away: set[str] = set()
         self.swept: list[frozenset[Generation]] = []
 
     async def look(self) -> tuple[NodeReport, ...]:
-        """All of them have joined."""
+        """All of them have joined, but those that are away."""
         return tuple(
             NodeReport(
                 name=name, joined=True, memory_available=memory, memory_total=memory, boot=self.boots[name]
             )
+            if name not in self.away
+            else NodeReport(name=name, joined=False)
             for name, memory in self.available.items()
         )
 

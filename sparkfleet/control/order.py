@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.control.cluster import seats
+from sparkfleet.control.liveness import PROOF_S, patience_s
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
 from sparkfleet.engines.base import RankLaunch, RankSite
@@ -23,7 +24,7 @@ from sparkfleet.gateway.keys import engine_token
 from sparkfleet.nodes.netdev import netdev_of
 from sparkfleet.nodes.runtime.base import ContainerSpec, RankFile, RankId, RankSpec
 from sparkfleet.nodes.runtime.environment import steers_tools
-from sparkfleet.planning.plan import Candidate
+from sparkfleet.planning.plan import Candidate, Rung
 from sparkfleet.spec.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -65,6 +66,8 @@ class GroupOrder(Value):
     drain_s: float = 30.0
     silence_s: float = SILENCE_S
     """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
+    patience_s: float = PROOF_S
+    """How long it may owe a token, once it is asked for one because nothing of it moves, seconds."""
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
         """Who a rank is, on a node on which the fleet goes by this label."""
@@ -268,11 +271,18 @@ def orders_for(
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
             seats=_seats(inventory, rung.candidate.shape.nodes),
             silence_s=desired.spec.silence or SILENCE_S,
+            patience_s=_patience_s(rung),
         )
         for replica, group in enumerate(desired.plan.groups)
         for at in [min((rungs or {}).get(replica, 0), len(group.ladder) - 1)]
         for rung in [group.ladder[at]]
     )
+
+
+def _patience_s(rung: Rung) -> float:
+    what = rung.candidate
+    steps = bool(engine_by_name(what.engine).step_metrics)
+    return patience_s(what.context, what.concurrency, rung.prediction, steps=steps)
 
 
 def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankSeat, ...]:

@@ -72,7 +72,7 @@ class RankHolder(Protocol):
         ...
 
     async def tail(self) -> str:
-        """The last of its log since it was started, at most 64 KiB."""
+        """The last of its log since it was started, at most 64 KiB; "" where it was not: what is there is older."""
         ...
 
     async def memory(self) -> int:
@@ -157,7 +157,7 @@ class LocalRank:
 
     async def tail(self) -> str:
         """See `RankHolder.tail`."""
-        return await asyncio.to_thread(_tail, Path(self.log_path))
+        return await asyncio.to_thread(_tail, Path(self.log_path)) if self._rank is not None else ""
 
     async def memory(self) -> int:
         """See `RankHolder.memory`."""

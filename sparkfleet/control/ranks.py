@@ -6,13 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from sparkfleet.control.backoff import Backoff
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.rank import RankHolder
 from sparkfleet.control.status import RankReport
-from sparkfleet.engines.signatures import Cause, Diagnosis, Failure, classify, first_cause
-from sparkfleet.errors import EngineError, NodeError, SparkfleetError
+from sparkfleet.engines.signatures import Diagnosis, Failure, classify, first_cause
+from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.nodes.runtime.base import RankStatus
 from sparkfleet.nodes.runtime.ports import free_port
 
@@ -20,13 +22,18 @@ log = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
-ROOM_S = 60.0
-"""How long a start waits for memory that another group gives back."""
+ROOM_S = 180.0
+"""How long a start waits for memory that another group gives back. On a Spark it comes back 120 s and more after an engine
+has closed its port (research on how Sparks are run, 4.2, cold start order)."""
 ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,
 and has to be switched off (research on memory of GB10). A CPU node swaps or kills, so less will do."""
+MEMORY_S = 1.0
+"""Between two looks at a node's memory: an engine that loads takes gigabytes in that time."""
 TAIL_LINES = 500
+TAIL_S = 5.0
+"""How long a node may take for a log. Who asks has a failure to tell."""
 
 
 class Ranks:
@@ -35,12 +42,16 @@ class Ranks:
     Args:
         order: what to run.
         holders: who holds each rank, in order. Rank 0 is on this node.
+        backoff: how often they were started of late.
     """
 
-    def __init__(self, order: GroupOrder, holders: Sequence[RankHolder]) -> None:
+    def __init__(self, order: GroupOrder, holders: Sequence[RankHolder], backoff: Backoff) -> None:
         self.holders = tuple(holders)
         self._order = order
+        self._backoff = backoff
         self._floor = FLOOR_BYTES[order.candidate.device]
+        self._taken = False
+        """Whether every rank was started or adopted."""
         self._low: dict[int, int] = {}
         """The least memory that was seen on each rank's node, bytes."""
 
@@ -62,9 +73,13 @@ class Ranks:
         """
         found = await asyncio.gather(*(rank.adopt() for rank in self.holders))
         adopted = [status for status in found if status is not None]
-        if len(adopted) == len(self.holders):
+        self._taken = len(adopted) == len(self.holders)
+        if self._taken:
             return adopted, True
         await self.stop()
+        if pause_s := self._backoff.begin():
+            waiting(f"waiting {pause_s:.0f} s: it has just ended")
+            await asyncio.sleep(pause_s)
         await self._room(waiting)
         rendezvous = free_port(self._order.seats[0].address) if len(self.holders) > 1 else 0
         # All are waited for, also where one fails: a rank that is still being started cannot be stopped.
@@ -74,6 +89,7 @@ class Ranks:
         for status in started:
             if isinstance(status, BaseException):
                 raise status
+        self._taken = True
         return [status for status in started if isinstance(status, RankStatus)], False
 
     async def statuses(self) -> list[RankStatus]:
@@ -112,26 +128,36 @@ class Ranks:
             if error is not None:
                 log.warning("rank on %s was not stopped: %r", rank.node, error)
 
-    async def check_memory(self) -> None:
-        """Raise EngineError where a node is about to wedge, NodeError where one does not answer."""
-        for rank, memory in zip(self.holders, await self._memory(), strict=True):
-            if memory < self._floor:
-                raise EngineError(
-                    f"Only {memory / GIB:.1f} GiB of memory are left on {rank.node}: the group is stopped.",
-                    means="A host without memory does not recover: it has to be switched off.",
-                    do="A smaller context or concurrency needs less; `sparkfleet plan` shows what would fit.",
-                )
+    async def watch_memory(self) -> None:
+        """Look at every node's memory once a second, for ever. Each for itself: one that does not answer hides no other.
+
+        Raises:
+            EngineError: a node is about to wedge.
+        """
+        watches = [asyncio.create_task(self._watch_node(index)) for index in range(len(self.holders))]
+        try:
+            await asyncio.gather(*watches)
+        finally:
+            await cancel(*watches)
+
+    async def _watch_node(self, index: int) -> None:
+        while True:
+            with suppress(NodeError):  # the rank's exit says so, if that is what it is
+                memory = await self._available(index)
+                if memory < self._floor:
+                    raise _runs_out(memory, self.holders[index].node)
+            await asyncio.sleep(MEMORY_S)
 
     async def diagnose(self, error: SparkfleetError, exited: RankStatus | None) -> Diagnosis:
-        """Why they did not start, from every rank's log, memory and end.
+        """Why they did not start, from what the error says of itself, and from every rank's log, memory and end.
 
         Args:
             error: what was seen of it.
             exited: how the first rank has ended; None where none has.
         """
-        told = []
-        for index, rank in enumerate(self.holders):
-            lines = await _lines(rank)
+        told = [Diagnosis(cause=error.because, says=error.what)] if error.because else []
+        logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
+        for index, lines in enumerate(logs):
             failure = Failure(
                 engine=self._order.candidate.engine,
                 method=self._order.candidate.speculation.method,
@@ -140,9 +166,9 @@ class Ranks:
                 memory_low=self._low.get(index),
             )
             told.append(classify(failure))
-        found = first_cause(told)
-        if found.cause is Cause.UNKNOWN and exited is None:
-            return found.model_copy(update={"says": error.what})  # it did not exit: what was seen says more
+        found = first_cause(told).model_copy(update={"began": self._taken})
+        if found.cause is Cause.UNKNOWN and (exited is None or exited.exit_code is None):
+            return found.model_copy(update={"says": error.what})  # no end of its own: what was seen says more
         return found
 
     async def _room(self, waiting: Callable[[str], None]) -> None:
@@ -158,16 +184,20 @@ class Ranks:
                     f"Each rank is predicted to need {self._order.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
                     means="It was not started: a Spark that runs out of memory has to be switched off.",
                     do="`sparkfleet doctor` shows what holds the memory.",
+                    because=Cause.MEMORY,
                 )
             waiting(f"waiting for memory: {', '.join(lacking)}")
             await asyncio.sleep(ROOM_LOOK_S)
 
     async def _memory(self) -> list[int]:
-        """Memory available on each rank's node, bytes; the least that was seen is kept."""
-        found = await asyncio.gather(*(rank.memory() for rank in self.holders))
-        for index, memory in enumerate(found):
-            self._low[index] = min(memory, self._low.get(index, memory))
-        return found
+        """Memory available on each rank's node, bytes."""
+        return await asyncio.gather(*(self._available(index) for index in range(len(self.holders))))
+
+    async def _available(self, index: int) -> int:
+        """The same of one; the least that was seen is kept."""
+        memory = await self.holders[index].memory()
+        self._low[index] = min(memory, self._low.get(index, memory))
+        return memory
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
@@ -178,8 +208,18 @@ async def cancel(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _lines(rank: RankHolder) -> tuple[str, ...]:
-    """The last lines of a rank's log; () where its node is gone."""
+    """The last lines of a rank's log; () where its node is gone, or says nothing."""
     try:
-        return tuple((await rank.tail()).replace("\r", "\n").splitlines())
-    except NodeError:
+        async with asyncio.timeout(TAIL_S):
+            return tuple((await rank.tail()).replace("\r", "\n").splitlines())
+    except (NodeError, TimeoutError):
         return ()
+
+
+def _runs_out(memory: int, node: str) -> EngineError:
+    return EngineError(
+        f"Only {memory / GIB:.1f} GiB of memory are left on {node}: the group is stopped.",
+        means="A host without memory does not recover: it has to be switched off.",
+        do="A smaller context or concurrency needs less; `sparkfleet plan` shows what would fit.",
+        because=Cause.MEMORY,
+    )

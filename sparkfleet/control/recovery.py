@@ -7,17 +7,17 @@ comes back, or its whole node, goes on from there.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from sparkfleet.control.apps import Apps
 from sparkfleet.control.ladder import rung_without, step
 from sparkfleet.control.order import GroupOrder
-from sparkfleet.control.starts import Starts
+from sparkfleet.control.starts import Starts, went_away
 from sparkfleet.control.status import App, GroupReport, NodeReport
 from sparkfleet.control.store import Desired, GroupKey, Standing, Store
 from sparkfleet.engines.signatures import Diagnosis
-from sparkfleet.planning.remembered import Remembered, fingerprint
+from sparkfleet.errors import Cause
+from sparkfleet.planning.remembered import fingerprint
 
 BREAKER_FAILURES = 5
 BREAKER_S = 600.0
@@ -56,10 +56,8 @@ class Recovery:
         self._starts = Starts(store, here)
         self._answered: set[str] = set()
         """Applications whose failure has been answered, until they are seen in another state."""
-        self._falls: defaultdict[str, list[float]] = defaultdict(list)
-        """When each group that was ready has failed, by its name."""
-        self._restarts: defaultdict[str, int] = defaultdict(int)
-        """Starts in a row that have failed, by the group's name, since a rung was taken for it."""
+        self._counted: set[GroupKey] = set()
+        """Groups whose failed start is counted, and which are yet to be started again: its end, told once more, is not."""
         self._gone: dict[str, float] = {}
         """Nodes that are not part of the fleet, and since when."""
 
@@ -68,45 +66,55 @@ class Recovery:
         standings = self._store.rungs(deployment, generation)
         return any(one.given_up for at, one in standings.items() if replica in (None, at))
 
+    def passed(self, wanted: Desired) -> tuple[tuple[str, ...], ...]:
+        """Of each group of a deployment why it has left the rungs above the one where it stands."""
+        standings = self._store.rungs(wanted.name, wanted.generation)
+        return tuple(standings.get(at, Standing()).passed for at in range(len(wanted.plan.groups)))
+
     def may_start(self, group: GroupKey) -> bool:
         """Whether a group that nobody starts may be: it is not given up, and no node has yet to say if it took it down."""
         return not self.has_given_up(*group) and not self._starts.is_uncertain(group)
 
-    def see(self, nodes: Collection[NodeReport]) -> None:
-        """The nodes as they are now."""
+    def see(self, nodes: Collection[NodeReport], began: float) -> None:
+        """The nodes as they are now; `began` is when they were begun to be asked, of the monotonic clock."""
         now = time.monotonic()
-        self._starts.see(nodes)
+        self._starts.see(nodes, began)
         self._gone = {node.name: self._gone.get(node.name, now) for node in nodes if not node.joined}
 
     def starts(self, order: GroupOrder) -> None:
         """A group is about to be started, by the controller or by Serve."""
         self._starts.begin(order)
+        self._counted.discard((order.deployment, order.generation, order.replica))
 
     def ended(self, group: GroupKey) -> None:
         """A group is no longer started: it is stopped."""
         self._starts.end(group)
+        self._counted.discard(group)
 
     def started(self, report: GroupReport, desired: Desired | None) -> None:
         """A group is ready: what was remembered against it is no longer so."""
         group = (report.deployment, report.generation, report.replica)
         self._starts.end(group)
-        self._restarts.pop(report.name, None)
+        self._counted.discard(group)
         if desired is not None and desired.generation == report.generation:
             standing = self._standing(group)
-            if standing.tries:
-                self._store.stand(*group, standing.model_copy(update={"tries": 0}))
-            order = self._order_of(desired, report.replica)
-            self._store.forget_failure(fingerprint(order.candidate), order.seats[0].node)
+            if standing.tries or standing.restarts:
+                self._store.stand(*group, standing.model_copy(update={"tries": 0, "restarts": 0}))
+            candidate = self._order_of(desired, report.replica).candidate
+            self._store.forget_failure(fingerprint(candidate, desired.plan.drivers))
 
     def fell(self, report: GroupReport) -> None:
-        """A group has failed. One that has a diagnosis was starting."""
-        self._starts.end((report.deployment, report.generation, report.replica))
-        if report.diagnosis is not None:
-            self._restarts[report.name] += 1
+        """A group has failed, while it was starting or while it served."""
+        group = (report.deployment, report.generation, report.replica)
+        standing = self._standing(group)
+        if report.was_starting:
+            self._starts.fail(group)
+            self._store.stand(*group, standing.model_copy(update={"restarts": standing.restarts + 1}))
             return
-        falls = self._falls[report.name]
-        falls.append(time.monotonic())
-        falls[:] = [at for at in falls if time.monotonic() - at < BREAKER_S]
+        self._starts.end(group)
+        now = time.time()
+        falls = (*(at for at in standing.falls if now - BREAKER_S < at <= now), now)
+        self._store.stand(*group, standing.model_copy(update={"falls": falls}))
 
     async def judge(self, apps: Collection[App], desired: Mapping[str, Desired]) -> tuple[str, ...]:
         """Count starts that took their node down, before anything is started again. Arguments and result as in `run`."""
@@ -115,10 +123,10 @@ class Recovery:
             app, wanted = there.get(group), desired.get(group[0])
             if wanted is None or group[1] != wanted.generation or self.has_given_up(*group):
                 self._starts.end(group)
-            elif app is None or app.status not in ("failed", "retiring"):
+            elif app is None or self._is_under_way(app):
                 verb = await self._step(group, wanted, diagnosis, GAVE_UP)
                 if verb == "next" and app is not None:
-                    await self._apps.deploy(self._order_of(wanted, group[2]))
+                    await self._deploy(app, wanted)
                 if verb == "end":
                     given_up.append(group[0])
         return tuple(given_up)
@@ -143,27 +151,44 @@ class Recovery:
                     # It took its node down, or the controller died before it had stopped it.
                     await self._apps.retire(*_group(app))
                 continue
-            if app.status == "failed" and app.name not in self._answered:
-                self._answered.add(app.name)
-                await self._answer(app, desired[app.deployment], reports)
-            elif app.status != "failed":
+            if app.status != "failed":
                 self._answered.discard(app.name)
                 await self._stop_circling(app, desired[app.deployment], reports)
+            elif app.name not in self._answered and await self._answer(app, desired[app.deployment], reports):
+                self._answered.add(app.name)
             if self.has_given_up(*_group(app)):
                 given_up.append(app.deployment)
         await self._leave_gone_nodes(apps, desired)
         return tuple(given_up)
 
     async def _answer(self, app: App, wanted: Desired, reports: Mapping[str, GroupReport]) -> str:
-        """Once more or down the ladder, where there is a rung left; the verb of the step."""
-        report = reports.get(_name(app))
-        diagnosis = (report.diagnosis if report else None) or self._starts.lost().get(_group(app))
-        verb = await self._step(
-            _group(app), wanted, diagnosis, (report.detail if report else "") or app.message
-        )
+        """Once more or down the ladder, where there is a rung left; the verb of the step, "" as long as nodes are asked."""
+        verb = "again"
+        if app.status != "failed" or _group(app) not in self._counted:
+            report = reports.get(_name(app))
+            diagnosis, said = (report.diagnosis, report.detail) if report else (None, "")
+            if report and not report.was_starting:
+                diagnosis = None  # of how it fell while it served, not of why it does not start
+            if diagnosis is None or diagnosis.cause in (Cause.TRANSIENT, Cause.UNKNOWN):
+                away = self._starts.away(self._order_of(wanted, app.replica))
+                if away is None:
+                    return ""
+                diagnosis, said = (went_away(away), GAVE_UP) if away else (diagnosis, said)
+            verb = await self._step(_group(app), wanted, diagnosis, said or app.message)
         if verb != "end":
-            await self._apps.deploy(self._order_of(wanted, app.replica))
+            await self._deploy(app, wanted)
         return verb
+
+    async def _deploy(self, app: App, wanted: Desired) -> None:
+        """Start a group again, at the rung where it stands now."""
+        order = self._order_of(wanted, app.replica)
+        self._starts.begin(order)
+        await self._apps.deploy(order)
+        self._counted.discard(_group(app))
+
+    def _is_under_way(self, app: App) -> bool:
+        """Whether neither Serve nor the group has said that its start failed: that is answered in `run`."""
+        return app.status not in ("failed", "retiring") and not self._starts.has_failed(_group(app))
 
     async def _step(self, group: GroupKey, wanted: Desired, diagnosis: Diagnosis | None, said: str) -> str:
         """Count a start that failed, and keep where the group stands now; the verb of the step.
@@ -176,34 +201,35 @@ class Recovery:
         """
         order = self._order_of(wanted, group[2])
         taken = step(wanted.plan.groups[group[2]], self._standing(group), diagnosis)
-        if taken.verb != "again" and diagnosis is not None:
-            self._store.remember(_failed(order, diagnosis))
-        self._restarts.pop(order.name, None)
+        if taken.verb != "again" and diagnosis is not None and diagnosis.lasts_s:
+            mark = fingerprint(order.candidate, wanted.plan.drivers)
+            self._store.remember(mark, str(diagnosis), diagnosis.lasts_s)
         self._store.stand(*group, taken.standing)
         if taken.verb == "end":
             self._starts.end(group)
             await self._record(*group[:2], order.name, "failed", f"{taken.words}. {said}")
         else:
             self._starts.begin_anew(self._order_of(wanted, group[2]))
+            self._counted.add(group)
             await self._record(*group[:2], order.name, "fallback", taken.words)
         return taken.verb
 
     async def _stop_circling(self, app: App, wanted: Desired, reports: Mapping[str, GroupReport]) -> None:
         """Stop a group that comes up and falls again and again; take one that no longer comes up down its ladder."""
-        name = _name(app)
-        if self._restarts[name] >= RESTARTS:
+        standing = self._standing(_group(app))
+        if standing.restarts >= RESTARTS:
             if await self._answer(app, wanted, reports) == "end":
                 await self._apps.retire(*_group(app))
             return
-        if len(self._falls[name]) < BREAKER_FAILURES:
+        if len(standing.falls) < BREAKER_FAILURES:
             return
         self._starts.end(_group(app))
-        self._store.stand(*_group(app), self._standing(_group(app)).model_copy(update={"given_up": True}))
+        self._store.stand(*_group(app), standing.model_copy(update={"given_up": True}))
         words = (
             f"it came up and failed {BREAKER_FAILURES} times within {BREAKER_S / 60:.0f} minutes, so it is not started"
             " again; `sparkfleet apply` tries once more"
         )
-        await self._record(app.deployment, app.generation, name, "failed", words)
+        await self._record(app.deployment, app.generation, _name(app), "failed", words)
         await self._apps.retire(*_group(app))
 
     async def _leave_gone_nodes(self, apps: Collection[App], desired: Mapping[str, Desired]) -> None:
@@ -216,12 +242,14 @@ class Recovery:
             rung = rung_without(wanted.plan.groups[app.replica], gone, standing.rung)
             if app.status == "retiring" or not away or rung is None or standing.given_up:
                 continue
-            self._store.stand(*_group(app), Standing(rung=rung))
+            why = f"{', '.join(sorted(away))} is gone"
+            passed = (*standing.passed, *(why for _ in range(standing.rung, rung)))
+            self._store.stand(*_group(app), Standing(rung=rung, falls=standing.falls, passed=passed))
             order = self._order_of(wanted, app.replica)
             self._starts.begin_anew(order)
-            words = f"{', '.join(sorted(away))} is gone; next: {'+'.join(seat.node for seat in order.seats)}"
+            words = f"{why}; next: {'+'.join(seat.node for seat in order.seats)}"
             await self._record(app.deployment, app.generation, order.name, "fallback", words)
-            await self._apps.deploy(order)
+            await self._deploy(app, wanted)
 
     def _standing(self, group: GroupKey) -> Standing:
         return self._store.rungs(*group[:2]).get(group[2], Standing())
@@ -234,10 +262,3 @@ def _group(app: App) -> GroupKey:
 def _name(app: App) -> str:
     """The name of its group, as the group itself has it."""
     return f"{app.deployment}/g{app.generation}/{app.replica}"
-
-
-def _failed(order: GroupOrder, diagnosis: Diagnosis) -> Remembered:
-    """A failure as it is remembered."""
-    return Remembered(
-        fingerprint=fingerprint(order.candidate), node=order.seats[0].node, words=str(diagnosis)
-    )

@@ -18,6 +18,8 @@ class ApplyRequest(Value):
     spec: Deployment
     plan: DeploymentPlan
     who: str
+    retry: bool = False
+    """Begin at the top of the ladders, also where nothing else would change."""
 
 
 class KeyRequest(Value):

@@ -42,7 +42,21 @@ CREATE TABLE starts (
 ) STRICT;
 """
 
-SCHEMAS = (FIRST, SECOND, THIRD)
+FOURTH = """
+CREATE TABLE standings (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, replica INTEGER NOT NULL, standing TEXT NOT NULL,
+    PRIMARY KEY (name, generation, replica)
+) STRICT;
+INSERT INTO standings SELECT name, generation, replica, json_object(
+    'rung', rung, 'tries', tries, 'given_up', json(CASE given_up WHEN 0 THEN 'false' ELSE 'true' END)
+) FROM rungs;
+DROP TABLE rungs;
+DROP TABLE failures;
+CREATE TABLE failures (fingerprint TEXT PRIMARY KEY, words TEXT NOT NULL, until REAL) STRICT;
+"""
+"""What older versions remembered of failures is forgotten: they told what lasts from what passes in nothing."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH)
 """What each version adds to the one before it."""
 
 

@@ -12,6 +12,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sparkfleet.control.apps import CONTROLLER, GROUP_DEPLOYMENT, NAMESPACE
+from sparkfleet.control.backoff import Backoff
 from sparkfleet.control.group import Group, die_with_the_engine
 from sparkfleet.control.head import NODE_LABEL
 from sparkfleet.control.order import GroupOrder
@@ -118,7 +119,9 @@ class GroupReplica:
         self._context = order.candidate.context
         self._watch: asyncio.Task[None] | None = None
         ranks: list[RankHolder] = [_local_rank(paths, order, 0), *_remote_ranks(order)]
-        self._group = Group(order, ranks, secret, ControllerReporter())
+        # Of each rung by itself: the next one need not wait for what another has done.
+        begun = paths.rank_files(order.rank_id(paths.label).slug) / f"begun.{order.rung}"
+        self._group = Group(order, ranks, secret, ControllerReporter(), Backoff(begun))
         await self._group.start()
         self._watch = asyncio.create_task(die_with_the_engine(self._group))
 

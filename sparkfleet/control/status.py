@@ -65,9 +65,13 @@ class GroupReport(Value):
     rung: int = 0
     """Which rung of its ladder this is, from 0."""
     diagnosis: Diagnosis | None = None
-    """Why it did not start; None where it was not starting."""
+    """Why it failed; None where it has not."""
+    was_starting: bool = False
+    """Whether it failed before it was ready."""
     running: int = 0
     waiting: int = 0
+    unchecked: tuple[str, ...] = ()
+    """What the canary could not read of it, in words."""
     drafted: float = 0.0
     """Draft tokens that its engine has proposed since it started; 0 without speculation."""
     accepted: float = 0.0
@@ -133,6 +137,9 @@ class DeploymentStatus(Value):
     since: float
     plan: DeploymentPlan | None
     groups: tuple[GroupReport, ...]
+    passed: tuple[tuple[str, ...], ...] = ()
+    """Of each group of the plan why the rungs above the one where it stands were left, in order; of one that is given up
+    also why that one was."""
     spec: str = ""
     """The deployment as it was asked for, JSON."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -72,6 +73,12 @@ class Standing(Value):
     """Starts of this rung that have failed since it was ready last."""
     given_up: bool = False
     """It is not started again, until its deployment is applied again."""
+    restarts: int = 0
+    """Starts in a row that have failed, since this rung was taken or it was ready last."""
+    falls: tuple[float, ...] = ()
+    """When it was ready and has failed, as far as that still counts, Unix seconds."""
+    passed: tuple[str, ...] = ()
+    """Why each rung above this one was left, in order; of what is given up also why this one was."""
 
 
 class Store:
@@ -123,14 +130,18 @@ class Store:
             )
         }
 
-    def put(self, spec: Deployment, plan: DeploymentPlan, who: str) -> tuple[Desired, bool]:
+    def put(
+        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
+    ) -> tuple[Desired, bool]:
         """Ask for a deployment. An equal one that is already asked for is left alone, unless a group of it is given up.
+
+        With `retry` it is not left alone either: its groups begin at the top of their ladders.
 
         Returns the desired state and whether it changed. A generation number is never used twice for one name, not
         even after a delete, so that a process of an old generation is always told from a new one.
         """
         before = self.desired().get(spec.name)
-        if before is not None and before.spec == spec and same_launch(before.plan, plan):
+        if before is not None and not retry and before.spec == spec and same_launch(before.plan, plan):
             standings = self.rungs(spec.name, before.generation).values()
             if not any(standing.given_up for standing in standings):
                 return before, False
@@ -234,21 +245,20 @@ class Store:
     def rungs(self, deployment: str, generation: int) -> dict[int, Standing]:
         """How far down its ladder each group has come, by replica; those at the top are left out."""
         rows = self._db.execute(
-            "SELECT replica, rung, tries, given_up FROM rungs WHERE name = ? AND generation = ?",
+            "SELECT replica, standing FROM standings WHERE name = ? AND generation = ?",
             (deployment, generation),
         )
-        return {
-            replica: Standing(rung=rung, tries=tries, given_up=bool(given_up))
-            for replica, rung, tries, given_up in rows
-        }
+        return {replica: Standing.model_validate_json(standing) for replica, standing in rows}
 
     def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
         """Keep how far down its ladder a group is. What is known of older generations is dropped."""
         with self._transaction():
-            self._db.execute("DELETE FROM rungs WHERE name = ? AND generation < ?", (deployment, generation))
             self._db.execute(
-                "INSERT OR REPLACE INTO rungs VALUES (?, ?, ?, ?, ?, ?)",
-                (deployment, generation, replica, standing.rung, standing.tries, standing.given_up),
+                "DELETE FROM standings WHERE name = ? AND generation < ?", (deployment, generation)
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
+                (deployment, generation, replica, standing.model_dump_json()),
             )
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
@@ -284,21 +294,24 @@ class Store:
         """Nothing is started any more."""
         self._db.execute("DELETE FROM starts")
 
-    def remember(self, failure: Remembered) -> None:
-        """Keep that something does not start; the newest of its kind counts."""
-        self._db.execute(
-            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)",
-            (failure.fingerprint, failure.node, failure.words, self._clock()),
-        )
+    def remember(self, fingerprint: str, words: str, lasts_s: float) -> None:
+        """Keep that something does not start, for so many seconds. What is over is dropped."""
+        now = self._clock()
+        self._db.execute("DELETE FROM failures WHERE until <= ?", (now,))
+        until = None if math.isinf(lasts_s) else now + lasts_s
+        self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (fingerprint, words, until))
 
-    def forget_failure(self, fingerprint: str, node: str) -> None:
+    def forget_failure(self, fingerprint: str) -> None:
         """It has started after all."""
-        self._db.execute("DELETE FROM failures WHERE fingerprint = ? AND node = ?", (fingerprint, node))
+        self._db.execute("DELETE FROM failures WHERE fingerprint = ?", (fingerprint,))
 
     def failures(self) -> tuple[Remembered, ...]:
         """What is known not to start here, oldest first."""
-        rows = self._db.execute("SELECT fingerprint, node, words FROM failures ORDER BY at")
-        return tuple(Remembered(fingerprint=one, node=node, words=words) for one, node, words in rows)
+        rows = self._db.execute(
+            "SELECT fingerprint, words, until FROM failures WHERE until IS NULL OR until > ? ORDER BY rowid",
+            (self._clock(),),
+        )
+        return tuple(Remembered(fingerprint=one, words=words, until=until) for one, words, until in rows)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

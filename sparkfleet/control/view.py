@@ -33,6 +33,8 @@ class View:
     failed: Collection[Generation]
     told: Mapping[str, GroupEntry] = field(default_factory=dict)
     """What the gateways were told last of each application: all that is known of groups whose plan is no longer wanted."""
+    passed: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """By deployment: of each of its groups why it has left the rungs above the one where it stands."""
 
     def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
         """The groups that are ready, of the newest generation that has any."""
@@ -122,6 +124,7 @@ class View:
             since=desired.since,
             plan=desired.plan,
             groups=self._groups(desired.name),
+            passed=self.passed.get(desired.name, ()),
             spec=desired.spec.model_dump_json(),
         )
 

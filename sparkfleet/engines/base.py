@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.plan import Candidate
@@ -113,6 +114,13 @@ class RankLaunch(Value):
         return bool(self.health_path)
 
 
+class Drafts(NamedTuple):
+    """Draft tokens since an engine started."""
+
+    proposed: float = 0.0
+    accepted: float = 0.0
+
+
 class Engine(Protocol):
     """One engine: argv and environment per rank, and what it offers over HTTP."""
 
@@ -127,14 +135,16 @@ class Engine(Protocol):
     """Gauge: requests queued in the engine."""
     tokens_metric: str
     """Counter: tokens generated."""
-    drafted_metric: str
-    """Counter: draft tokens proposed; "" where it has none."""
-    accepted_metric: str
-    """Counter: draft tokens accepted; "" where it has none."""
-    accepted_length_metric: str
-    """Gauge: tokens per step of speculation, for engines without the two counters; "" where it has none."""
+    step_metrics: tuple[str, ...]
+    """Further series, of which one moves with every step of a prefill; () where none does before a request is finished."""
+    draft_metrics: tuple[str, ...]
+    """Counters that `drafts` reads; () where nothing tells."""
     ready_log: str
     """What it logs when it is up."""
+
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+        """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""
+        ...
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
         """The command line and environment of one rank.

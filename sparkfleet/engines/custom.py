@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sparkfleet.engines.base import RankLaunch, RankSite, checkpoint_mounts
+from collections.abc import Mapping
+
+from sparkfleet.engines.base import Drafts, RankLaunch, RankSite, checkpoint_mounts
 from sparkfleet.engines.fabric import merged
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate
@@ -22,10 +24,13 @@ class Custom:
     running_metric = ""
     waiting_metric = ""
     tokens_metric = ""
-    drafted_metric = ""
-    accepted_metric = ""
-    accepted_length_metric = ""
+    step_metrics: tuple[str, ...] = ()
+    draft_metrics: tuple[str, ...] = ()
     ready_log = ""
+
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+        """Nothing is known of it."""
+        return Drafts()
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
         """The deployment's command, or the image's own where it gives none. Raises EngineError for more than one rank."""

@@ -6,7 +6,10 @@ begins so. Ranks are joined by `--dist-init-addr`; speculative flags have to be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparkfleet.engines.base import (
+    Drafts,
     LaunchFile,
     RankLaunch,
     RankSite,
@@ -62,10 +65,22 @@ class Sglang:
     waiting_metric = "sglang:num_queue_reqs"
     # Of every step; `sglang:generation_tokens_total` moves only when a request is finished.
     tokens_metric = "sglang:realtime_tokens_total"
-    drafted_metric = ""
-    accepted_metric = ""
-    accepted_length_metric = "sglang:spec_accept_length"
+    step_metrics: tuple[str, ...] = ("sglang:num_used_tokens",)
+    # Its rate of acceptance is a gauge of the last interval; these are counted when a request is finished.
+    draft_metrics: tuple[str, ...] = (
+        "sglang:spec_verify_calls_total",
+        "sglang:generation_tokens_total",
+        "sglang:num_requests_total",
+    )
     ready_log = "The server is fired up and ready to roll!"
+
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+        """A step verifies one chain of drafts and yields those accepted and one more; a request's first token is prefill's.
+
+        Of a beam its depth is counted, not its branches: only one of them can be accepted.
+        """
+        steps, generated, requests = (sums.get(name, 0.0) for name in self.draft_metrics)
+        return Drafts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
         """The server bound to one address. Rank 0 alone serves; the others answer /health with nothing behind it."""

@@ -5,9 +5,9 @@ The signatures are in `signatures.yaml`; an entry there is all it takes to know 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from typing import Annotated
@@ -15,7 +15,7 @@ from typing import Annotated
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from sparkfleet.errors import SpecError
+from sparkfleet.errors import Cause, SpecError
 from sparkfleet.values import Value
 
 FILE = "signatures.yaml"
@@ -36,37 +36,31 @@ NOT_RUN = (126, 127)
 """Exit codes of a shell or a container tool: not executable, not found."""
 
 
-class Cause(StrEnum):
-    """Kinds of causes, in the order in which they are believed."""
-
-    KNOWN = "known"
-    MEMORY = "memory"
-    PORT = "port"
-    MISSING = "missing"
-    FLAG = "flag"
-    TRANSIENT = "transient"
-    UNKNOWN = "unknown"
-
-    @property
-    def words(self) -> str:
-        """As it is told to a person."""
-        return _WORDS[self]
-
-    @property
-    def again(self) -> bool:
-        """Whether the same candidate may be tried again as it is; otherwise it is the next rung's turn."""
-        return self in (Cause.PORT, Cause.TRANSIENT)
-
-
-_WORDS = {
+WORDS = {
     Cause.KNOWN: "known issue",
     Cause.MEMORY: "out of memory",
     Cause.PORT: "port in use",
     Cause.MISSING: "something missing",
     Cause.FLAG: "refused setting",
+    Cause.AWAY: "node gone",
     Cause.TRANSIENT: "transient",
     Cause.UNKNOWN: "unknown",
 }
+"""Causes as they are told to a person."""
+AGAIN = frozenset({Cause.PORT, Cause.AWAY, Cause.TRANSIENT})
+"""The same candidate may be tried again as it is; otherwise it is the next rung's turn."""
+DAY_S = 86_400.0
+LASTS_S = {
+    Cause.KNOWN: math.inf,
+    Cause.FLAG: math.inf,
+    Cause.MEMORY: DAY_S,
+    Cause.MISSING: DAY_S,
+    Cause.AWAY: DAY_S,
+    Cause.UNKNOWN: DAY_S,
+}
+"""How long what failed of a cause would fail of it again, seconds; inf: until something changes of what a candidate is and
+where it runs; left out: not at all. What lasts a day hangs on something that is no part of that, too: what else is in the
+node's memory, a file, a network (docs/decisions.md)."""
 
 
 def _compiles(text: str) -> str:
@@ -102,8 +96,8 @@ class Signature(Value):
 
     @model_validator(mode="after")
     def _whole(self) -> Signature:
-        if self.cause is Cause.UNKNOWN:
-            raise ValueError("a signature has a cause")
+        if self.cause in (Cause.AWAY, Cause.UNKNOWN):
+            raise ValueError("a signature has a cause that a log tells")
         if self.cause is Cause.KNOWN and not self.rule:
             raise ValueError("a known issue has a rule")
         return self
@@ -134,10 +128,22 @@ class Diagnosis(Value):
     """One sentence."""
     evidence: str = ""
     """The line that told it; "" where no line did."""
+    began: bool = True
+    """False: not every rank was started, so what was missing for that says nothing of the candidate."""
+
+    @property
+    def again(self) -> bool:
+        """Whether the same candidate may be tried again as it is."""
+        return self.cause in AGAIN
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it is held against the candidate, seconds: 0 not at all, inf until something changes."""
+        return LASTS_S.get(self.cause, 0.0) if self.began else 0.0
 
     def __str__(self) -> str:
         rule = f" {self.rule}" if self.rule else ""
-        return f"{self.cause.words}{rule}: {self.says}"
+        return f"{WORDS[self.cause]}{rule}: {self.says}"
 
 
 def classify(failure: Failure, signatures: Sequence[Signature] | None = None) -> Diagnosis:

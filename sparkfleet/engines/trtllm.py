@@ -21,7 +21,7 @@ that nothing has to be trusted on first sight and nobody's own keys are shared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
 
@@ -29,6 +29,7 @@ import yaml
 
 from sparkfleet.engines.base import (
     FILES_IN_CONTAINER,
+    Drafts,
     LaunchFile,
     Mount,
     RankLaunch,
@@ -62,10 +63,18 @@ class Trtllm:
     running_metric = "trtllm_num_requests_running"
     waiting_metric = "trtllm_num_requests_waiting"
     tokens_metric = "trtllm_generation_tokens_total"
-    drafted_metric = "trtllm_spec_decode_num_draft_tokens_total"
-    accepted_metric = "trtllm_spec_decode_num_accepted_tokens_total"
-    accepted_length_metric = ""
+    # Even those of iterations are written when a request is finished: that wakes their collector (serve/openai_server.py).
+    step_metrics: tuple[str, ...] = ()
+    draft_metrics: tuple[str, ...] = (
+        "trtllm_spec_decode_num_draft_tokens_total",
+        "trtllm_spec_decode_num_accepted_tokens_total",
+    )
     ready_log = "Application startup complete."
+
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+        """Both are counted by the engine."""
+        proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
+        return Drafts(proposed, accepted)
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
         """`trtllm-serve` for one rank; of several, the leader's `mpirun` or a worker's sshd."""

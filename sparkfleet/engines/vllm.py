@@ -7,8 +7,10 @@ by Ray: every rank gets the same arguments but for its number, and ranks above 0
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from sparkfleet.engines.base import (
+    Drafts,
     LaunchFile,
     RankLaunch,
     RankSite,
@@ -47,10 +49,18 @@ class Vllm:
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
     tokens_metric = "vllm:generation_tokens_total"
-    drafted_metric = "vllm:spec_decode_num_draft_tokens_total"
-    accepted_metric = "vllm:spec_decode_num_accepted_tokens_total"
-    accepted_length_metric = ""
+    # Blocks are taken for each chunk of a prompt; its tokens are counted with the first one of the answer.
+    step_metrics: tuple[str, ...] = ("vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total")
+    draft_metrics: tuple[str, ...] = (
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+    )
     ready_log = "Application startup complete."
+
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+        """Both are counted by the engine."""
+        proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
+        return Drafts(proposed, accepted)
 
     def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
         """The server bound to one address, with the token in the environment.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sparkfleet.errors import FactError
+from sparkfleet.errors import Cause, FactError
 from sparkfleet.facts.untrusted import present, read_start, shown
 
 REF_BYTES = 256
@@ -52,6 +52,7 @@ def resolve(
             f"{model} (revision {revision}) is not in the local cache, and the Hub is not reachable.",
             means="Nothing is known about this model.",
             do=f"Run `hf download {model}`, or give the directory of the checkpoint.",
+            because=Cause.MISSING,
         )
     return fetch(model, revision)
 

@@ -324,7 +324,11 @@ def _state(config: Config, family: Family) -> LinearState:
 
 
 def _delta_state(config: Config) -> LinearState:
-    """Gated DeltaNet (Qwen3-Next, Qwen3.5, Qwen3.6)."""
+    """Gated DeltaNet (Qwen3-Next, Qwen3.5, Qwen3.6).
+
+    Since Qwen3.5 the state is in 32 bits: published pools of Qwen3.6 say so, and their configs, where they are whole.
+    """
+    unsaid = "float32" if config.text("model_type").startswith("qwen3_5") else "bfloat16"
     keys = config.integer("linear_num_key_heads", high=1 << 16) * config.integer(
         "linear_key_head_dim", high=1 << 16
     )
@@ -336,7 +340,7 @@ def _delta_state(config: Config) -> LinearState:
         value_dim=value_dim,
         conv_channels=2 * keys + heads * value_dim,
         conv_kernel=config.integer("linear_conv_kernel_dim", high=1 << 10),
-        dtype=_state_dtype(config, "mamba_ssm_dtype", "bfloat16"),
+        dtype=_state_dtype(config, "mamba_ssm_dtype", unsaid),
     )
 
 

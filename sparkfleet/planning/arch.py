@@ -21,6 +21,9 @@ _Bits = Callable[["Part"], float]
 
 BF16_BITS = 16.0
 
+EXACT = (1.0, 1.0, 1.0)
+"""`Layers.pool_factor` where shapes are known and pages hold nothing but KV."""
+
 
 class Part(Value):
     """One kind of weights. `params` counts all of it, `active` what one token passes through."""
@@ -58,6 +61,10 @@ class Layers(Value):
     """Recurrent state per sequence, summed over the linear layers, bytes."""
     kv_heads: int = 1
     """How far KV can be split by tensor parallelism; 1 for a latent (MLA) cache, which every rank keeps whole."""
+    pool_factor: tuple[float, float, float] = EXACT
+    """Bytes that a pool takes per byte of KV that it keeps, at least, mostly and at most: `POOLS`, or a guess at shapes."""
+    packed_kv_bytes: float = 0.0
+    """Bytes per cached element where engines have one layout, whatever precision is asked for; 0: what is asked for."""
     head_flops: float = 0.0
     """FLOPs per query token and context token, summed over the full layers."""
     window_flops: float = 0.0
@@ -158,6 +165,20 @@ def _with_bits(parts: tuple[Part, ...], kinds: set[str], bits: _Bits) -> tuple[P
     )
 
 
+COMPRESSED = (2.0, 2.3, 3.1)
+"""DeepSeek V4: compressed entries, index keys, windows and the compressors' states share pages, and how full these are
+depends on the release and the longest context. Published at 1,048,576 tokens: 10.3 KB a token (26.3 GiB hold 2.74M;
+Reederey87), 7 KB (19.85 GiB, 3.03M; tonyd2wild), 7.8 KB (NVFP4, 18.08 GiB, 2.49M), of 3.4 that are kept in FP8. An early
+image took 30.7 (nepenth)."""
+SPARSE_GROUPED = (1.0, 2.4, 2.9)
+"""Qwen3.8-Flash-Next: its index keeps keys of its own beside the KV, in pages of the same size. Published on two nodes:
+16.46 GiB hold 992,584 tokens in FP8 (WeZZard), 21.28 GiB 736,837 in BF16 (MiaAI-Lab)."""
+GUESSED = (0.3, 1.0, 1.5)
+"""Shapes that are not known but estimated from parameter counts: DeepSeek-V4.1-Flash keeps 0.31 of what that says
+(tonyd2wild), Laguna-S-2.1 0.75 (MiaAI-Lab)."""
+POOLS = {"qwen4_exp": SPARSE_GROUPED}
+"""`Layers.pool_factor` by `model_type`, where the layers do not say it."""
+
 _PART_KINDS: Mapping[CheckpointPart, PartKind] = {
     CheckpointPart.ATTENTION: "attention",
     CheckpointPart.LINEAR_ATTENTION: "attention",
@@ -209,6 +230,20 @@ def from_checkpoint(checkpoint: Checkpoint) -> Arch:
     return arch.model_copy(update={"family": shape_family(arch)})
 
 
+def from_size(name: str, params: float, bits: float) -> Arch:
+    """A dense model of which only the size is known: layers as models of that size have, all weights in one part."""
+    billions = params / 1e9
+    layers = max(4, round(34 * (billions / 8) ** 0.27))
+    return Arch(
+        name=name,
+        hidden=64 * round(64 * (billions / 8) ** 0.36),
+        vocab=150_000,
+        parts=(Part(kind="mlp", params=params, active=params, bits=bits),),
+        layers=Layers(full=layers, mlp=layers, kv_elements=2048.0 * layers, kv_heads=8),
+        basis="its name",
+    )
+
+
 def shape_family(arch: Arch) -> str:
     """A name for all checkpoints with the same shapes, e.g. "moe-hybrid-2048x40x256": width, layers, experts."""
     experts = f"x{arch.experts}" if arch.experts else ""
@@ -219,6 +254,7 @@ def _layers(checkpoint: Checkpoint) -> Layers:
     found = _Sums()
     for group in checkpoint.layers:
         _count(group, found)
+    compressed = any(group.tokens_per_entry > 1 for group in checkpoint.layers)
     mixers = found.plain or found.full + found.sliding + found.linear
     return Layers(
         full=found.full,
@@ -232,6 +268,8 @@ def _layers(checkpoint: Checkpoint) -> Layers:
         sliding_elements=found.sliding_kv,
         state_bytes=found.state,
         kv_heads=found.kv_heads or 1,
+        pool_factor=COMPRESSED if compressed else POOLS.get(checkpoint.model_type, EXACT),
+        packed_kv_bytes=1.0 if compressed else 0.0,
         head_flops=found.head_flops,
         window_flops=found.window_flops,
     )

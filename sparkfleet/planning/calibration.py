@@ -69,7 +69,6 @@ def _setup_keys(setup: Setup) -> list[str]:
         f"family={family}",
         f"family+format={family}+{klass}",
         f"family+format+engine={family}+{klass}+{engine}",
-        f"tp={tp}",
         f"tp+engine={tp}+{engine}",
         f"tp+family={tp}+{family}",
         f"release={engine}+{setup.release}",
@@ -79,12 +78,12 @@ def _setup_keys(setup: Setup) -> list[str]:
 
 
 def _decode_setup_keys(setup: Setup) -> list[str]:
+    """What ranks cost a step in general is in its terms, what a kernel costs in the coefficients of the weights.
+
+    As effects they would be factors: a step that verifies drafts is longer, but its ranks wait no longer for each other.
+    """
     klass = physics().formats[setup.format].klass
-    keys = [
-        *_setup_keys(setup),
-        f"engine+kind={setup.engine}+{setup.arch.kind}+{klass}",
-        f"kernel={setup.kernel}+{klass}",
-    ]
+    keys = [*_setup_keys(setup), f"engine+kind={setup.engine}+{setup.arch.kind}+{klass}"]
     if setup.method != "none":
         keys.append(f"spec+family+engine={setup.arch.family}+{setup.engine}")
         keys.append(f"spec+method+engine={setup.method}+{setup.engine}")
@@ -92,7 +91,7 @@ def _decode_setup_keys(setup: Setup) -> list[str]:
 
 
 def _prefill_setup_keys(setup: Setup) -> list[str]:
-    return [*_setup_keys(setup), f"engine+kind={setup.engine}+{setup.arch.kind}"]
+    return [*_setup_keys(setup), f"tp={setup.tp}", f"engine+kind={setup.engine}+{setup.arch.kind}"]
 
 
 SETUP_KEYS: Mapping[Quantity, Callable[[Setup], list[str]]] = {

@@ -287,17 +287,18 @@ def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | N
 
 def splits_for(variant: Variant, outlook: Outlook, ranks: int) -> tuple[Split, ...]:
     """Ways to cut the model over `ranks` nodes that obey the deployment, in the order of preference."""
-    found = [split for split in _splits(outlook, ranks) if _obeys(variant, split)]
+    found = [split for split in _splits(variant, outlook, ranks) if _obeys(variant, split)]
     return tuple(dict.fromkeys(found))
 
 
-def _splits(outlook: Outlook, ranks: int) -> Iterator[Split]:
+def _splits(variant: Variant, outlook: Outlook, ranks: int) -> Iterator[Split]:
     checkpoint = outlook.checkpoint
     layers = sum(group.layers for group in checkpoint.layers)
     for pp in (1, 2, 3, 4, 8):
         if ranks % pp == 0 and pp <= layers:
             tp = ranks // pp
-            if outlook.divides(tp):
+            # One that is asked for is left to the rules: there are images that pad the heads.
+            if outlook.divides(tp) or (variant.parallel is not None and variant.parallel.tp == tp):
                 yield Split(tp, pp)
                 if checkpoint.experts and tp > 1 and checkpoint.experts % tp == 0:
                     yield Split(tp, pp, tp)

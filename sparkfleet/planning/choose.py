@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from sparkfleet.errors import Infeasible
@@ -20,27 +20,25 @@ from sparkfleet.facts.link import LinkFacts
 from sparkfleet.facts.node import NodeFacts
 from sparkfleet.knowledge.rules import Rule, planning_rules
 from sparkfleet.planning import embedded
+from sparkfleet.planning.beside import with_room
+from sparkfleet.planning.custom import custom_groups
 from sparkfleet.planning.fleet import Fleet
-from sparkfleet.planning.ladder import Chooser, Served, nth
+from sparkfleet.planning.ladder import Chooser
 from sparkfleet.planning.measured import Measured
 from sparkfleet.planning.outlook import Outlook, outlook_of
 from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.pinned import misread, take_over
 from sparkfleet.planning.plan import (
-    Band,
-    Candidate,
     DeploymentPlan,
     GroupPlan,
     Plan,
-    Prediction,
-    Provenance,
     Refusal,
     Rejection,
-    Rung,
-    Shape,
     Why,
 )
-from sparkfleet.planning.sizing import Case, quant_of
+from sparkfleet.planning.reach import reached
+from sparkfleet.planning.rungs import Served, lies
+from sparkfleet.planning.sizing import Case, Most, quant_of
 from sparkfleet.spec.deployment import Deployment, Variant
 
 ATTEMPTS = 3
@@ -71,13 +69,18 @@ def plan_fleet(
 
     Deployments that cannot be served stand in `refused`, with every rejection and the nearest thing that would fit.
     """
-    known = Desk(fleet, dict(checkpoints or {}), dict(running or {}), measurements=tuple(measurements))
+    known = Desk(
+        fleet,
+        dict(checkpoints or {}),
+        dict(running or {}),
+        measurements=tuple(measurements),
+        drafts=_drafts(specs),
+    )
     order = sorted(specs, key=lambda spec: _hardest_first(spec, known))
-    best: Plan | None = None
+    tried: list[tuple[list[Deployment], Plan]] = []
     for _ in range(ATTEMPTS):
         plan = _pack(order, specs, known)
-        if best is None or len(plan.refused) < len(best.refused):
-            best = plan
+        tried.append((order, plan))
         late = {refusal.name for refusal in plan.refused}
         again = [spec for spec in order if spec.name in late] + [
             spec for spec in order if spec.name not in late
@@ -85,8 +88,8 @@ def plan_fleet(
         if again == order or len(late) > FEW:
             break
         order = again
-    assert best is not None
-    return best
+    tried.sort(key=lambda attempt: len(attempt[1].refused))
+    return _finished(_with_room(tried, specs, known), specs, known)
 
 
 def plan_deployment(
@@ -114,11 +117,18 @@ def plan_deployment(
         Infeasible: no candidate is left; the message carries every rejection.
     """
     fleet = Fleet(nodes=tuple(nodes), links=tuple(links), assumed=tuple(assumed))
-    desk = Desk(fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements))
-    plan = _pack([spec], [spec], desk)
+    desk = Desk(
+        fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements), drafts=_drafts([spec])
+    )
+    plan = _finished(_pack([spec], [spec], desk), [spec], desk)
     if plan.refused:
         raise infeasible(plan.refused[0])
     return plan.deployments[0]
+
+
+def _drafts(specs: Sequence[Deployment]) -> tuple[str, ...]:
+    found = (variant.speculation.draft for spec in specs for variant in spec.resolved())
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def infeasible(refusal: Refusal) -> Infeasible:
@@ -150,13 +160,18 @@ class Desk:
     running: dict[str, DeploymentPlan]
     held: dict[str, int] = field(default_factory=dict)
     measurements: tuple[Measured, ...] = ()
+    drafts: tuple[str, ...] = ()
+    """Names of checkpoints that are drafts."""
+    most: Mapping[str, Most] = field(default_factory=dict)
+    """By deployment, what its open sizes may be at most."""
 
     def outlook(self, model: str) -> Outlook | None:
         """Memory and speed of a model; None where its checkpoint is not known."""
         checkpoint = self.checkpoints.get(model)
         if checkpoint is None:
             return None
-        return outlook_of(checkpoint, tuple(one for one in self.measurements if one.model == model))
+        drafts = tuple((name, self.checkpoints[name]) for name in self.drafts if name in self.checkpoints)
+        return outlook_of(checkpoint, tuple(one for one in self.measurements if one.model == model), drafts)
 
     def given_back(self, names: Iterable[str]) -> dict[str, int]:
         """Bytes per node that the running groups of these deployments give back."""
@@ -181,6 +196,68 @@ def _hardest_first(spec: Deployment, desk: Desk) -> tuple[bool, float, str]:
     return (not any(v.nodes for v in variants), -max((*sizes, *declared)), spec.name)
 
 
+def _with_room(
+    tried: Sequence[tuple[Sequence[Deployment], Plan]], specs: Sequence[Deployment], desk: Desk
+) -> Plan:
+    """The best of what was tried, with open sizes lowered where what was refused has room then.
+
+    Args:
+        tried: orders and what came of them, the fewest refusals first.
+        specs: what is asked for.
+        desk: what the planner works with.
+    """
+    best = tried[0][1]
+    for order, plan in tried:
+        if len(best.refused) > FEW or not any(_crowded_out(one, specs, desk) for one in plan.refused):
+            break
+
+        def pack(most: Mapping[str, Most], order: Sequence[Deployment] = order) -> Plan:
+            return _pack(order, specs, replace(desk, most=most))
+
+        found = with_room(plan, pack)
+        if len(found.refused) < len(best.refused):
+            return found
+    return best
+
+
+def _crowded_out(refusal: Refusal, specs: Sequence[Deployment], desk: Desk) -> bool:
+    """Whether it is refused for the memory that others of the same call take."""
+    alone = [spec for spec in specs if spec.name == refusal.name]
+    memory = any(one.why == "memory" for one in refusal.rejected)
+    return memory and len(specs) > 1 and not _pack(alone, specs, desk).refused
+
+
+def _finished(plan: Plan, specs: Sequence[Deployment], desk: Desk) -> Plan:
+    """The plan with what every choice could hold beside all the others."""
+    ledger = Ledger(desk.fleet, desk.given_back(spec.name for spec in specs))
+    for load in plan.nodes:
+        for name, size_ in load.placed:
+            ledger.put(name, (load.node,), size_)
+    asked = {spec.name: spec for spec in specs}
+    deployments = [
+        one.model_copy(
+            update={"groups": tuple(_reaching(group, asked[one.name], desk, ledger) for group in one.groups)}
+        )
+        for one in plan.deployments
+    ]
+    return plan.model_copy(update={"deployments": tuple(deployments)})
+
+
+def _reaching(group: GroupPlan, spec: Deployment, desk: Desk, ledger: Ledger) -> GroupPlan:
+    """The group, its choice with the sizes that its nodes have room for; as it is where its memory is not modelled."""
+    choice, variant = group.choice, spec.resolved()[group.variant]
+    outlook = desk.outlook(variant.model)
+    if outlook is None or choice.prediction.decode_tps_per_request is None:
+        return group
+    variant, _ = take_over(variant)
+    nodes, taken = lies(group)
+    most = reached(Case(spec, variant, outlook, desk.fleet), choice, ledger.shared(nodes).plus(taken))
+    prediction = choice.prediction.model_copy(update=most)
+    return group.model_copy(
+        update={"ladder": (choice.model_copy(update={"prediction": prediction}), *group.ladder[1:])}
+    )
+
+
 def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: Desk) -> Plan:
     ledger = Ledger(desk.fleet, desk.given_back(spec.name for spec in specs))
     plans: dict[str, DeploymentPlan] = {}
@@ -194,6 +271,7 @@ def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: Desk) 
                 objective=spec.objective,
                 groups=tuple(groups),
                 rejected=tuple(_once(rejected)),
+                drivers=tuple((node.name, node.gpu.driver) for node in desk.fleet.nodes if node.gpu),
             )
         else:
             model = spec.resolved()[0].model
@@ -253,75 +331,37 @@ def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:
 def _serve_variant(
     spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger, *, share: int
 ) -> Served:
+    known = [node.name for node in desk.fleet.nodes]
+    if unknown := sorted(set(variant.nodes) - set(known)):
+        reason = f"{', '.join(unknown)}: no node of this fleet, which has {', '.join(known)}"
+        return [], [_wanted("nodes", reason)], []
     if variant.engine == "custom":
-        return _serve_custom(spec, number, variant, desk, ledger)
+        runs_on = desk.nodes_of(spec.name)
+        return custom_groups(spec.name, number, variant, desk.fleet, ledger, runs_on=runs_on)
     variant, wrong = take_over(variant)
     if wrong:
         return [], [_wanted("engine_args", one.reason) for one in wrong], [one.remedy for one in wrong]
     if embedded.takes(variant, desk.fleet):
         groups, rejected = embedded.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
         return groups, rejected, []
-    with_gpu = tuple(node for node in desk.fleet.nodes if node.gpu is not None)
-    outlook = desk.outlook(variant.model)
-    if outlook is None:
-        reason = "nothing is known about this checkpoint: its directory, a cached download, or a known name is needed"
-        return [], [Rejection(what=variant.model, reason=reason, why="wanted")], []
-    fleet = (
-        desk.fleet
-        if len(with_gpu) == len(desk.fleet.nodes)
-        else desk.fleet.model_copy(update={"nodes": with_gpu})
-    )
-    case = Case(spec, variant, outlook, fleet, share)
-    refusal = _unwanted(case)
-    if refusal is not None:
-        return [], [refusal], []
+    case = _case(spec, variant, desk, share)
+    if isinstance(case, Rejection):
+        return [], [case], []
     return Chooser(case, ledger, desk.nodes_of(spec.name)).groups(number)
 
 
-# --- custom -----------------------------------------------------------------------------------------------------------
-
-
-def _serve_custom(spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger) -> Served:
-    """A workload of its own: only its declared memory is known."""
-    size_ = float(variant.memory_bytes or 0)
-    needs = Band(
-        low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"
-    )
-    groups: list[GroupPlan] = []
-    for replica in range(variant.replicas or 1):
-        prefer = nth(desk.nodes_of(spec.name), replica)
-        for pool in desk.fleet.pools(1, variant.nodes):
-            nodes = ledger.place(pool, needs, prefer)
-            if nodes is not None:
-                ledger.put(spec.name, nodes, size_)
-                groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
-                break
-    if groups:
-        return groups, [], []
-    words = f"{size_ / 2**30:.0f} GiB are declared, and no node that may be used has that much free"
-    return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], []
-
-
-def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
-    candidate = Candidate(
-        model=variant.model,
-        shape=Shape(nodes=nodes),
-        engine="custom",
-        engine_version="",
-        runtime="container" if variant.image else "process",
-        image=variant.image,
-        context=variant.context or 0,
-        concurrency=variant.concurrency or 1,
-        env=tuple(sorted(variant.env.items())),
-        command=variant.command,
-        port=variant.port,
-        health=variant.health,
-    )
-    return Rung(
-        candidate=candidate,
-        prediction=Prediction(memory_bytes_per_rank=needs),
-        reason="as the deployment says",
-    )
+def _case(spec: Deployment, variant: Variant, desk: Desk, share: int) -> Case | Rejection:
+    """What candidates are made of, or why there may be none."""
+    outlook = desk.outlook(variant.model)
+    if outlook is None:
+        reason = "nothing is known about this checkpoint: its directory, a cached download, or a known name is needed"
+        return Rejection(what=variant.model, reason=reason, why="wanted")
+    fleet = desk.fleet
+    with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)
+    if len(with_gpu) < len(fleet.nodes):
+        fleet = fleet.model_copy(update={"nodes": with_gpu})
+    case = Case(spec, variant, outlook, fleet, share, desk.most.get(spec.name))
+    return _unwanted(case) or case
 
 
 # --- constraints ------------------------------------------------------------------------------------------------------

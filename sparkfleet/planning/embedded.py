@@ -95,6 +95,11 @@ def embedded_groups(
     for _ in range(variant.replicas or 1):
         rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger)
         if not rungs:
+            for group in groups:
+                choice = group.choice
+                ledger.take_back(
+                    name, choice.candidate.shape.nodes, choice.prediction.memory_bytes_per_rank.mid
+                )
             return [], [*rejected, *_no_site(variant, able)]
         chosen = rungs[0]
         ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)

@@ -350,6 +350,8 @@ def _notes(case: Case, stack: Stack, draft: Draft, verdict: Judgement) -> Iterat
         yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
     if proves(stack, draft.speculation.method) is False:
         yield f"nobody has published {draft.speculation.method.upper()} on {stack.name}"
+    if assumed := case.outlook.drafter(draft.speculation).assumed:
+        yield assumed
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
         yield "whether the vision tower is among the weights is not known before they are here"
 

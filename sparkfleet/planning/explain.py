@@ -10,6 +10,7 @@ from sparkfleet.facts.node import NodeFacts
 from sparkfleet.planning.diff import Change
 from sparkfleet.planning.plan import (
     Band,
+    Candidate,
     DeploymentPlan,
     GroupPlan,
     NodeLoad,
@@ -19,6 +20,7 @@ from sparkfleet.planning.plan import (
     Rung,
     Why,
 )
+from sparkfleet.planning.tags import image_of, tag_words
 from sparkfleet.spec.deployment import Deployment
 
 GB = 1e9
@@ -102,16 +104,23 @@ def _group_lines(group: GroupPlan, where: Sequence[str]) -> list[str]:
         else f" · {count} replicas" + ("" if len(set(where)) == 1 else f" ({', '.join(where)})")
     )
     lines = [_line("choice", f"{first.candidate}{more}")]
-    lines += [_line("", text) for text in (_numbers(first.prediction), first.reason) if text]
+    told = (_numbers(first.prediction), first.reason, _more(first))
+    lines += [_line("", text) for text in told if text]
     lines += [_line("", f"as the deployment says: {', '.join(said)}") for said in (first.said,) if said]
     lines += [_line("", f"with {', '.join(rules)}") for rules in (first.rules,) if rules]
     lines += [_line("", f"! {note}") for note in first.notes]
+    lines += _image_lines(first.candidate)
     width = max((len(str(rung.candidate)) for rung in rest), default=0)
     lines += [
         _line("then" if n == 0 else "", f"{rung.candidate!s:<{width}}   {_brief(rung)}")
         for n, rung in enumerate(rest)
     ]
     return lines
+
+
+def _image_lines(candidate: Candidate) -> list[str]:
+    image = image_of(candidate)
+    return [_line("image", tag_words(image))] if image else []
 
 
 def _brief(rung: Rung) -> str:
@@ -210,7 +219,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
         lines.append(_line("", f"memory fraction {candidate.memory_fraction:g}"))
     if prediction.accepted is not None:
         lines.append(_line("drafts", f"{prediction.accepted:.2f} tokens per step expected"))
-    lines += [_line("image", candidate.image)] if candidate.image else []
+    lines += _image_lines(candidate)
     lines += [_line("flags", " ".join(candidate.engine_args))] if candidate.engine_args else []
     lines += [_line("env", " ".join(name for name, _ in candidate.env))] if candidate.env else []
     lines += [_line("", f"as the deployment says: {', '.join(rung.said)}")] if rung.said else []
@@ -278,12 +287,28 @@ def _numbers(prediction: Prediction) -> str:
     if alone is None:
         parts.append("speed not predicted: it is measured once it runs")
         return " · ".join(parts) + f"   {memory.provenance.value}: {memory.basis}"
+    if prediction.prefill_tps is not None:
+        parts.append(f"prefill {prediction.prefill_tps.mid:.0f} tok/s")
     many = prediction.decode_tps_aggregate
     crowd = ""
     if many is not None and (prediction.concurrency or 1) > 1:
-        crowd = f", {many.mid:.0f} at {prediction.concurrency}"
-    parts.append(f"{alone.mid:.3g} tok/s alone{crowd}{_spread(alone)}")
+        # Time in which prompts of some are prefilled is counted here, and not in the rate alone.
+        crowd = f", {many.mid:.0f} at {prediction.concurrency} with prefill"
+    parts.append(f"{alone.mid:.3g} tok/s alone{_spread(alone)}{crowd}")
     return " · ".join(parts) + f"   {alone.basis}"
+
+
+def _more(rung: Rung) -> str:
+    """What else the nodes have room for; "" where it is not known, or no more than is planned."""
+    has, could = rung.candidate, rung.prediction
+    if could.largest_context is None or could.largest_concurrency is None:
+        return ""
+    room = []
+    if could.largest_context > has.context:
+        room.append(f"context {could.largest_context} × {has.concurrency}")
+    if could.largest_concurrency > has.concurrency:
+        room.append(f"{has.context} × {could.largest_concurrency} requests")
+    return f"room for {', or '.join(room)}" if room else ""
 
 
 def _spread(band: Band) -> str:

@@ -21,11 +21,13 @@ from sparkfleet.planning.candidates import (
 )
 from sparkfleet.planning.evaluate import Judged, assess, worth
 from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
-from sparkfleet.planning.nearest import nearest
+from sparkfleet.planning.nearest import Kind, Place, nearest
 from sparkfleet.planning.outlook import Settings, Split
-from sparkfleet.planning.pack import Ledger
+from sparkfleet.planning.pack import Ledger, Room
 from sparkfleet.planning.pinned import foreign
 from sparkfleet.planning.plan import ENGINE_LABELS, Band, GroupPlan, Rejection, Rung, Speculation
+from sparkfleet.planning.reach import lowered
+from sparkfleet.planning.rungs import Served, because, lies, moved, needs_of, nth, rung_of, tps_alone
 from sparkfleet.planning.sizing import (
     Case,
     Draft,
@@ -36,7 +38,7 @@ from sparkfleet.planning.sizing import (
     split_words,
     too_large,
 )
-from sparkfleet.spec.deployment import EngineName, Objective, Variant
+from sparkfleet.spec.deployment import EngineName, Variant
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -44,21 +46,6 @@ JUDGED = 40
 """Drafts that are judged at most per variant; the rest are told by their predictions."""
 SHARE_GAIN = 1.1
 """Replicas have to bring at least this much to be taken without being asked for."""
-
-OBJECTIVES: dict[Objective, str] = {
-    "interactive": "answers one request soonest",
-    "throughput": "yields most for all requests together",
-    "context": "holds the longest context",
-}
-"""What the choice is best at, as plans say it."""
-
-Served = tuple[list[GroupPlan], list[Rejection], list[str]]
-"""Groups; what was rejected; the nearest things that would fit, where there are no groups."""
-
-
-def nth(items: Sequence[tuple[str, ...]], at: int) -> tuple[str, ...]:
-    """The item, () where there is none."""
-    return items[at] if at < len(items) else ()
 
 
 class Chooser:
@@ -71,7 +58,7 @@ class Chooser:
         self._rejected: list[Rejection] = []
         self._pools: dict[SiteClass, list[Pool]] = defaultdict(list)
         self._stacks: dict[EngineName, tuple[Stack, ...]] = {}
-        self._widest = Split()
+        self._places: list[Place] = []
         self._order = count()
 
     def groups(self, number: int) -> Served:
@@ -85,22 +72,34 @@ class Chooser:
         self._tell_replicas(ladder[0], left)
         groups = [self._settle(ladder, nodes, number)]
         for replica in range(1, self._replicas(ladder[0])):
-            more = self._place(max(map(_needs, ladder), key=lambda band: band.mid), ladder[0], replica)
-            if more is None:
-                what, reason = f"replica {replica + 1}", f"no nodes have room for more than {replica}"
-                self._rejected.append(Rejection(what=what, reason=reason, why="memory"))
+            more = self._place(max(map(needs_of, ladder), key=lambda band: band.mid), ladder[0], replica)
+            if more is not None:
+                groups.append(self._settle(ladder, more, number))
+                continue
+            what, reason = f"replica {replica + 1}", f"no nodes have room for more than {replica}"
+            self._rejected.append(Rejection(what=what, reason=reason, why="memory"))
+            if self._case.variant.replicas is None:
                 break
-            groups.append(self._settle(ladder, more, number))
+            for group in groups:
+                self._ledger.take_back(self._case.spec.name, *lies(group))
+            return [], self._rejected, [f"fits with `replicas: {replica}`"]
         return groups, self._rejected, []
 
     def _settle(self, ladder: Sequence[Judged], nodes: tuple[str, ...], number: int) -> GroupPlan:
         """One group on its nodes, counted there with the largest of its rungs."""
         beside = self._ledger.beside(nodes)
         objective = self._case.objective
-        rungs = tuple(_rung(judged, at, ladder, objective) for at, judged in enumerate(ladder))
-        moved = tuple(_moved(rung, nodes, beside) for rung in rungs)
-        self._ledger.put(self._case.spec.name, nodes, _largest(moved))
-        return GroupPlan(ladder=moved, variant=number)
+        rungs = [rung_of(judged, at, ladder, objective) for at, judged in enumerate(ladder)]
+        rungs = [self._with_sizes(judged, rung) for judged, rung in zip(ladder, rungs, strict=True)]
+        group = GroupPlan(ladder=tuple(moved(rung, nodes, beside) for rung in rungs), variant=number)
+        self._ledger.put(self._case.spec.name, *lies(group))
+        return group
+
+    def _with_sizes(self, judged: Judged, rung: Rung) -> Rung:
+        """The rung with what was taken off the sizes that were to be had, and why."""
+        draft = judged.draft
+        said = lowered(self._case, draft, self._settings(draft), self._ledger.best(draft.pool), rung)
+        return rung.model_copy(update={"notes": (*rung.notes, said)}) if said else rung
 
     # drafts
 
@@ -121,9 +120,20 @@ class Chooser:
             able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
             enough = enough or (split.ranks if fitting else 0)
             yield from able
-            if sized and not able:  # one line per shape: engines and drafters differ by little
-                draft, least = min(sized, key=lambda item: item[1].needs.mid)
+            if not sized:
+                continue
+            draft, least = min(sized, key=lambda item: item[1].needs.mid)
+            self._places += self._least_of(sized, best)
+            if not able:  # one line per shape: engines and drafters differ by little
                 self._rejected.append(too_large(self._case, draft, least, best))
+
+    def _least_of(self, sized: Sequence[tuple[Draft, Sized]], room: Room) -> Iterator[Place]:
+        """Of every engine the draft that needs least."""
+        for engine, stacks in self._stacks.items():
+            own = [item for item in sized if item[0].engine == engine]
+            if own:
+                draft, _ = min(own, key=lambda item: item[1].needs.mid)
+                yield Place(draft, stacks, self._settings(draft), room)
 
     def _engines(self) -> tuple[EngineName, ...]:
         variant, quant = self._case.variant, quant_of(self._case)
@@ -157,8 +167,6 @@ class Chooser:
         for site, pools in self._pools.items():
             best = max(pools, key=lambda pool: self._ledger.best(pool).careful)
             for split in splits_for(variant, outlook, site.ranks):
-                if split.ranks > self._widest.ranks:
-                    self._widest = split
                 yield best, split
         if not self._pools:
             self._rejected.append(self._no_site())
@@ -222,7 +230,7 @@ class Chooser:
                 if self._has_room(nodes, judged):
                     ladder.append(judged)
                 continue
-            found = self._place(_needs(judged), judged, 0)
+            found = self._place(needs_of(judged), judged, 0)
             if found is not None:
                 nodes = found
                 ladder.append(judged)
@@ -242,7 +250,7 @@ class Chooser:
         return not last or plain or draft.speculation == Speculation()
 
     def _has_room(self, nodes: Sequence[str], judged: Judged) -> bool:
-        return all(self._ledger.room(name).verdict(_needs(judged)) != "no" for name in nodes)
+        return all(self._ledger.room(name).verdict(needs_of(judged)) != "no" for name in nodes)
 
     def _place(self, needs: Band, judged: Judged, replica: int) -> tuple[str, ...] | None:
         prefer = nth(self._runs_on, replica)
@@ -292,7 +300,7 @@ class Chooser:
             what=f"{split_words(draft.split)} · {judged.rung.candidate.how if judged and judged.rung else plain}",
             reason=self._compared(choice, draft, judged),
             why="slower",
-            tps=round(_alone(judged) if judged else self._promised(draft), 2),
+            tps=round(tps_alone(judged) if judged else self._promised(draft), 2),
             rule=slow.id if slow else "",
             source=slow.sources[0] if slow else "",
         )
@@ -308,8 +316,8 @@ class Chooser:
                 self._total(choice.draft, case.groups(choice.draft.split.ranks)),
             )
             return f"{total:.0f} tok/s{copies} for {case.concurrency} requests together against {ours:.0f}"
-        tps, best = _alone(judged) if judged else self._promised(draft), _alone(choice)
-        return f"{tps:.3g} tok/s alone against {best:.3g}{_because(draft, choice, tps, best, case)}"
+        tps, best = tps_alone(judged) if judged else self._promised(draft), tps_alone(choice)
+        return f"{tps:.3g} tok/s alone against {best:.3g}{because(draft, choice, tps, best, case)}"
 
     def _total(self, draft: Draft, groups: int) -> float:
         """Tokens per second of all requests, dealt out to so many groups."""
@@ -347,11 +355,11 @@ class Chooser:
         return self._case.outlook.rates(draft.split, settings, sized.context, 1).decode_tps_per_request.mid
 
     def _nearest(self) -> tuple[str, ...]:
-        pools = self._case.fleet.pools(1, self._case.variant.nodes)
-        if not pools or not any(one.why == "memory" for one in self._rejected):
+        if not any(one.why == "memory" for one in self._rejected):
             return ()
-        room = max((self._ledger.best(pool) for pool in pools), key=lambda room: room.at_most)
-        return nearest(self._case, room, self._widest)
+        pools = self._case.fleet.pools(1, self._case.variant.nodes)
+        kinds = [Kind(pool.site, *self._ledger.emptiest(pool), self._ledger.best(pool)) for pool in pools]
+        return nearest(self._case, self._places, kinds)
 
 
 def _no_engine(variant: Variant, quant: str) -> Rejection:
@@ -368,59 +376,3 @@ def _no_engine(variant: Variant, quant: str) -> Rejection:
         else "is not known; say which engine it holds as `engine:`"
     )
     return Rejection(what=variant.image, reason=inside, why="wanted")
-
-
-def _needs(judged: Judged) -> Band:
-    assert judged.rung is not None
-    return judged.rung.prediction.memory_bytes_per_rank
-
-
-def _alone(judged: Judged) -> float:
-    assert judged.rung is not None
-    band = judged.rung.prediction.decode_tps_per_request
-    return band.mid if band else 0.0
-
-
-def _because(draft: Draft, choice: Judged, tps: float, ours: float, case: Case) -> str:
-    """What makes a shape of more nodes the worse one."""
-    ranks, other = draft.split.ranks, choice.draft.split.ranks
-    if draft.split.ep > 1 and choice.draft.split[:2] == draft.split[:2]:
-        return ": experts dealt out instead of cut move the same bytes"
-    if ranks <= other:
-        return ""
-    if tps > 1.05 * ours:
-        return f": {tps / ours:.2g} times as fast is not worth {ranks // other if other else ranks} times the nodes"
-    if tps >= ours:
-        return f": hardly faster on {ranks // other if other else ranks} times the nodes"
-    blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
-    link = draft.pool.site.link
-    if draft.split.tp > 1 and link is not None:
-        return f": {blocks} all-reduces a step over {link.latency_us:.0f} µs links cost more than the smaller reads save"
-    return ""
-
-
-def _largest(rungs: Sequence[Rung]) -> float:
-    """A place has to do for every rung of its ladder."""
-    return max(rung.prediction.memory_bytes_per_rank.mid for rung in rungs)
-
-
-def _rung(judged: Judged, at: int, ladder: Sequence[Judged], objective: Objective) -> Rung:
-    """The rung with the reason why it stands where it does."""
-    assert judged.rung is not None
-    promising = [rung for rung in ladder if objective == "interactive" and _alone(rung) > _alone(ladder[0])]
-    if at == 0:
-        proven = ", of what has been seen to work best" if promising else ""
-        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + proven})
-    before = ladder[at - 1].rung
-    assert before is not None
-    more = "; promises more than the choice, on less evidence" if judged in promising else ""
-    return judged.rung.model_copy(update={"reason": f"where {before.candidate.how} does not start{more}"})
-
-
-def _moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:
-    shape = rung.candidate.shape.model_copy(update={"nodes": nodes})
-    update: dict[str, object] = {"candidate": rung.candidate.model_copy(update={"shape": shape})}
-    if beside:
-        shared = f"shares memory bandwidth with {', '.join(beside)}: while both are busy each is slower than predicted"
-        update["notes"] = (*rung.notes, shared)
-    return rung.model_copy(update=update)

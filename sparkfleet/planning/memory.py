@@ -2,16 +2,17 @@
 
     demand(arch, run)            items: weights, KV, state, activations, graphs, communicators, drafter, process, …
     fit(demand, node)            fits / tight / does not fit, and by how much
-    largest(arch, run, node)     the largest context, or number of requests, that would fit
 
-Bytes throughout. Weights, KV and state are exact; the rest are bands from measurements (`knowledge/hardware.yaml`).
+Bytes throughout. Weights, and KV and states of known shapes, are exact; the rest are bands from measurements
+(`knowledge/hardware.yaml`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sparkfleet.knowledge.entries import Measured
 from sparkfleet.knowledge.hardware import hardware
@@ -33,6 +34,12 @@ UNEVEN = 1.03
 """Ranks that are no power of two pad heads and experts (MiniMax-M3 and DeepSeek-V4.1 on three nodes)."""
 STATE_SLOTS = {"sglang": 4}
 """States kept per running request where it is more than one (MiaAI-Lab/Qwen3.8-27B-SGLang: S = 4 slots)."""
+MTP = ("mtp", "nextn")
+"""Methods whose drafts are made by a layer of the checkpoint that is like its others."""
+BLOCK = 16
+"""Tokens of a block, and what the blocks of vLLM's hybrid models are multiples of."""
+DRAFT_KV = 2048
+"""Cached elements per token of one layer of a dense drafter: 8 heads of 128, keys and values, as most have."""
 
 
 class Verdict(StrEnum):
@@ -60,8 +67,8 @@ class Run(Value):
     """Bytes of KV per rank where it is pinned; context × concurrency does not count then."""
     method: str = "none"
     k: int = 0
-    draft_bytes: float | None = None
-    """Size of a separate drafter where it is known."""
+    draft: Arch | None = None
+    """The separate drafter, where its shapes are known."""
     chunk: int = CHUNK
     eager: bool = False
     vision: bool = False
@@ -139,77 +146,145 @@ def fit(needs: Demand, node: NodeMemory) -> Fit:
     return Fit(verdict=verdict, needs=band, free=max(0.0, careful))
 
 
-def largest(arch: Arch, run: Run, node: NodeMemory, *, what: Literal["context", "concurrency"]) -> int:
-    """The largest context (in steps of 1,024 tokens) or concurrency that is not refused; 0 where none is."""
-    step = 1024 if what == "context" else 1
-    low, high = 0, (1 << 21) // step if what == "context" else 1024
-    while low < high:
-        middle = (low + high + 1) // 2
-        tried = run.model_copy(update={what: middle * step})
-        if fit(demand(arch, tried), node).verdict is Verdict.DOES_NOT_FIT:
-            high = middle - 1
-        else:
-            low = middle
-    return low * step
-
-
 def weight_bytes(arch: Arch, run: Run) -> float:
-    """Weights on the fullest rank: layers are divided, embedding and head among tensor-parallel ranks, vision is copied."""
+    """Weights on the fullest rank: layers are divided, embedding and head among tensor-parallel ranks, vision is copied.
+
+    Expert parallelism deals whole experts out: the fullest rank has one more than others where they do not divide.
+    """
     uneven = UNEVEN if run.tp not in (1, 2, 4, 8, 16) else 1.0
-    layers = sum(part.bytes for part in arch.parts if part.kind in ("attention", "mlp", "experts", "shared"))
+    layers = sum(part.bytes for part in arch.parts if part.kind in ("attention", "mlp", "shared"))
+    routed = sum(part.bytes for part in arch.parts if part.kind == "experts")
     ends = [part.bytes / run.tp for part in arch.parts if part.kind in ("embedding", "head")]
     vision = (
         sum(part.bytes for part in arch.parts if part.kind == "vision") if run.vision or arch.vision else 0.0
     )
-    return (
-        uneven * layers / (run.tp * run.pp) + (sum(ends) if run.pp == 1 else max(ends, default=0.0)) + vision
-    )
+    if run.ep > 1 and arch.experts:
+        dealt = routed * _share(arch.experts, run.ep) / (max(1.0, run.tp / run.ep) * run.pp)
+    else:
+        dealt = uneven * routed / (run.tp * run.pp)
+    divided = uneven * layers / (run.tp * run.pp) + dealt
+    return divided + (sum(ends) if run.pp == 1 else max(ends, default=0.0)) + vision
 
 
 def kv_bytes(arch: Arch, run: Run) -> float:
     """KV cache of all requests at their full length on one rank; heads are copied where there are more ranks than heads."""
-    layers = arch.layers
-    one = layers.kv_elements * run.context
-    if layers.sliding:
-        one += layers.sliding_elements * min(run.context, layers.window or run.context)
-    return one * run.kv_bytes * run.concurrency / (min(run.tp, layers.kv_heads) * run.pp)
+    layers, pages = arch.layers, _pages(arch, run)
+    one = layers.kv_elements * pages.tokens * pages.full
+    inside = min(run.context, (layers.window or run.context) + BLOCK)
+    # A sliding layer drops what left its window after each pass: one chunk at a time is kept beside the windows.
+    passing = min(run.context - inside, run.chunk)
+    sliding = layers.sliding_elements * (inside * run.concurrency + passing)
+    return (one * run.concurrency + sliding) * _kept(arch, run) * layers.pool_factor[1]
 
 
 def pool_bytes(arch: Arch, run: Run, tokens: int, sliding: float) -> float:
-    """KV cache of `tokens` tokens on one rank, whoever they belong to; sliding layers keep `sliding` for each of them."""
+    """KV cache of `tokens` tokens on one rank, whoever they belong to; sliding layers keep `sliding` for each of them.
+
+    A drafter's is counted with it: its layers are given as many tokens.
+    """
     layers = arch.layers
     each = layers.kv_elements + sliding * layers.sliding_elements
-    return each * tokens * run.kv_bytes / (min(run.tp, layers.kv_heads) * run.pp)
+    drafter = draft_kv_bytes(arch, run.model_copy(update={"context": tokens, "concurrency": 1}))
+    return each * tokens * _kept(arch, run) * layers.pool_factor[1] + drafter
 
 
 def state_bytes(arch: Arch, run: Run) -> float:
     """Recurrent states of all requests on one rank; verified drafts keep one more each."""
     slots = STATE_SLOTS.get(run.engine, 1) + (run.k if run.method != "none" else 0)
-    return arch.layers.state_bytes * slots * run.concurrency / (run.tp * run.pp)
+    return _one_state(arch, run) * slots * run.concurrency
 
 
 def draft_bytes(arch: Arch, run: Run) -> float:
-    """A drafter's weights: its own size where known, the MTP part of the checkpoint, or layers like the model's own."""
+    """A drafter's weights: its own where its shapes are known, the MTP part of the checkpoint, or layers like the model's.
+
+    A draft model is cut among the tensor-parallel ranks as its target is; no stage of a pipeline divides it.
+    """
     if run.method in ("none", "ngram"):
         return 0.0
-    if run.draft_bytes is not None:
-        return run.draft_bytes
-    mtp = arch.part("mtp")
-    if run.method in ("mtp", "nextn") and mtp is not None:
-        return mtp.bytes / run.tp
-    count = DRAFT_LAYERS if run.method in PARALLEL_DRAFTS else 1
-    return (
-        count * 12.0 * arch.hidden**2 * 2
-        + (_one_mtp_experts(arch) if run.method in ("mtp", "nextn") else 0.0) / run.tp
-    )
+    if run.draft is not None:
+        head = 0.0 if run.method == "draft" else sum(p.bytes for p in run.draft.parts if p.kind == "mtp")
+        alone = run.model_copy(update={"pp": 1, "ep": 1, "vision": False})
+        return weight_bytes(run.draft, alone) + head / run.tp
+    if run.method in MTP:
+        mtp = arch.part("mtp")
+        return (_one_layer(arch) if mtp is None else mtp.bytes) / run.tp
+    return _draft_layers(run) * 12.0 * arch.hidden**2 * 2
+
+
+def draft_kv_bytes(arch: Arch, run: Run) -> float:
+    """A drafter's KV cache on one rank, in the precision of the model's: all its layers, or one of an MTP or EAGLE head."""
+    if run.method in ("none", "ngram"):
+        return 0.0
+    if run.draft is not None:
+        alone = run.model_copy(update={"pp": 1, "method": "none", "draft": None})
+        return kv_bytes(run.draft, alone) + state_bytes(run.draft, alone)
+    layers, pages = arch.layers, _pages(arch, run)
+    tokens = run.concurrency * pages.tokens
+    if run.method in PARALLEL_DRAFTS:
+        return _draft_layers(run) * DRAFT_KV * tokens * run.kv_bytes / min(run.tp, 8)
+    mixers = layers.full or layers.sliding  # the head mixes tokens as the model's own layers do
+    each = (layers.kv_elements or layers.sliding_elements) / max(1, mixers)
+    one_stage = _kept(arch, run) * run.pp
+    return _draft_layers(run) * each * pages.full * tokens * one_stage * layers.pool_factor[1]
+
+
+class _Pages(NamedTuple):
+    """How an engine's pool holds one request."""
+
+    tokens: int
+    """Its context in whole blocks."""
+    full: float = 1.0
+    """Layers that are counted per layer with KV: groups of unlike layers are filled up to one size."""
+    state: float = 0.0
+    """Bytes of one slot of all linear layers on a rank; 0 where states are not pages."""
+
+
+def _pages(arch: Arch, run: Run) -> _Pages:
+    """vLLM's pool has pages of one size for layers of all kinds (v1/core/kv_cache_utils.py, platforms/interface.py).
+
+    A hybrid model's block has as many tokens as a linear layer's state is long, and a group of layers as many as the
+    rarer kind has, or the commoner where they are nearly equal. 35.45 GiB hold 8.5057 requests of 131,072 tokens of a
+    Qwen3.8-27B (740 pages of 16 layers, 84 + 3 a request), and 6 GiB 2.3256 of 262,144 of a Qwen3.6-35B-A3B: jschmied.
+    """
+    layers = arch.layers
+    if run.engine != "vllm" or not (layers.linear and layers.full and layers.kv_elements):
+        return _Pages(run.context)
+    state = layers.state_bytes / layers.linear / run.tp
+    token = layers.kv_elements / layers.full * _kept(arch, run) * run.pp
+    block = BLOCK * max(1, math.ceil(state / token / BLOCK))
+    same = layers.full + (_draft_layers(run) if run.method in MTP and run.draft is None else 0)
+    few, many = sorted((same, layers.linear))
+    group = many if many < 1.5 * few else few
+    linear = group * math.ceil(layers.linear / group)
+    full = group * math.ceil(same / group) / same
+    return _Pages(block * math.ceil(run.context / block), full, linear * block * token / run.pp)
+
+
+def _one_state(arch: Arch, run: Run) -> float:
+    """Bytes of one slot of all linear layers on a rank."""
+    paged = _pages(arch, run).state
+    return paged or arch.layers.state_bytes / (run.tp * run.pp)
+
+
+def _kept(arch: Arch, run: Run) -> float:
+    """Bytes on the fullest rank per element of all of a stage's KV: heads are not divided."""
+    return (arch.layers.packed_kv_bytes or run.kv_bytes) * _share(arch.layers.kv_heads, run.tp) / run.pp
+
+
+def _share(things: int, ranks: int) -> float:
+    """What the fullest of so many ranks has of all of them, at least one whole."""
+    return math.ceil(things / ranks) / things
+
+
+def _draft_layers(run: Run) -> int:
+    return DRAFT_LAYERS if run.method in PARALLEL_DRAFTS else 1
 
 
 def _items(arch: Arch, run: Run) -> Iterator[Item]:
     memory = hardware().memory
     plain = run.engine in PLAIN_ENGINES
     yield _exact("weights", weight_bytes(arch, run))
-    yield _exact("KV cache", kv_bytes(arch, run) if run.kv_pool is None else run.kv_pool)
-    yield _exact("states", state_bytes(arch, run))
+    yield from _cache(arch, run)
     yield _exact("drafter", draft_bytes(arch, run))
     yield _activations(arch, run)
     if plain:
@@ -230,6 +305,34 @@ def _items(arch: Arch, run: Run) -> Iterator[Item]:
     yield Item(name="loading", low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(arch, run)))
 
 
+def _cache(arch: Arch, run: Run) -> Iterator[Item]:
+    """KV and states; all of them lie in the pool where vLLM is told its size."""
+    if run.kv_pool is not None:
+        yield _exact("KV cache", run.kv_pool)
+        if run.engine != "vllm":
+            yield _exact("states", state_bytes(arch, run))
+        return
+    yield _pooled("KV cache", kv_bytes(arch, run), arch, run)
+    draft = _pooled("draft KV", draft_kv_bytes(arch, run), run.draft or arch, run)
+    if run.draft is None and run.method in PARALLEL_DRAFTS:
+        # Its layers may all have windows, as those of GLM-5.3-Flash's DFlash2 seem to.
+        draft = draft.model_copy(update={"low": 0.0, "high": draft.mid})
+    yield draft
+    states = state_bytes(arch, run)
+    # vLLM keeps one more while it caches prefixes of them (MambaSpec.max_memory_usage_bytes, mode "align").
+    spare = _one_state(arch, run) * run.concurrency if run.engine == "vllm" else 0.0
+    yield Item(name="states", low=states, mid=states, high=states + spare)
+
+
+def _pooled(name: str, size: float, arch: Arch, run: Run) -> Item:
+    """KV as a band: what pages hold beside it, and heads that cannot be dealt out evenly may all be copied."""
+    low, mid, high = arch.layers.pool_factor
+    heads = arch.layers.kv_heads
+    if heads % run.tp and run.tp % heads:
+        high /= _share(heads, run.tp)
+    return Item(name=name, low=size * low / mid, mid=size, high=size * high / mid)
+
+
 def _activations(arch: Arch, run: Run) -> Item:
     """The largest intermediate of one chunk, and the logits of a batch: what a profiling run finds."""
     tokens = min(run.chunk, max(run.context, 256))
@@ -244,9 +347,12 @@ def _cpu_items(arch: Arch, run: Run) -> Iterator[Item]:
     yield _measured("process", hardware().cpu_generic.engine_memory_gb)
 
 
-def _one_mtp_experts(arch: Arch) -> float:
-    experts = arch.part("experts")
-    return experts.bytes / max(1, arch.layers.moe) if experts else 0.0
+def _one_layer(arch: Arch) -> float:
+    """Bytes of one layer like the model's own, and the matrix that joins an embedding to what a layer says."""
+    layers = arch.layers
+    count = {"attention": layers.blocks, "mlp": layers.mlp, "experts": layers.moe, "shared": layers.mixers}
+    own = sum(part.bytes / max(1, count[part.kind]) for part in arch.parts if part.kind in count)
+    return own + 4.0 * arch.hidden**2
 
 
 def _idle() -> tuple[float, float]:

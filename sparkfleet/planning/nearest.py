@@ -2,95 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from sparkfleet.errors import FactError
-from sparkfleet.planning.fleet import GROUP_SIZES
-from sparkfleet.planning.outlook import Outlook, Settings, Split
+from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.planning.candidates import Stack, splits_for
+from sparkfleet.planning.evaluate import assess
+from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass, Topology, link_id
+from sparkfleet.planning.outlook import Outlook, Settings
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.plan import Speculation
-from sparkfleet.planning.sizing import LEAST_CONTEXT, Case
-from sparkfleet.planning.speed import CHUNK
+from sparkfleet.planning.reach import STEP, bisect
+from sparkfleet.planning.sizing import LEAST_CONTEXT, Case, Draft, size
 
 GB = 1e9
 SMALLER = ("fp8", "nvfp4")
 """Formats to suggest, from the least loss to the most."""
-NUMBERS = {2: "two", 3: "three", 4: "four", 8: "eight"}
+NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 
 
-class Wish(NamedTuple):
-    """What was asked for, in the memory model's words."""
+class Place(NamedTuple):
+    """A way to cut the model, an engine, and where it would lie: what needs least there, and the room that there is."""
 
-    split: Split
+    draft: Draft
+    stacks: Sequence[Stack]
     settings: Settings
-    context: int
-    concurrency: int
+    room: Room
 
 
-def nearest(case: Case, room: Room, largest_split: Split, engine: str = "vllm") -> tuple[str, ...]:
-    """The nearest things that would fit nodes with `room`, in words; empty where memory is not the matter.
+class Kind(NamedTuple):
+    """Nodes of one kind that the deployment may use."""
+
+    site: SiteClass
+    emptiest: str
+    empty: Room
+    """Room of the emptiest one, were nothing of this plan on it."""
+    room: Room
+    """Room of the one that has most now."""
+
+
+def nearest(case: Case, places: Sequence[Place], kinds: Sequence[Kind]) -> tuple[str, ...]:
+    """The nearest things that would fit, in words; empty where memory is not the matter.
 
     Args:
         case: what was asked for.
-        room: of the emptiest node.
-        largest_split: the widest way to cut the model that the fleet and the deployment allow.
-        engine: whose overheads count.
+        places: every way to cut the model that the fleet and the deployment allow, with every engine.
+        kinds: the nodes that the deployment may use.
     """
-    settings = Settings(engine, "", Speculation(), False, "auto", CHUNK, None)
-    wish = Wish(largest_split, settings, case.variant.context or LEAST_CONTEXT, case.variant.concurrency or 1)
-    if _fits(case.outlook, wish, room):
+    if not places or not kinds or _fits(case, places):
         return ()
     return (
-        *_fewer(case.outlook, wish, room),
-        *_shorter(case.outlook, wish, room),
-        *_wider(case.outlook, wish, room),
-        *_smaller(case.outlook, wish, room),
+        *_fewer(case, places),
+        *_shorter(case, places),
+        *_wider(case, places, kinds),
+        *_smaller(case, places),
     )
 
 
-def _fits(outlook: Outlook, wish: Wish, room: Room) -> bool:
-    needs, _ = outlook.memory(*wish)
-    return room.verdict(needs) != "no"
+def _fits(case: Case, places: Sequence[Place]) -> bool:
+    """Whether it has room anywhere, on an image that the rules let pass."""
+    return any(
+        _has_room(case, place) and assess(case, place.draft, place.stacks, place.room).rung is not None
+        for place in places
+    )
 
 
-def _fewer(outlook: Outlook, wish: Wish, room: Room) -> Iterator[str]:
-    for concurrency in (wish.concurrency // 2, wish.concurrency // 4, 1):
-        if 0 < concurrency < wish.concurrency and _fits(
-            outlook, wish._replace(concurrency=concurrency), room
-        ):
-            yield f"fits at concurrency {concurrency}"
-            return
+def _has_room(case: Case, place: Place) -> bool:
+    return size(case, place.draft, place.room, place.settings).verdict != "no"
 
 
-def _shorter(outlook: Outlook, wish: Wish, room: Room) -> Iterator[str]:
-    low, high = 0, wish.context // 1024
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high)
-            if _fits(outlook, wish._replace(context=middle * 1024), room)
-            else (low, middle - 1)
-        )
-    if low * 1024 >= LEAST_CONTEXT:
-        yield f"fits at context {low * 1024}"
+def _asking(case: Case, **fields: int | None) -> Case:
+    """The case with other sizes."""
+    return replace(case, variant=case.variant.model_copy(update=fields))
 
 
-def _wider(outlook: Outlook, wish: Wish, room: Room) -> Iterator[str]:
+def _fewer(case: Case, places: Sequence[Place]) -> Iterator[str]:
+    asked = case.variant.concurrency or 1
+    most = bisect(lambda count: _fits(_asking(case, concurrency=count), places), 0, asked - 1)
+    if most:
+        yield f"fits at concurrency {most}"
+
+
+def _shorter(case: Case, places: Sequence[Place]) -> Iterator[str]:
+    asked = case.variant.context or 0
+    steps = bisect(
+        lambda steps: _fits(_asking(case, context=steps * STEP), places), 0, max(0, asked - 1) // STEP
+    )
+    if steps * STEP >= LEAST_CONTEXT:
+        yield f"fits at context {steps * STEP}"
+
+
+def _wider(case: Case, places: Sequence[Place], kinds: Sequence[Kind]) -> Iterator[str]:
+    """On how many linked nodes it would fit, all of them as empty as the emptiest one was."""
+    kind = max(kinds, key=lambda kind: kind.empty)
+    free = replace(case, variant=case.variant.model_copy(update={"parallel": None}))
+    like = f" like {kind.emptiest}" if len({kind.site.memory_total for kind in kinds}) > 1 else ""
     for ranks in GROUP_SIZES:
-        if ranks > wish.split.ranks:
-            split = Split(ranks) if outlook.divides(ranks) else Split(1, ranks)
-            if _fits(outlook, wish._replace(split=split), room):
-                yield f"fits on {NUMBERS[ranks]} linked nodes"
-                return
+        linked = " linked" if ranks > 1 else ""
+        pool = _linked(kind, ranks)
+        wider = [
+            place._replace(draft=place.draft._replace(split=split, pool=pool), room=kind.empty)
+            for place in places
+            for split in splits_for(free.variant, case.outlook, ranks)
+        ]
+        if not _fits(free, wider):
+            continue
+        if kind.room < kind.empty:
+            yield f"fits with {NUMBERS[ranks]} more{linked} node{'s' if ranks > 1 else ''}{like}"
+        else:
+            yield f"fits on {NUMBERS[ranks]}{linked} node{'s' if ranks > 1 else ''}{like}"
+        return
 
 
-def _smaller(outlook: Outlook, wish: Wish, room: Room) -> Iterator[str]:
+def _linked(kind: Kind, ranks: int) -> Pool:
+    """So many nodes of a kind, joined as they usually are."""
+    names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
+    if ranks == 1:
+        return Pool(site=kind.site, nodes=names)
+    topology: Topology = "direct" if ranks == 2 else "switch"
+    link = hardware().link(link_id("roce", 2, topology))
+    joined = {
+        "ranks": ranks,
+        "topology": topology,
+        "link_kind": "roce",
+        "rails": 2,
+        "latency_us": link.latency_us.value,
+        "gb_per_s": link.gb_per_s.value,
+    }
+    return Pool(site=kind.site.model_copy(update=joined), nodes=names)
+
+
+def _smaller(case: Case, places: Sequence[Place]) -> Iterator[str]:
     for quant in SMALLER:
         try:
-            other = outlook.checkpoint.requantized(quant)
+            other = case.outlook.checkpoint.requantized(quant)
         except FactError:
             continue
-        if other.bytes_on_disk < 0.9 * outlook.checkpoint.bytes_on_disk and _fits(Outlook(other), wish, room):
+        less = other.bytes_on_disk < 0.9 * case.outlook.checkpoint.bytes_on_disk
+        requantized = replace(case, outlook=Outlook(other))
+        # Its images are others than the places': only memory is asked.
+        if less and any(_has_room(requantized, place) for place in places):
             yield f"fits as {quant.upper()} (about {other.bytes_on_disk / GB:.0f} GB of weights)"
             return

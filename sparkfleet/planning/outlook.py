@@ -9,11 +9,13 @@ import re
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind
 from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.models import known_checkpoint, quant_in_name
 from sparkfleet.knowledge.physics import LinkSpeed
-from sparkfleet.planning.arch import Arch, from_checkpoint
+from sparkfleet.planning.arch import BF16_BITS, Arch, from_checkpoint, from_size
 from sparkfleet.planning.measured import Measured, anchored
 from sparkfleet.planning.memory import Run, demand
 from sparkfleet.planning.plan import Band, MemoryPart, Speculation
@@ -39,6 +41,8 @@ FORMATS = {
     "nf4": "int4",
 }
 """Formats of weights as physics.yaml calls them."""
+BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8", 8.0))
+"""Bits per weight by what a name says of its quantisation, scales included."""
 SPEED_METHODS = {"nextn": "mtp"}
 """Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
 STACKS = ("anemll", "aeon", "atlas", "exl3", "scitrera", "eugr", "glm53", "mia", "qwen38", "step37")
@@ -71,16 +75,32 @@ class Settings(NamedTuple):
     marlin: bool = False
 
 
+class Drafter(NamedTuple):
+    """What is known of a checkpoint that makes drafts."""
+
+    arch: Arch | None = None
+    """Its shapes; None: layers as such drafters have them, or none of its own."""
+    assumed: str = ""
+    """What was assumed of its size, and why; "" where nothing had to be."""
+
+
 class Outlook:
     """Memory and speed of one checkpoint, remembered by what they depend on.
 
     Args:
         checkpoint: the facts of the weights.
         measurements: what the user has measured with them; the planner's numbers follow it.
+        drafts: the facts of checkpoints that make drafts, by the names that deployments give them.
     """
 
-    def __init__(self, checkpoint: Checkpoint, measurements: tuple[Measured, ...] = ()) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        measurements: tuple[Measured, ...] = (),
+        drafts: tuple[tuple[str, Checkpoint], ...] = (),
+    ) -> None:
         self.checkpoint = checkpoint
+        self._drafts = dict(drafts)
         self.measurements = measurements
         self.arch: Arch = from_checkpoint(checkpoint)
         self.format = format_of(checkpoint)
@@ -171,15 +191,51 @@ class Outlook:
             kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
             method=settings.speculation.method,
             k=settings.speculation.tokens,
+            draft=self.drafter(settings.speculation).arch,
             chunk=settings.batch_tokens,
             eager=settings.eager,
         )
 
+    def drafter(self, speculation: Speculation) -> Drafter:
+        """The checkpoint that makes the drafts, where there is a separate one."""
+        if speculation.draft is None:
+            return Drafter()
+        facts = self._drafts.get(speculation.draft)
+        if facts is not None:
+            return Drafter(from_checkpoint(facts))
+        return drafter_by_name(speculation.method, speculation.draft)
+
 
 @lru_cache(maxsize=64)
-def outlook_of(checkpoint: Checkpoint, measurements: tuple[Measured, ...] = ()) -> Outlook:
+def outlook_of(
+    checkpoint: Checkpoint,
+    measurements: tuple[Measured, ...] = (),
+    drafts: tuple[tuple[str, Checkpoint], ...] = (),
+) -> Outlook:
     """The outlook on a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
-    return Outlook(checkpoint, measurements)
+    return Outlook(checkpoint, measurements, drafts)
+
+
+@lru_cache(maxsize=64)
+def drafter_by_name(method: str, name: str) -> Drafter:
+    """What a drafter's name says: published shapes, or a size ("8B"). A head's name is its target's, and says neither."""
+    if method != "draft":
+        return Drafter(
+            None, f"the size of {name} is not known: its layers are taken to be as such heads' are"
+        )
+    try:
+        known = known_checkpoint(name)
+    except FactError:
+        known = None
+    if known is not None:
+        return Drafter(from_checkpoint(known))
+    size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())
+    if size is None:
+        return Drafter(None, f"the size of {name} is not known: taken to be one layer as wide as the model's")
+    params = float(size[1]) * (1e9 if size[2] == "b" else 1e6)
+    quant = quant_in_name(name) or ""
+    bits = next((bits for word, bits in BITS_IN_NAME if word in quant), BF16_BITS)
+    return Drafter(from_size(name, params, bits), f"the size of {name} is not known: taken from its name")
 
 
 def usual(context: int, concurrency: int) -> Workload:

@@ -11,9 +11,16 @@ from heapq import nlargest
 from typing import NamedTuple
 
 from sparkfleet.facts.node import NodeFacts
+from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.planning.fleet import Fleet, Pool
 from sparkfleet.planning.memory import NodeMemory
 from sparkfleet.planning.plan import Band, NodeLoad, Verdict
+
+
+def _idle_bytes() -> float:
+    """What an idle Spark uses in the middle of what was measured; rounded up to a megabyte."""
+    idle = hardware().boxes[0].memory_total_gb.value - hardware().memory.idle_available_gb.value
+    return idle * 1e9 + 1e6
 
 
 class Room(NamedTuple):
@@ -21,6 +28,10 @@ class Room(NamedTuple):
 
     careful: float
     at_most: float
+
+    def plus(self, size: float) -> Room:
+        """The room without something of that size."""
+        return Room(self.careful + size, self.at_most + size)
 
     def verdict(self, needs: Band) -> Verdict:
         """Whether a rank of that size has room here."""
@@ -48,8 +59,9 @@ class Ledger:
         free = min(node.memory.available + self._held.get(node.name, 0), node.memory.total)
         if node.gpu is None:
             return Room(free, free)
-        # An assumed node is an idle one; one that was asked says what is in use.
-        used = None if node.name in self._fleet.assumed else float(node.memory.total - free)
+        used: float | None = float(node.memory.total - free)
+        if node.name in self._fleet.assumed and used is not None and used <= _idle_bytes():
+            used = None  # nobody has said what runs there
         return Room(*NodeMemory(total=float(node.memory.total), used=used).free)
 
     def room(self, name: str) -> Room:
@@ -60,6 +72,15 @@ class Ledger:
     def best(self, pool: Pool) -> Room:
         """The room that all nodes of the best site of a pool have."""
         return min(nlargest(pool.site.ranks, map(self.room, pool.nodes)))
+
+    def shared(self, nodes: Sequence[str]) -> Room:
+        """What is left on each of these nodes."""
+        return min(map(self.room, nodes))
+
+    def emptiest(self, pool: Pool) -> tuple[str, Room]:
+        """The node of a pool that would have most room were nothing placed by this ledger, and that room."""
+        name = max(pool.nodes, key=lambda name: self._empty[name])
+        return name, self._empty[name]
 
     def place(self, pool: Pool, needs: Band, prefer: Sequence[str] = ()) -> tuple[str, ...] | None:
         """Nodes for one group: `prefer` where it has room, else those with the least on them; None where none have room.
@@ -86,6 +107,12 @@ class Ledger:
         for name in nodes:
             self._placed[name].append((deployment, round(size)))
             self._sums[name] += size
+
+    def take_back(self, deployment: str, nodes: Iterable[str], size: float) -> None:
+        """Undo a `put`."""
+        for name in nodes:
+            self._placed[name].remove((deployment, round(size)))
+            self._sums[name] -= size
 
     def beside(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """Deployments that lie on these nodes already."""

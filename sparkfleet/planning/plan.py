@@ -185,6 +185,10 @@ class Prediction(Value):
     """Prompt length that `ttft_ms` and `prefill_tps` are for, tokens."""
     concurrency: int | None = None
     """Requests at once that `decode_tps_aggregate` is for; `decode_tps_per_request` is one request alone."""
+    largest_context: int | None = None
+    """Tokens that would fit at the planned concurrency with the same verdict, everything else on the nodes as planned."""
+    largest_concurrency: int | None = None
+    """Requests at once that would fit at the planned context, likewise."""
     accepted: float | None = None
     """Tokens per step of speculative decoding."""
     check_ttft_ms: Band | None = None
@@ -249,6 +253,8 @@ class DeploymentPlan(Value):
     objective: Objective
     groups: tuple[GroupPlan, ...]
     rejected: tuple[Rejection, ...] = ()
+    drivers: tuple[tuple[str, str], ...] = ()
+    """The fleet's nodes that have a GPU, and which version of its driver they had when this was planned."""
 
 
 class NodeLoad(Value):

@@ -165,9 +165,9 @@ def rates(model: Model, workload: Workload) -> Rates:
 
 
 BURST_ONE, BURST_ONE_DRAFTED, BURST_ALL = 0.8, 0.6, 0.9
-"""Share of the prefills after its own that an answer of a burst waits for (without and with drafts), and of the other
-prefills that all of them do: every pass that prefills another one also yields a token, or several that were drafted
-(medians of llama-benchy's bursts of 5 to 20)."""
+"""Share of the prefills of others during its own that an answer waits for (without and with drafts), and of the other
+prefills that all of a burst do: every pass that prefills another one also yields a token, or several that were drafted
+(medians of llama-benchy's bursts of 5 to 20; the engine does the same whatever the harness)."""
 SPREAD = 64
 """Most requests of a burst that are counted one by one."""
 ANSWER = 4000
@@ -187,12 +187,14 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
         One number for each of some requests that stand for all (their rates are averaged), and one for all.
     """
     others = all_s * (batch - 1) / batch
+    share = BURST_ONE_DRAFTED if drafted else BURST_ONE
     if window == "decode":
         return (0.0,), 0.0
     if window in ("steady", "closed"):
-        return (others,), all_s if window == "closed" else others
+        alone = window == "steady" and batch <= 1  # what one yields is published as from its first token on
+        return (share * others,), 0.0 if alone else all_s
     n = max(1, min(SPREAD, round(batch)))  # the last of a burst waits for nobody, the first for all others
-    longest = others * (BURST_ONE_DRAFTED if drafted else BURST_ONE)
+    longest = share * others
     each = tuple(longest * i / max(1, n - 1) for i in range(n))
     return each, BURST_ALL * others if window == "burst" else all_s
 
@@ -233,8 +235,10 @@ def _first_token(model: Model, workload: Workload, batch: float, per_token: floa
     if workload.window == "closed" and model.setup.method != "none":
         alone = _beside_decode(model, workload, batch - 1) if batch > 1 else mean
         mean = min(mean, alone) + STAGGERED * max(0.0, mean - alone)
-    waiting = workload.concurrency / batch - 1.0
-    return mean + waiting * (model.prefill_s(1, workload) * batch + workload.generate * per_token) / 2
+    turns = workload.concurrency / batch - 1.0
+    if workload.window in ("burst", "served"):  # nobody follows: the first wait for no slot
+        turns /= 2
+    return mean + turns * (model.prefill_s(1, workload) * batch + workload.generate * per_token)
 
 
 def _open_loop(model: Model, workload: Workload, one_s: float) -> tuple[float, float, float]:

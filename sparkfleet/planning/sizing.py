@@ -28,6 +28,8 @@ GIB = 1 << 30
 
 DEFAULT_CONTEXT = 32_768
 LEAST_CONTEXT = 2048
+WORKABLE_CONTEXT = 8192
+"""What is not given up for the sake of the host's whole reserve: one long request is worth more than four short ones."""
 DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
 """Where the deployment does not say: a person or a few agents; many clients; one long document."""
 
@@ -43,7 +45,8 @@ BEYOND_SHARE = {"sglang": ("activations", "CUDA graphs", "process", "communicato
 measures what else is in use and takes it off its KV cache."""
 SPARE = "KV cache beyond that"
 """What a share of the memory leaves, and the engine takes at once; or what arguments make the KV cache larger by."""
-POOLED = {"vllm": ("KV cache", "states")}
+KV = ("KV cache", "draft KV")
+POOLED = {"vllm": (*KV, "states")}
 """What lies in the KV cache that arguments fix, where it is more than KV: vLLM's states are blocks of it."""
 
 
@@ -64,6 +67,13 @@ class Cache(NamedTuple):
     """Bytes."""
     requests: float
     """How many requests of the whole context it holds at once; 0 where that is not known."""
+
+
+class Most(NamedTuple):
+    """What sizes that the deployment leaves open may be at most, so that others have room beside it."""
+
+    context: int
+    concurrency: int
 
 
 class Sized(NamedTuple):
@@ -93,6 +103,7 @@ class Case:
     fleet: Fleet
     share: int = 1
     """Nodes that this variant may take where nobody says how many replicas there should be."""
+    most: Most | None = None
 
     @property
     def objective(self) -> Objective:
@@ -102,7 +113,15 @@ class Case:
     @property
     def concurrency(self) -> int:
         """Requests that are to decode together."""
-        return self.variant.concurrency or DEFAULT_CONCURRENCY[self.objective]
+        usual = DEFAULT_CONCURRENCY[self.objective]
+        return self.variant.concurrency or (usual if self.most is None else min(usual, self.most.concurrency))
+
+    @property
+    def context(self) -> int:
+        """Tokens that a request is to have at most, where they fit."""
+        longest = self.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
+        usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
+        return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
 
     def groups(self, ranks: int) -> int:
         """How many groups of that many ranks may be made."""
@@ -111,7 +130,10 @@ class Case:
 
 
 def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
-    """The first sizes that fit, else the first that are tight, else the smallest, which do not fit."""
+    """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
+
+    Where nothing fits but contexts that are too short to work with, the smallest of the others that is tight.
+    """
 
     def at(context: int, concurrency: int, kv: str) -> Sized:
         return sized_at(case, draft, room, settings._replace(kv_dtype=kv), (context, concurrency))
@@ -120,13 +142,15 @@ def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
     smallest = at(*tried[-1])
     if smallest.verdict == "no":
         return smallest
-    tight: Sized | None = None
+    tight: list[Sized] = []
     for sizes in tried:
+        if sizes[0] < WORKABLE_CONTEXT and tight and tight[-1].context >= WORKABLE_CONTEXT:
+            return tight[-1] if smallest.verdict == "fits" else tight[0]
         found = at(*sizes)
         if found.verdict == "fits":
             return found
-        tight = tight or (found if found.verdict == "tight" else None)
-    return tight or smallest
+        tight += [found] if found.verdict == "tight" else []
+    return tight[0] if tight else smallest
 
 
 def sized_at(case: Case, draft: Draft, room: Room, settings: Settings, wanted: tuple[int, int]) -> Sized:
@@ -177,12 +201,12 @@ def _cache(
 
 def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
     """Bytes of what lies in the KV cache as the engine counts it."""
-    return sum(part.bytes for part in parts if part.name in POOLED.get(engine, ("KV cache",)))
+    return sum(part.bytes for part in parts if part.name in POOLED.get(engine, KV))
 
 
 def _by_pool(found: Sized, cache: Cache, draft: Draft, room: Room) -> Sized:
     """The same where the deployment says how large the KV cache is: it is made so, whatever is asked for."""
-    asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, ("KV cache",))
+    asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, KV)
     more, needs = cache.size - asked, found.needs
     band = needs.model_copy(
         update={
@@ -244,14 +268,10 @@ def _sizes(case: Case, engine: EngineName, settings: Settings) -> Iterator[tuple
 
 
 def _contexts(case: Case) -> Iterator[int]:
-    most = case.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
-    if case.variant.context is not None:
-        yield case.variant.context
-        return
-    context = most if case.objective == "context" else min(DEFAULT_CONTEXT, most)
+    context = case.context
     while True:
         yield context
-        if context <= LEAST_CONTEXT:
+        if context <= LEAST_CONTEXT or case.variant.context is not None:
             return
         context = max(LEAST_CONTEXT, context // 2)
 

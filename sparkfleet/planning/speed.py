@@ -10,6 +10,7 @@ leave over is a product of *effects*, each known from n measurements with a spre
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sparkfleet.knowledge.physics import LinkSpeed, physics
@@ -87,9 +88,13 @@ class Costs:
     pick: float
     """Chance of one expert to be picked by one token."""
     active: float
+    prompt: float
+    """Active parameters that each token of a prompt passes: all but the head, which is for the last one only."""
     flops: float
     kv_token: float
     kv_window: float
+    kv_draft: float
+    """Bytes of keys and values that a drafter of one full layer keeps per token."""
     window: int
     state: float
     blocks: int
@@ -130,11 +135,13 @@ def costs(setup: Setup) -> Costs:
         experts=experts.bytes / max(setup.tp, setup.ep) if experts else 0.0,
         pick=arch.top_k / arch.experts if arch.experts else 0.0,
         active=arch.active / setup.tp,
+        prompt=(arch.active - (head.active if head else 0.0)) / setup.tp,
         flops=physics().ceilings.flops(compute),
         kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
         * setup.kv_bytes
         / split,
         kv_window=layers.sliding_elements * setup.kv_bytes / split,
+        kv_draft=layers.kv_elements / max(1, layers.full) * setup.kv_bytes / split,
         window=layers.window or 1024,
         state=2 * layers.state_bytes / setup.tp,
         blocks=layers.blocks + layers.mixers,
@@ -192,8 +199,16 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
         terms["transfer"] = hops * transfer
     if setup.method != "none":
         terms |= draft_terms(setup, cost, batch, read)
+        terms["kv"] += batch * cost.kv_draft * context * drafted_layers(setup) / read
         terms |= {"verify": cost.dense / read, "drafting": 5e-3}
     return terms
+
+
+def drafted_layers(setup: Setup) -> int:
+    """Layers whose keys and values the drafts of one step read."""
+    if setup.method == "ngram":
+        return 0
+    return DRAFT_LAYERS if setup.method in PARALLEL_DRAFTS else setup.k
 
 
 def draft_terms(setup: Setup, cost: Costs, batch: float, read: float) -> dict[str, float]:
@@ -218,7 +233,7 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
     chunk = min(total, setup.chunk)
     window = min(tokens, cost.window)
     each = chunk * cost.pick  # tokens that one expert is given; its tiles are half empty at the end
-    padded = cost.active + (cost.routed * TILE / 2 / max(each, 1.0) if cost.pick else 0.0)
+    padded = cost.prompt + (cost.routed * TILE / 2 / max(each, 1.0) if cost.pick else 0.0)
     terms = {
         "compute": 2 * padded * total / cost.flops,
         "traffic": total * cost.traffic / read,
@@ -245,6 +260,16 @@ def burst_terms(
     first = prefill_terms(setup, cost, 1.0, tokens, depth)
     if batch <= 1.0:
         return first
-    share = 1.0 - 1.0 / batch if mean else 1.0
-    others = prefill_terms(setup, cost, max(1.0, batch / 2) if mean else batch - 1.0, tokens, depth)
-    return {name: s if name == "fixed" else s + share * others[name] for name, s in first.items()}
+    others = batch - 1.0
+    share = others / batch * halfway(min(others, others * tokens / setup.chunk)) if mean else 1.0
+    after = prefill_terms(setup, cost, others, tokens, depth)
+    return {name: s if name == "fixed" else s + share * after[name] for name, s in first.items()}
+
+
+def halfway(passes: float) -> float:
+    """Mean share of some passes over which what they prefill waits: prompts of one pass all come out at its end.
+
+    1 for one pass or a part of it, towards 1/2 for many.
+    """
+    whole = math.floor(passes)
+    return (whole * (whole + 1) / 2 + (passes - whole) * passes) / passes**2

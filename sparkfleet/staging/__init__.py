@@ -1,6 +1,7 @@
 """Brings weights and images to the nodes that need them: from the Hub once per fleet, then node to node over the rails.
 
     stage      what others call: `stage(inventory, channels, needs, progress)`, and `survey`
+    tags       which image a tag stands for, once for all nodes: `pin(channels, need, progress)`
     settings   what is needed where, and how
     plan       who sends what to whom, over which rails, in which round. Pure
     progress   what staging says while it works: bytes, rates, time left

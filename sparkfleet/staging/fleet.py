@@ -88,6 +88,25 @@ class Fleet:
 
         return await self._all(tuple(nodes), one, frozenset(needed))
 
+    async def pull(self, image: str, nodes: Iterable[str]) -> tuple[str, ImageHeld]:
+        """Pull an image from its registry on the first of `nodes` that gets it: which one, and what it has now.
+
+        Raises:
+            StagingError: none gets it: what the first one says.
+            NodeError: one of them does not answer.
+        """
+        refused: list[StagingError] = []
+        request = ImageRequest(action="pull", image=image)
+        for node in nodes:
+            self.say("image", image, node, "pulling from its registry")
+            try:
+                return node, (await self.images((node,), request, (node,)))[node]
+            except StagingError as error:
+                refused.append(error)
+        raise StagingError(
+            refused[0].what, means="No node could get it, so nothing is started with it.", do=refused[0].do
+        )
+
     def hear(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
         """Turns what a program says into progress, with rates."""
         meter, clock = Meter(), asyncio.get_running_loop().time

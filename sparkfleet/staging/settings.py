@@ -11,6 +11,8 @@ from sparkfleet.staging.arrive import RESERVE_BYTES, STREAMS
 from sparkfleet.staging.manifest import Wanted
 from sparkfleet.values import Value
 
+Ask = Literal["if-missing", "always", "never"]
+
 
 class Need(Value):
     """A model or an image that nodes need.
@@ -18,12 +20,13 @@ class Need(Value):
     Attributes:
         wanted: what.
         nodes: where.
-        hub: when the Hub is asked: where no node has it, always (for what the revision stands for now), or never.
+        hub: when the Hub, or an image's registry, is asked: where no node has it, always (for what the revision or the tag
+            stands for now), or never.
     """
 
     wanted: Wanted
     nodes: tuple[str, ...]
-    hub: Literal["if-missing", "always", "never"] = "if-missing"
+    hub: Ask = "if-missing"
 
     @classmethod
     def model(cls, model: str, nodes: tuple[str, ...], revision: str | None = None) -> Need:
@@ -31,9 +34,9 @@ class Need(Value):
         return cls(wanted=Wanted.model(model, revision), nodes=nodes)
 
     @classmethod
-    def image(cls, image: str, nodes: tuple[str, ...]) -> Need:
-        """A container image, by its reference with digest."""
-        return cls(wanted=Wanted(kind="image", name=image), nodes=nodes)
+    def image(cls, image: str, nodes: tuple[str, ...], hub: Ask = "if-missing") -> Need:
+        """A container image, by its reference: with its digest, to be staged."""
+        return cls(wanted=Wanted(kind="image", name=image), nodes=nodes, hub=hub)
 
 
 class Settings(Value):

@@ -195,10 +195,8 @@ class _Stager:
         seen = await self._fleet.images(everybody, look, self._need.nodes)
         lacking = [node for node in self._need.nodes if not seen[node].id]
         if lacking and not any(held.id for held in seen.values()):
-            first = lacking.pop(0)
-            self._fleet.say("image", self._name, first, "pulling from its registry")
-            pull = look.model_copy(update={"action": "pull"})
-            seen.update(await self._fleet.images((first,), pull, (first,)))
+            node, seen[node] = await self._fleet.pull(self._name, lacking)
+            lacking.remove(node)
         if lacking:
             await self._send_image(seen, lacking)
         paths = dict.fromkeys(self._need.nodes, name)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.bench import accuracy
-from sparkfleet.bench.duels import duel_of, read_duels
 from sparkfleet.bench.rows import METRICS, case_of, read_rows, source_of
 from sparkfleet.bench.shapes import Declined
 from sparkfleet.errors import SpecError
@@ -204,7 +203,7 @@ def test_the_report_has_the_promised_form(tmp_path: Path) -> None:
     report = accuracy.run(write(tmp_path / "rows.csv", rows))
     body = json.loads(report.json())
     assert body["version"] == 1
-    assert set(body) == {"version", "metrics", "declined", "head_to_heads"}
+    assert set(body) == {"version", "metrics", "declined", "assumed", "undecided", "head_to_heads"}
     assert set(body["metrics"]) == set(METRICS)
     assert set(body["metrics"]["ttft_ms"]["none"]) == {"rows", "predicted", "median_ape", "p90_ape"}
     assert body["metrics"]["decode_tps_per_request"]["none"]["predicted"] == 1
@@ -215,8 +214,18 @@ def test_the_report_has_the_promised_form(tmp_path: Path) -> None:
         "p90_ape": None,
     }
     assert body["declined"] == {"quantisation not known: odd": 1}
+    assert body["assumed"]["answer length not given: 256"] == 2
     assert "declined" in report.text()
-    assert "by source" in report.text()
+
+
+def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:
+    rows = [row(decode_tps_per_request="8.0"), row(ttft_ms="11000", prefill_tps="930")]
+    text = accuracy.run(write(tmp_path / "rows.csv", rows)).text()
+    for title in ("format", "nodes", "speculation", "source"):
+        for metric in ("decode_tps_per_request", "prefill_tps", "ttft_ms"):
+            block = text.split(f"{metric} by {title}\n")[1].split("\n")
+            assert block[0].split()[1] == "1", block[0]
+        assert f"decode_tps_aggregate by {title}" not in text
 
 
 def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
@@ -226,6 +235,16 @@ def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
     assert report.metrics["ttft_ms"]["none"].predicted == 0
     assert report.metrics["decode_tps_per_request"]["none"].predicted == 1
     assert any("prompt length" in reason for reason in report.declined)
+
+
+def test_a_figure_that_is_no_number_is_declined(tmp_path: Path) -> None:
+    rows = [row(decode_tps_per_request="fast"), row(decode_tps_per_request="7.8 tok/s", ttft_ms="1.1 s")]
+    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    assert report.declined == {"decode_tps_per_request is no number": 1}
+    assert [(s.metric, s.measured) for s in report.scored] == [
+        ("decode_tps_per_request", 7.8),
+        ("ttft_ms", 1100.0),
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00bad", b"a,b\n1,2\n", b"{}"])
@@ -238,32 +257,73 @@ def test_hostile_files_are_spec_errors(tmp_path: Path, content: bytes) -> None:
         accuracy.run(tmp_path / "missing.csv")
 
 
-@pytest.mark.parametrize("content", ["[1]", "nonsense"])
+@pytest.mark.parametrize("content", ["[1]", "nonsense", "[" * 100_000])
 def test_hostile_configs_are_spec_errors(tmp_path: Path, content: str) -> None:
     (tmp_path / "c.json").write_text(content, encoding="utf-8")
     with pytest.raises(SpecError, match=r"c\.json"):
         accuracy.run(write(tmp_path / "rows.csv", [row()]), tmp_path / "c.json")
 
 
-DUELS = "id,source,metric,config_A,config_B,value_A,value_B,winner,ratio,notes\n"
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"hidden_size": -1, "num_hidden_layers": 4},
+        {"hidden_size": float("nan"), "num_hidden_layers": 4},
+        {"hidden_size": float("inf"), "num_hidden_layers": 4},
+        {"hidden_size": 10**400, "num_hidden_layers": 4},
+        {"hidden_size": 4096, "num_hidden_layers": 4, "layer_type_counts": {"full_attention": "x"}},
+        {"params_total_b": 1e-9},
+        {"params_total_b": 8, "params_active_b": -1},
+    ],
+)
+def test_impossible_configs_decline_their_rows(tmp_path: Path, config: dict[str, object]) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"Some/Model-7B": config}), encoding="utf-8")
+    rows = write(tmp_path / "rows.csv", [row(model="Some/Model-7B", decode_tps_per_request="8")])
+    report = accuracy.run(rows, tmp_path / "c.json")
+    assert report.scored == ()
+    assert sum(report.declined.values()) == 1
 
 
-def test_a_head_to_head_is_read_from_its_words(tmp_path: Path) -> None:
-    path = tmp_path / "duels.csv"
-    path.write_text(
-        DUELS
-        + "h1,x,decode tok/s c1,Qwen3-VL-32B FP8 TP=2 (2 Sparks),Qwen3-VL-32B FP8 TP=1 (1 Spark),12,7,A,1.7,[topology]\n"
-        + "h2,x,decode tok/s c1,Qwen3.6-27B NVFP4 vLLM,Qwen3.6-27B BF16 vLLM,11.5,4.5,A,2.5,[quant]\n"
-        + "h3,x,decode tok/s c1,a,b,11,10,A,1.1,[quant] within noise\n"
-        + "h4,x,KV pool tokens,Qwen3.6-27B FP8 TP=2,Qwen3.6-27B FP8 TP=1,12,7,A,1.7,[topology]\n",
-        encoding="utf-8",
+KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "intermediate_size",
+    "full_attention_interval",
+    "kv_lora_rank",
+    "index_topk",
+    "sliding_window",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "first_k_dense_replace",
+    "params_total_b",
+    "params_active_b",
+    "layer_type_counts",
+    "compress_ratios_counts",
+    "linear_attn",
+)
+NUMBERS = st.one_of(st.integers(-2, 9000), st.floats(), st.text(max_size=3), st.none(), st.booleans())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS),
+        st.one_of(NUMBERS, st.dictionaries(st.sampled_from(["0", "4", "mamba"]), NUMBERS)),
     )
-    found = [duel_of(words, architectures()) for words in read_duels(path)[:2]]
-    assert [d.first.setup.tp for d in found] == [2, 1]
-    assert [d.second.setup.format for d in found] == ["fp8", "bf16"]
-    report = accuracy.run(write(tmp_path / "rows.csv", [row()]), h2h_path=path)
-    assert report.head_to_heads["topology"] == accuracy.Wins(rows=2, decided=1, right=1)
-    assert report.head_to_heads["quant"] == accuracy.Wins(rows=1, decided=1, right=1)
+)
+def test_any_config_is_predicted_or_declined(config: dict[str, object]) -> None:
+    known = {**architectures(), "Some/Model-7B": config}
+    try:
+        case = case_of(row(model="Some/Model-7B"), known)
+    except Declined:
+        return
+    assert accuracy.predict(case, factors())["decode_tps_per_request"] is not None
 
 
 def test_packaged_measurements_are_read_and_mostly_predicted() -> None:

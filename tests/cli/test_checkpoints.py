@@ -252,6 +252,20 @@ class TestWhoIsAsked:
         assert all(one.weights_known for one in found.values())
         assert (nodes["spark1"].asked, nodes["spark2"].asked) == (1, 1)
 
+    async def test_of_drafts_what_is_whole(self, inventory, nodes, here):
+        cached(here)
+        cached(nodes["spark2"].hub, "Org/Draft")
+        cached(nodes["spark1"].hub, "Org/Bare", weights=False)
+        specs = [
+            Deployment(
+                name=name.lower(), model="Org/Name", speculation={"method": "draft", "draft": f"Org/{name}"}
+            )
+            for name in ("Draft", "Bare", "Nowhere")
+        ]
+        found = await checkpoints_on(specs, [spark()], inventory, nodes)
+        assert sorted(found) == ["Org/Draft", "Org/Name"]
+        assert sorted(checkpoints_of(specs, [spark()])) == ["Org/Name"]
+
     async def test_nobody_where_there_is_no_gpu(self, inventory, nodes):
         spec = Deployment.model_validate({"name": "m", "model": "Org/Name"})
         without = spark().model_copy(update={"gpu": None})

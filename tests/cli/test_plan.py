@@ -5,8 +5,11 @@ import pytest
 
 from sparkfleet.cli.plan import decide
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
-from sparkfleet.facts.node import EngineHome, Memory, NodeFacts, Processors
+from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
+from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.fleet import Fleet
+from sparkfleet.planning.remembered import Remembered, fingerprint
+from sparkfleet.planning.tags import digests_of, with_digests
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployment
 
@@ -93,6 +96,16 @@ class TestFactsFromAFile:
         nodes = json.loads(sparkfleet(*argv)[1])["nodes"]
         assert [node["total"] for node in nodes] == [64_000_000_000, 130_600_000_000]
 
+    def test_what_a_file_says_is_in_use_is_in_use(self, sparkfleet, deployments, two_sparks, tmp_path):
+        file = tmp_path / "facts.yaml"
+        file.write_text("spark1: {memory_available_gb: 20}\nspark2: {memory_available_gb: 115.2}\n")
+        argv = (
+            "plan", deployments / "gpt-oss-120b-eagle3.yaml", "-i", two_sparks, "--json", "--assume", file
+        )  # fmt: skip
+        nodes = {node["node"]: node for node in json.loads(sparkfleet(*argv)[1])["nodes"]}
+        assert nodes["spark1"]["placed"] == []
+        assert nodes["spark1"]["usable"] < 20e9 < nodes["spark2"]["usable"]
+
     @pytest.mark.parametrize(
         ("text", "said"),
         [
@@ -101,6 +114,8 @@ class TestFactsFromAFile:
             ("[1, 2]", "mapping"),
             ("a: [", "YAML"),
             ("spark1: {memory_total_gb: many}", "memory_total_gb"),
+            ("spark1: {memory_total_gb: .nan}", "memory_total_gb"),
+            ("spark1: {memory_available_gb: -5}", "memory_available_gb"),
         ],
     )
     def test_what_is_wrong_is_named(self, sparkfleet, deployments, two_sparks, tmp_path, text, said):
@@ -186,6 +201,72 @@ class TestApplying:
         )
         (again,) = decide([spec], fleet, status, {})
         assert again.change.verb == verb
+
+    def test_what_is_remembered_not_to_start_is_tried_on_request(self):
+        """And what runs at a lower rung begins at the top of its ladder once more."""
+        spec = Deployment.model_validate({"name": "m", "model": "Qwen/Qwen3.6-27B-FP8"})
+        known = {spec.model: known_checkpoint(spec.model)}
+        gpu = Gpu(name="NVIDIA GB10", driver="580.142")
+        memory = Memory(total=130_600_000_000, available=118_000_000_000)
+        processors = Processors(count=20, machine="aarch64")
+        node = NodeFacts(name="spark1", memory=memory, processors=processors, gpu=gpu, engines={})
+        fleet = Fleet(nodes=(node,), assumed=("spark1",))
+        (fresh,) = decide([spec], fleet, None, known)
+        top, *lower = fresh.plan.groups[0].ladder
+        assert fresh.plan.drivers == (("spark1", "580.142"),)
+        mark = fingerprint(top.candidate, fresh.plan.drivers)
+        status = FleetStatus(
+            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(), last_event=0,
+            failures=(Remembered(fingerprint=mark, words="known issue"),),
+        )  # fmt: skip
+        (barred,) = decide([spec], fleet, status, known)
+        assert barred.plan.groups[0].ladder == tuple(lower)
+        assert "`sparkfleet apply --retry`" in barred.plan.rejected[0].reason
+        (wished,) = decide([spec], fleet, status, known, retry=True)
+        assert wished.plan.groups[0].choice == top
+        runs = DeploymentStatus(
+            name="m", generation=1, state="ready", detail="", who="me", since=0.0, plan=fresh.plan,
+            spec=spec.model_dump_json(), groups=(), passed=(("known issue",),),
+        )  # fmt: skip
+        status = status.model_copy(update={"deployments": (runs,)})
+        (kept,) = decide([spec], fleet, status, known)
+        assert kept.change.verb == "keep"
+        (again,) = decide([spec], fleet, status, known, retry=True)
+        assert (again.change.verb, again.change.fields) == ("change", ("rung: 2 → 1",))
+        at_the_top = status.model_copy(update={"deployments": (runs.model_copy(update={"passed": ((),)}),)})
+        assert decide([spec], fleet, at_the_top, known, retry=True)[0].change.verb == "keep"
+
+    def test_a_tag_that_is_deployed_keeps_its_digest_until_it_is_to_be_renewed(self):
+        """Whatever the tag stands for by now."""
+        tag, pinned = "localhost/tts:latest", f"localhost/tts:latest@sha256:{'a' * 64}"
+        spec = Deployment.model_validate(
+            {
+                "name": "tts",
+                "engine": "custom",
+                "model": "org/tts",
+                "image": tag,
+                "port": 8880,
+                "memory": "24 GiB",
+            }
+        )
+        fleet = Fleet(nodes=(self.node(),))
+        (first,) = decide([spec], fleet, None, {})
+        assert digests_of(first.plan) == {}
+        known = DeploymentStatus(
+            name=spec.name, generation=1, state="ready", detail="", who="me", since=0.0,
+            plan=with_digests(first.plan, {tag: pinned}), spec=spec.model_dump_json(), groups=(),
+        )  # fmt: skip
+        status = FleetStatus(
+            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(known,), last_event=0
+        )
+        (again,) = decide([spec], fleet, status, {})
+        assert again.change.verb == "keep"
+        longer = spec.model_copy(update={"context": 2048})
+        (changed,) = decide([longer], fleet, status, {})
+        assert changed.change.verb == "change"
+        assert digests_of(changed.plan) == {tag: pinned}
+        (renewed,) = decide([spec], fleet, status, {}, renew=True)
+        assert renewed.change.fields == (f"plan.image: {pinned} → {tag}",)
 
     def test_several_are_packed_together(self):
         specs = [

@@ -1,4 +1,10 @@
-from sparkfleet.cli.staged import fallbacks_of, needs_of
+from typing import ClassVar
+
+import pytest
+
+import sparkfleet.cli.staged as module
+from sparkfleet.cli.staged import bring, fallbacks_of, needs_of, pinned
+from sparkfleet.cli.watch import Progress
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
@@ -9,10 +15,15 @@ from sparkfleet.planning.plan import (
     Shape,
     Speculation,
 )
+from sparkfleet.planning.remembered import Remembered, fingerprint
+from sparkfleet.planning.tags import with_digests
+from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.staging.tags import Pinned
 
 MODEL = "org/model"
 IMAGE = "registry.test/vllm@sha256:" + "a" * 64
 OTHER = "registry.test/sglang@sha256:" + "b" * 64
+TAG, OTHER_TAG = IMAGE.partition("@")[0], OTHER.partition("@")[0]
 
 
 def rung(*nodes, image=IMAGE, draft=None, engine="vllm"):
@@ -65,3 +76,75 @@ def test_what_only_a_lower_rung_needs_is_not_fetched():
         [plan(rung("a"), rung("a", image=OTHER, engine="sglang"), rung("a", draft="org/draft"))]
     )
     assert told(found) == []
+
+
+class Nowhere:
+    """A session of which nothing but its Pythons is asked."""
+
+    channels: ClassVar = {}
+
+    async def pythons(self, saying):
+        return {}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `pin` is asked for: tags with `hub`. Of lower rungs' images nothing is anywhere."""
+    asked = []
+
+    async def pin(channels, need, progress, *, settings):
+        asked.append((need.wanted.name, need.nodes, need.hub))
+        image = {TAG: IMAGE, OTHER_TAG: OTHER}[need.wanted.name]
+        return None if need.hub == "never" else Pinned(image=image, node=need.nodes[0], others=("c",))
+
+    monkeypatch.setattr(module, "pin", pin)
+    return asked
+
+
+async def test_every_tag_is_looked_up_once_and_told(asked, capsys):
+    plans = [plan(rung("a", "b", image=TAG), rung("b", image=TAG)), plan(rung("c", image=TAG))]
+    found = await pinned(Nowhere(), plans, (), Progress())
+    assert found == tuple(with_digests(one, {TAG: IMAGE}) for one in plans)
+    assert asked == [(TAG, ("a", "b", "c"), "if-missing")]
+    assert capsys.readouterr().out == f"{TAG} is sha256:{'a' * 12}… as on a; c: another, which is not used\n"
+
+
+async def test_with_a_digest_nothing_is_asked(asked):
+    plans = (plan(rung("a"), rung("b")),)
+    assert await pinned(Nowhere(), plans, (), Progress()) == plans
+    assert asked == []
+
+
+async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked, capsys):
+    plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
+    (found,) = await pinned(Nowhere(), plans, (), Progress(), renew=True)
+    assert asked == [(TAG, ("a",), "always"), (OTHER_TAG, ("a",), "never")]
+    assert [one.candidate.image for one in found.groups[0].ladder] == [IMAGE, OTHER_TAG]
+    assert OTHER_TAG not in capsys.readouterr().out
+
+
+async def test_what_did_not_start_by_its_digest_makes_room_for_the_next_rung(asked):
+    plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
+    failed = Remembered(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
+    (found,) = await pinned(Nowhere(), plans, (failed,), Progress())
+    assert [one.candidate.image for one in found.groups[0].ladder] == [OTHER]
+    assert asked[-1] == (OTHER_TAG, ("a",), "if-missing")
+
+
+async def test_on_this_machine_alone_an_image_is_brought_and_what_is_trained_there_is_not(monkeypatch):
+    class Here(Nowhere):
+        inventory = Inventory(fleet="home", head="a", nodes={"a": Node(address="local")})
+
+    brought = []
+
+    async def stage(inventory, channels, needs, progress, *, settings):
+        brought.extend(need.wanted.name for need in needs)
+        return ()
+
+    monkeypatch.setattr(module, "stage", stage)
+    first = rung("a")
+    trained = first.model_copy(
+        update={"candidate": first.candidate.model_copy(update={"model": "builtin:tiny"})}
+    )
+    await bring(Here(), [plan(trained)], Progress())
+    assert brought == [IMAGE]

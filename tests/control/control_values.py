@@ -11,15 +11,19 @@ def deployment(name="tiny", **fields):
     return Deployment(name=name, model="builtin:tiny", **fields)
 
 
-def inventory(*names):
-    """A fleet of this machine alone, or of Sparks of these names."""
+def inventory(*names, cable=False):
+    """A fleet of this machine alone, or of Sparks of these names; two of them may have a cable."""
     key = "SHA256:" + "A" * 43
     sparks = {
         name: {"address": f"10.0.0.{number}", "user": "nvidia", "host_key": key}
         for number, name in enumerate(names, start=1)
     }
     nodes = sparks if len(names) > 1 else {"this": {"address": "local"}}
-    return Inventory.model_validate({"fleet": "home", "head": next(iter(nodes)), "nodes": nodes})
+    fleet = {"fleet": "home", "head": next(iter(nodes)), "nodes": nodes}
+    if cable:
+        ends = ({"netdev": "enp1s0f1np1", "rdma": "rocep1s0f1", "address": f"10.1.0.{n}/24"} for n in (1, 2))
+        fleet["links"] = ({"nodes": names, "rails": (tuple(ends),)},)
+    return Inventory.model_validate(fleet)
 
 
 def plan(name="tiny", groups=1, mid=0.0, high=1.0, rungs=1, **fields):

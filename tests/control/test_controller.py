@@ -36,11 +36,15 @@ class World:
             apps=self.apps,
             metrics=self.metrics,
             endpoint="http://127.0.0.1:8000/v1",
-            orders_of=lambda desired, rungs: orders_for(inventory(*self.inventory_nodes), desired, rungs),
+            orders_of=lambda desired, rungs: orders_for(self.inventory(), desired, rungs),
             nodes=self.nodes,
             here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),
         )
         return self.controller
+
+    def inventory(self):
+        names = self.inventory_nodes
+        return inventory(*names, cable=len(names) > 1)
 
     async def put(self, **fields):
         high, rungs = fields.pop("high", 1.0), fields.pop("rungs", 1)
@@ -55,7 +59,7 @@ class World:
 
     async def look(self):
         """What the controller's watch over the nodes does every two seconds."""
-        await self.controller._watch.see(await self.nodes.look())
+        await self.controller._watch.look()
 
     async def table(self):
         return await self.controller.table(known=-1, wait_s=0)
@@ -294,7 +298,7 @@ async def test_acceptance_and_memory_are_shown_to_prometheus(world):
     await world.put()
     await world.controller.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))
     await world.controller.reconcile()
-    await world.controller._watch.see(await world.nodes.look())
+    await world.look()
     page = generate_latest(world.metrics.registry).decode()
     assert 'sparkfleet_draft_tokens{deployment="tiny",group="tiny/g1/0",kind="accepted"} 90.0' in page
     assert 'sparkfleet_node_joined{node="this"} 1.0' in page
@@ -302,9 +306,8 @@ async def test_acceptance_and_memory_are_shown_to_prometheus(world):
 
 
 def diagnosed(cause="memory", **fields):
-    return report(
-        phase=GroupPhase.FAILED, diagnosis=Diagnosis(cause=Cause(cause), says="too little memory"), **fields
-    )
+    diagnosis = Diagnosis(cause=Cause(cause), says="too little memory")
+    return report(phase=GroupPhase.FAILED, was_starting=True, diagnosis=diagnosis, **fields)
 
 
 async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
@@ -351,6 +354,91 @@ async def test_what_starts_after_all_is_not_held_against_it(world):
     await world.put()
     await world.ready(2)
     assert world.store.failures() == ()
+
+
+@pytest.mark.parametrize("cause", ["transient", "port"])
+async def test_what_may_pass_is_not_held_against_it(world, cause):
+    await world.put(rungs=2)
+    await world.look()
+    for _ in range(2):
+        await world.controller.report(report())
+        await world.controller.report(diagnosed(cause))
+        world.apps.become("tiny", 1, "failed")
+        await world.controller.reconcile()
+        await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 0, 1]
+    assert world.store.failures() == ()
+
+
+async def test_what_was_not_started_is_not_held_against_it(world):
+    """Somebody else had the memory that it needs, for now."""
+    await world.put(rungs=2)
+    refused = Diagnosis(cause=Cause.MEMORY, says="each rank needs 90 GiB", began=False)
+    await world.controller.report(diagnosed().model_copy(update={"diagnosis": refused}))
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert world.store.failures() == ()
+
+
+@pytest.mark.parametrize(
+    ("cause", "ends"), [("known", False), ("flag", False), ("memory", True), ("unknown", True)]
+)
+async def test_what_hangs_on_more_than_the_candidate_is_held_against_it_for_a_day(world, cause, ends):
+    await world.put(rungs=2)
+    await world.controller.report(diagnosed(cause))
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    (failure,) = world.store.failures()
+    assert (failure.until is not None) == ends
+
+
+async def test_why_each_rung_was_left_is_told(world):
+    await world.put(rungs=3)
+    for cause in ("known", "memory"):
+        await world.controller.report(diagnosed(cause))
+        world.apps.become("tiny", 1, "failed")
+        await world.controller.reconcile()
+        await world.controller.reconcile()
+    await world.ready(1)
+    (passed,) = world.controller.status().deployments[0].passed
+    assert passed == ("known issue: too little memory", "out of memory: too little memory")
+
+
+async def test_a_restarted_controller_goes_on_counting_how_often_it_fell(world):
+    await world.put()
+    for number in range(recovery.BREAKER_FAILURES):
+        await world.ready(1)
+        await world.controller.report(report(phase=GroupPhase.FAILED))
+        if number == 1:
+            world.restarted()
+            await world.look()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+
+
+async def test_falls_of_long_ago_do_not_count(world, monkeypatch):
+    monkeypatch.setattr(recovery, "BREAKER_S", 0.0)
+    await world.put()
+    for _ in range(recovery.BREAKER_FAILURES):
+        await world.ready(1)
+        await world.controller.report(report(phase=GroupPhase.FAILED))
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "running"
+
+
+async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):
+    """Serve goes on with one that was ready."""
+    await world.put(rungs=2)
+    await world.ready(1)
+    world.apps.become("tiny", 1, "starting")
+    for _ in range(recovery.RESTARTS):
+        world.restarted()
+        await world.look()
+        await world.controller.report(report())
+        await world.controller.report(diagnosed())
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
 
 
 async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
@@ -423,8 +511,9 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     world.inventory_nodes = ("this", "that")
     await world.controller.put(deployment(), two.model_copy(update={"groups": (ladder,)}), "me")
     await world.controller.reconcile()
-    away = NodeReport(name="that", joined=False)
-    await world.controller._watch.see((NodeReport(name="this", joined=True), away))
+    world.nodes.available["that"] = 100 * GIB
+    world.nodes.away = {"that"}
+    await world.look()
     await world.controller.reconcile()
     await world.controller.reconcile()
     assert [order.seats[0].node for order in world.apps.orders] == ["that", "this"]

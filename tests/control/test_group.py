@@ -12,7 +12,8 @@ import pytest
 
 from sparkfleet.control import group as module
 from sparkfleet.control import rank as rank_module
-from sparkfleet.control import ranks
+from sparkfleet.control import ranks, watching
+from sparkfleet.control.backoff import Backoff
 from sparkfleet.control.canary import Probe, Score
 from sparkfleet.control.group import Group, die_with_the_engine
 from sparkfleet.control.liveness import Liveness
@@ -23,6 +24,7 @@ from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.rank import LocalRank
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.nodes.runtime.base import Phase
 from sparkfleet.nodes.runtime.fake import FakeRuntime
 from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.planning.plan import Candidate, Shape
@@ -64,16 +66,20 @@ def engine():
 
 
 @pytest.fixture
-def world(engine, monkeypatch):
+def world(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(rank_module, "free_port", lambda host: engine)
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
-    return World()
+    monkeypatch.setattr(watching, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(watching, "AGAIN_S", 0.01)
+    monkeypatch.setattr(ranks, "MEMORY_S", 0.01)
+    return World(tmp_path)
 
 
 class World:
     """A runtime per node, of which the first is where the engine listens."""
 
-    def __init__(self):
+    def __init__(self, tmp_path):
+        self.backoff = Backoff(tmp_path / "begun")
+        self.paths = FleetPaths(tmp_path)
         self.runtimes = [FakeRuntime(), FakeRuntime()]
         self.runtime = self.runtimes[0]
         self.reports = []
@@ -84,7 +90,7 @@ class World:
             LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
             for rank in range(len(wanted.seats))
         ]
-        return Group(wanted, ranks, SECRET, self.reports.append)
+        return Group(wanted, ranks, SECRET, self.reports.append, self.backoff)
 
     @property
     def phases(self):
@@ -449,20 +455,151 @@ async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatc
     await second.stop(drain_s=0)
 
 
-async def test_an_engine_that_runs_and_moves_no_token_is_replaced(world, monkeypatch):
-    async def stuck(probe, engine):
-        return Load(running=1, waiting=0, tokens=7.0)
+def stuck(monkeypatch, answer):
+    """From now on nothing of the engine moves; `answer` is what becomes of a request for one token."""
 
+    async def still(probe, engine, draft_tokens):
+        return Load(running=1, waiting=0, figures=(7.0,))
+
+    monkeypatch.setattr(module, "read_load", still)
+    monkeypatch.setattr(Probe, "one_token", answer)
+    monkeypatch.setattr(watching, "Liveness", lambda: Liveness(stuck_s=0.05))
+
+
+async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
     async def silent(probe, timeout_s=0):
         raise EngineError("no token in 30 s")
 
     group = world.group()
     await group.start()
-    monkeypatch.setattr(module, "read_load", stuck)
-    monkeypatch.setattr(Probe, "one_token", silent)
-    monkeypatch.setattr(module, "Liveness", lambda: Liveness(stuck_s=0.05))
+    stuck(monkeypatch, silent)
     assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)
     assert world.runtime.stopped == [world.rank_id()]
+    assert not world.reports[-1].was_starting
+    await group.stop(drain_s=0)
+
+
+async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_does_not_answer(
+    world, monkeypatch
+):
+    """The controller takes groups that say nothing for some seconds out of the gateways' table."""
+    asked = []
+
+    async def slow(probe, timeout_s=0):
+        asked.append(timeout_s)
+        await asyncio.Event().wait()
+
+    async def hangs(rank):
+        await asyncio.Event().wait()
+
+    group = world.group(patience_s=321)
+    await group.start()
+    monkeypatch.setattr(LocalRank, "memory", hangs)
+    stuck(monkeypatch, slow)
+    watched = asyncio.create_task(group.watch())
+    while not asked:
+        await asyncio.sleep(0.01)
+    count = len(world.reports)
+    await asyncio.sleep(0.3)
+    assert asked == [321]
+    assert len(world.reports) >= count + 5
+    assert {report.phase for report in world.reports[count:]} == {GroupPhase.READY}
+    watched.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_memory_is_watched_while_the_canary_asks(world, monkeypatch):
+    """The first token compiles kernels: no moment takes more memory."""
+    asked = []
+
+    async def compiles(probe, timeout_s=0):
+        asked.append(timeout_s)
+        monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Probe, "one_token", compiles)
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await asyncio.wait_for(world.group().start(), 10)
+    assert asked
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.reports[-1].diagnosis.cause == "memory"
+    assert world.reports[-1].was_starting
+
+
+async def test_one_node_that_does_not_answer_hides_no_other_that_runs_out_of_memory(world, monkeypatch):
+    group = world.group(seats=TWO)
+    await group.start()
+
+    async def memory(rank):
+        if rank.node == "a":
+            await asyncio.Event().wait()
+        return 1 << 20
+
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    assert "memory are left on b" in await asyncio.wait_for(group.watch(), 5)
+    await group.stop(drain_s=0)
+
+
+async def test_memory_is_watched_while_it_drains(world, monkeypatch):
+    group = world.group()
+    await group.start()
+
+    async def busy(probe, engine, draft_tokens):
+        monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+        return Load(running=1, waiting=0, figures=(7.0,))
+
+    monkeypatch.setattr(module, "read_load", busy)
+    await asyncio.wait_for(group.stop(drain_s=60), 5)
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_why_it_fell_while_it_served_is_told(world, monkeypatch):
+    async def tail(rank):
+        return (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+            if rank.node == "b"
+            else ""
+        )
+
+    monkeypatch.setattr(LocalRank, "tail", tail)
+    group = world.group(seats=TWO)
+    await group.start()
+    watched = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtimes[1].exit(world.rank_id(1), -9, "ended by signal 9")
+    words = await asyncio.wait_for(watched, 5)
+    assert words.startswith("The engine exited on b (rank 1): ended by signal 9 (out of memory: ")
+    told = world.reports[-1]
+    assert told.detail == words
+    assert told.diagnosis.cause == "memory"
+    assert not told.was_starting
+    await group.stop(drain_s=0)
+
+
+async def test_a_node_that_is_gone_is_told_as_it_was_seen(world, monkeypatch):
+    async def gone(rank):
+        status = await rank.status()
+        return status.model_copy(update={"phase": Phase.EXITED, "reason": "this: the node is gone"})
+
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(LocalRank, "wait", gone)
+    assert await asyncio.wait_for(group.watch(), 5) == "The engine exited: this: the node is gone"
+    await group.stop(drain_s=0)
+
+
+async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monkeypatch):
+    async def hangs(rank):
+        await asyncio.Event().wait()
+
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(LocalRank, "tail", hangs)
+    monkeypatch.setattr(ranks, "TAIL_S", 0.05)
+    watched = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), -9, "ended by signal 9")
+    assert "ended by signal 9 (" in await asyncio.wait_for(watched, 5)
     await group.stop(drain_s=0)
 
 

@@ -31,7 +31,8 @@ def diagnosis(cause):
 
 def test_the_next_rung_with_the_reason_and_what_is_lost():
     taken = step(LADDER, Standing(), diagnosis(Cause.KNOWN))
-    assert (taken.verb, taken.standing) == ("next", Standing(rung=1))
+    why = "known issue sglang-nextn-prealloc-oom: the draft pool is sized first"
+    assert (taken.verb, taken.standing) == ("next", Standing(rung=1, passed=(why,)))
     assert "sglang-nextn-prealloc-oom" in taken.words
     assert "predicted 12.7 instead of 22.6 tok/s" in taken.words
 
@@ -45,9 +46,22 @@ def test_what_may_pass_is_tried_once_more(cause):
 
 
 def test_at_the_end_of_the_ladder_it_stops_and_says_so():
-    taken = step(LADDER, Standing(rung=2), diagnosis(Cause.MEMORY))
+    taken = step(LADDER, Standing(rung=2, passed=("one", "two")), diagnosis(Cause.MEMORY))
     assert taken.verb == "end"
     assert "none of 3 rungs started" in taken.words
+    assert taken.standing.given_up
+    assert taken.standing.passed[:2] == ("one", "two")
+    assert taken.standing.passed[2].startswith("out of memory")
+
+
+def test_on_another_rung_starts_are_counted_anew_and_falls_are_not():
+    before = Standing(tries=1, restarts=3, falls=(1.0, 2.0))
+    assert step(LADDER, before, diagnosis(Cause.MEMORY)).standing.model_dump() == {
+        **Standing(rung=1, falls=(1.0, 2.0)).model_dump(),
+        "passed": ("out of memory sglang-nextn-prealloc-oom: the draft pool is sized first",),
+    }
+    again = step(LADDER, Standing(restarts=3, falls=(1.0,)), diagnosis(Cause.TRANSIENT)).standing
+    assert again == Standing(tries=1, falls=(1.0,))
 
 
 def test_without_a_diagnosis_it_goes_on_all_the_same():

@@ -5,7 +5,7 @@ from sparkfleet.control.order import Ports, orders_for, rank_spec
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
 from sparkfleet.engines.harmony import ENCODINGS
-from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Shape
+from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan, Shape
 
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
 
@@ -62,6 +62,26 @@ def test_a_ladder_is_gone_down_and_not_beyond_its_end():
     assert orders_for(FLEET, wanted)[0].seats[0].node == "a"
     assert orders_for(FLEET, wanted, {0: 1})[0].seats[0].node == "b"
     assert orders_for(FLEET, wanted, {0: 9})[0].rung == 1
+
+
+def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():
+    """TensorRT-LLM tells nothing before an answer is over."""
+    wanted = desired(Shape(nodes=("a",)))
+    candidate = wanted.plan.groups[0].choice.candidate.model_copy(update={"context": 100_000})
+    slow = Band(low=1000.0, mid=1100.0, high=1200.0)
+
+    def patience(engine):
+        changed = candidate.model_copy(update={"engine": engine})
+        prediction = wanted.plan.groups[0].choice.prediction.model_copy(update={"prefill_tps": slow})
+        rung = wanted.plan.groups[0].choice.model_copy(
+            update={"candidate": changed, "prediction": prediction}
+        )
+        groups = (GroupPlan(ladder=(rung,)),)
+        plan_ = wanted.plan.model_copy(update={"groups": groups})
+        return orders_for(FLEET, wanted.model_copy(update={"plan": plan_}))[0].patience_s
+
+    assert patience("vllm") == patience("sglang") == 200
+    assert patience("trtllm") > 3600
 
 
 def test_ports_are_no_part_of_what_a_rank_is(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 from control_values import GIB, deployment, inventory, plan
-from test_controller import World, report
+from test_controller import World, diagnosed, report
 
 from sparkfleet.control import starts as module
 from sparkfleet.control.order import RankSeat, orders_for
@@ -52,7 +52,7 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
     assert rungs == [0, 0, 1, 1], "each rung twice"
     assert world.controller.status().deployments[0].state == "failed"
     (last,) = await words(world, "failed")
-    assert "this went down while it was starting" in last
+    assert "this went away while it was starting" in last
     assert "none of 2 rungs started" in last
     assert "`sparkfleet apply` tries once more" in last
     assert world.store.failures(), "the next plan does not try it first"
@@ -60,22 +60,33 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
     assert world.apps.orders[-1].generation == 2
 
 
-@pytest.fixture
-async def elsewhere(world):
-    """A group of two rungs, which starts on another node than the head."""
+async def starting_on(world, *lies_on):
+    """A group of two rungs, which starts on these nodes."""
     world.inventory_nodes = ("this", "that")
     world.nodes.available["that"] = 100 * GIB
     world.nodes.boots["that"] = "first"
     made = plan()
     choice = made.groups[0].choice
-    shape = choice.candidate.shape.model_copy(update={"nodes": ("that",)})
+    shape = choice.candidate.shape.model_copy(update={"nodes": lies_on})
     choice = choice.model_copy(update={"candidate": choice.candidate.model_copy(update={"shape": shape})})
     group = made.groups[0].model_copy(update={"ladder": (choice, choice)})
     await world.look()
     await world.controller.put(deployment(), made.model_copy(update={"groups": (group,)}), "me")
     await world.controller.reconcile()
-    assert world.store.starts() == {TINY: {"that": "first"}}
+    assert world.store.starts() == {TINY: dict.fromkeys(lies_on, "first")}
     return world
+
+
+@pytest.fixture
+async def elsewhere(world):
+    """A group that starts on another node than the head."""
+    return await starting_on(world, "that")
+
+
+@pytest.fixture
+async def both(world):
+    """A group that starts on the head and on another node."""
+    return await starting_on(world, "this", "that")
 
 
 async def comes_back(world, boot):
@@ -139,7 +150,7 @@ async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(
         assert elsewhere.apps.orders[-1].rung == 0
         await comes_back(elsewhere, boot)
     assert [order.rung for order in elsewhere.apps.orders] == [0, 1]
-    assert "that went down while it was starting" in (await words(elsewhere, "fallback"))[-1]
+    assert "that went away while it was starting" in (await words(elsewhere, "fallback"))[-1]
 
 
 async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
@@ -169,6 +180,107 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
     await comes_back(elsewhere, "second")
     assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
     assert [order.rung for order in elsewhere.apps.orders] == [0, 0]
+
+
+async def fails(world, cause="unknown"):
+    """Rank 0 says that it failed, then Serve does."""
+    await world.controller.report(diagnosed(cause))
+    await world.controller.reconcile()
+    world.apps.become("tiny", 1, "failed", "its constructor raised")
+    await world.controller.reconcile()
+
+
+def rungs(world):
+    return [order.rung for order in world.apps.orders]
+
+
+@pytest.mark.parametrize("cause", ["unknown", "transient"])
+async def test_a_start_whose_other_node_goes_away_is_started_again_at_the_same_rung(both, cause):
+    await fails(both, cause)
+    await both.controller.reconcile()
+    assert rungs(both) == [0], "its nodes are looked at first"
+    both.nodes.away = {"that"}
+    await both.look()
+    await both.controller.reconcile()
+    assert rungs(both) == [0, 0]
+    (why,) = await words(both, "fallback")
+    assert "that went away while it was starting" in why
+    assert both.store.failures() == (), "the candidate is not to blame"
+    both.nodes.away = set()
+    await comes_back(both, "second")
+    await both.controller.report(report())
+    await both.controller.reconcile()
+    assert both.store.rungs("tiny", 1)[0].tries == 1, "once"
+    await both.ready(1)
+    assert rungs(both) == [0, 0]
+
+
+async def test_a_start_that_takes_its_other_node_down_again_goes_down_the_ladder(both):
+    for boot in ("second", "third"):
+        assert rungs(both)[-1] == 0
+        await fails(both)
+        both.nodes.away = {"that"}
+        await both.look()
+        await both.controller.reconcile()
+        both.nodes.away = set()
+        await comes_back(both, boot)
+        await both.controller.report(report())
+        await both.controller.reconcile()
+    assert rungs(both) == [0, 0, 1]
+    assert "that went away" in both.store.failures()[0].words
+
+
+async def test_a_start_that_fails_while_its_nodes_are_there_is_the_candidates_fault(both):
+    await fails(both)
+    await both.look()
+    await both.controller.reconcile()
+    assert rungs(both) == [0, 1]
+    assert "too little memory" in both.store.failures()[0].words
+
+
+async def test_a_start_whose_cause_is_known_waits_for_no_node(both):
+    await fails(both, "memory")
+    assert rungs(both) == [0, 1]
+
+
+async def test_a_node_that_answers_nothing_after_a_start_has_failed_is_waited_for_and_then_away(
+    both, monkeypatch
+):
+    await fails(both)
+    await comes_back(both, "")
+    assert rungs(both) == [0]
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    await both.controller.reconcile()
+    assert rungs(both) == [0, 0]
+    assert "that went away" in (await words(both, "fallback"))[-1]
+
+
+@pytest.mark.parametrize("first", ["its group", "its node"])
+async def test_a_node_that_is_back_before_its_absence_was_seen_is_counted_once(both, first):
+    if first == "its node":
+        await comes_back(both, "second")
+        await fails(both)
+    else:
+        await fails(both)
+        await comes_back(both, "second")
+    await comes_back(both, "second")
+    assert both.store.rungs("tiny", 1)[0].tries == 1
+    assert rungs(both) == [0, 0]
+    assert both.apps.apps[TINY].status == "starting"
+
+
+async def test_what_serve_starts_again_after_its_node_was_away_is_counted_once(both):
+    await both.ready(1)
+    both.apps.become("tiny", 1, "starting")
+    await both.controller.report(report())
+    await both.controller.report(diagnosed("unknown"))
+    await comes_back(both, "second")
+    assert both.store.rungs("tiny", 1)[0].tries == 0, "it has told of it itself, and nothing new has begun"
+    await both.controller.report(report())
+    await both.controller.reconcile()
+    await both.controller.reconcile()
+    assert both.store.rungs("tiny", 1)[0].tries == 1
+    assert rungs(both) == [0]
 
 
 async def test_a_start_that_fails_in_the_ordinary_way_is_not_counted_twice(world):
@@ -231,32 +343,32 @@ def nodes(**boots):
 
 def test_a_node_that_was_away_when_the_start_was_ordered_is_known_from_when_it_joins(store):
     starts = Starts(store, HEAD)
-    starts.see(nodes(a="a1", b=None))
+    starts.see(nodes(a="a1", b=None), 0.0)
     starts.begin(pair(store))
-    starts.see(nodes(a="a1", b="b2"))
+    starts.see(nodes(a="a1", b="b2"), 0.0)
     assert starts.lost() == {}
     assert store.starts() == {TINY: {"a": "a1", "b": "b2"}}
-    starts.see(nodes(a="a1", b="b3"))
+    starts.see(nodes(a="a1", b="b3"), 0.0)
     assert list(starts.lost()) == [TINY]
-    assert "b went down" in starts.lost()[TINY].says
+    assert "b went away" in starts.lost()[TINY].says
 
 
-def test_a_node_that_is_only_away_has_not_gone_down(store):
+def test_a_node_that_is_only_away_has_not_been_restarted(store):
     """Its cable may be out, and the engine on it may load on."""
     starts = Starts(store, HEAD)
-    starts.see(nodes(a="a1", b="b1"))
+    starts.see(nodes(a="a1", b="b1"), 0.0)
     starts.begin(pair(store))
-    starts.see(nodes(a="a1", b=None))
+    starts.see(nodes(a="a1", b=None), 0.0)
     assert starts.lost() == {}
     assert not starts.is_uncertain(TINY), "and nobody waits for it: the group may have to move"
 
 
 def test_a_start_that_goes_on_keeps_the_boots_that_it_began_in(store):
     starts = Starts(store, HEAD)
-    starts.see(nodes(a="a1", b="b1"))
+    starts.see(nodes(a="a1", b="b1"), 0.0)
     order = pair(store)
     starts.begin(order)
-    starts.see(nodes(a="a2", b="b1"))
+    starts.see(nodes(a="a2", b="b1"), 0.0)
     starts.begin(order)
     assert list(starts.lost()) == [TINY]
     starts.begin_anew(order)
@@ -267,7 +379,7 @@ def test_the_time_that_nodes_have_to_answer_begins_when_it_matters(store, monkey
     """Serve, which has to be up first, may take longer than that."""
     order = pair(store)
     before = Starts(store, HEAD)
-    before.see(nodes(a="a1", b="b1"))
+    before.see(nodes(a="a1", b="b1"), 0.0)
     before.begin(order)
     starts = Starts(store, HEAD)
     clock = module.time.monotonic

@@ -1,4 +1,5 @@
 import itertools
+import math
 import sqlite3
 
 import pytest
@@ -7,6 +8,7 @@ from control_values import deployment, plan
 from sparkfleet.control import schema
 from sparkfleet.control.store import Standing, Store
 from sparkfleet.gateway.keys import generate
+from sparkfleet.planning.remembered import Remembered
 
 
 @pytest.fixture
@@ -106,12 +108,39 @@ def test_measurements_do_not_pile_up_for_ever(tmp_path):
 
 def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
     store.put(deployment(), plan(), "me")
-    store.stand("tiny", 1, 0, Standing(rung=2, tries=1, given_up=True))
+    standing = Standing(rung=2, tries=1, given_up=True, restarts=2, falls=(1.5,), passed=("a", "b"))
+    store.stand("tiny", 1, 0, standing)
     store.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
     again = Store(tmp_path / "s.db")
-    assert again.rungs("tiny", 1) == {0: Standing(rung=2, tries=1, given_up=True)}
+    assert again.rungs("tiny", 1) == {0: standing}
     assert again.starts() == {("tiny", 1, 1): {"this": "first", "that": ""}}
     again.close()
+
+
+def test_what_does_not_start_is_remembered_as_long_as_it_lasts(store):
+    """The clock ticks once a second, with every look at it."""
+    store.remember("for ever", "known issue", math.inf)
+    store.remember("short", "unknown", 3.0)
+    assert store.failures() == (
+        Remembered(fingerprint="for ever", words="known issue"),
+        Remembered(fingerprint="short", words="unknown", until=5.0),
+    )
+    store.remember("other", "unknown", 2.0)
+    assert [one.fingerprint for one in store.failures()] == ["for ever", "other"]
+    store.forget_failure("for ever")
+    assert store.failures() == ()
+
+
+def test_the_newest_of_its_kind_counts(store):
+    store.remember("one", "known issue", math.inf)
+    store.remember("one", "unknown", 10.0)
+    assert store.failures() == (Remembered(fingerprint="one", words="unknown", until=12.0),)
+
+
+def test_what_is_asked_for_once_more_begins_anew(store):
+    store.put(deployment(), plan(), "me")
+    second, changed = store.put(deployment(), plan(), "me", retry=True)
+    assert (second.generation, changed) == (2, True)
 
 
 def test_a_start_is_over_when_its_generation_is(store):
@@ -125,11 +154,24 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
     with sqlite3.connect(tmp_path / "old.db") as db:
         db.executescript("".join(schema.SCHEMAS[:2]))
         db.execute("INSERT INTO rungs VALUES ('tiny', 1, 0, 2, 1)")
+        db.execute("INSERT INTO failures VALUES ('abc', 'this', 'transient: a peer was gone', 1.0)")
         db.execute("PRAGMA user_version = 2")
     db.close()
     store = Store(tmp_path / "old.db")
     assert store.rungs("tiny", 1) == {0: Standing(rung=2, tries=1)}
     assert store.starts() == {}
+    assert store.failures() == (), "nobody knows which of them last"
+    store.close()
+
+
+def test_what_an_older_version_gave_up_stays_given_up(tmp_path):
+    with sqlite3.connect(tmp_path / "old.db") as db:
+        db.executescript("".join(schema.SCHEMAS[:3]))
+        db.execute("INSERT INTO rungs VALUES ('tiny', 1, 1, 2, 1, 1)")
+        db.execute("PRAGMA user_version = 3")
+    db.close()
+    store = Store(tmp_path / "old.db")
+    assert store.rungs("tiny", 1) == {1: Standing(rung=2, tries=1, given_up=True)}
     store.close()
 
 

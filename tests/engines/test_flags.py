@@ -3,13 +3,16 @@
 The files in `flags/` were written from the engines' own parsers; `test_real_parsers.py` asks the parsers themselves.
 """
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from sparkfleet.cli.assume import assume
 from sparkfleet.cli.checkpoints import checkpoints_of
+from sparkfleet.engines import sglang, trtllm, vllm
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.errors import EngineError
 from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.fleet import Fleet, links_of
 from sparkfleet.spec.load import load_deployments, load_inventory
@@ -59,6 +62,52 @@ def test_no_release_is_given_a_flag_that_it_does_not_have(ladders, parsers, site
             for parser in parsers(candidate.engine):
                 complaints = list(parser.complaints(after_the_program(argv)))
                 assert not complaints, f"{parser.engine} {parser.version}: {candidate}: {complaints}"
+
+
+METHODS = {"vllm": vllm.METHODS, "sglang": sglang.METHODS, "trtllm": trtllm.DECODING}
+SHAPES = ({}, {"nodes": 2}, {"nodes": 2, "ep": 2}, {"nodes": 4, "pp": 2})
+SETTINGS = (
+    {},
+    {"kv_dtype": "fp8", "batch_tokens": 2048, "memory_fraction": 0.8},
+    {"kv_cache_bytes": 1 << 30, "quant": "gptq-int4"},
+    {"quant": "nvfp4", "model": "nvidia/m-NVFP4"},
+)
+MODELS = ("openai/gpt-oss-120b", "Qwen/Qwen3.6-27B-FP8", "MiniMaxAI/MiniMax-M2.7")
+
+
+def every_candidate(engine, version, candidate):
+    """What can be asked of an engine, one of each kind."""
+    drafts = {"draft": "org/d"}
+    speculations = [{}, {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 8}]
+    for method in METHODS[engine]:
+        needs = drafts if method in ("eagle3", "dflash", "draft") else {}
+        speculations.append({"method": method, "tokens": 3, **needs})
+    kinds = itertools.product(
+        SHAPES, speculations, SETTINGS, ("cuda", "cpu"), ("container", "process"), MODELS
+    )
+    for shape, speculation, settings, device, runtime, model in kinds:
+        yield candidate(
+            engine,
+            **{"model": model, **shape, **speculation, **settings},
+            device=device,
+            runtime=runtime,
+            engine_version=version,
+            image="org/i@sha256:1" if runtime == "container" else None,
+        )
+
+
+def test_nothing_that_can_be_asked_of_a_release_ends_in_a_flag_that_it_does_not_have(parser, candidate, site):
+    launched = 0
+    for one in every_candidate(parser.engine, parser.version, candidate):
+        try:
+            argvs = list(lines(one, site))
+        except EngineError:
+            continue  # what the engine can not do is refused in words; its own tests say what
+        for argv in argvs:
+            complaints = list(parser.complaints(after_the_program(argv)))
+            assert not complaints, f"{one}: {complaints}"
+            launched += 1
+    assert launched > 500
 
 
 def test_every_engine_is_among_the_examples(ladders):

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from sparkfleet.engines.signatures import (
@@ -100,7 +102,22 @@ def test_of_a_group_the_rank_that_explains_the_others_is_believed():
 
 
 def test_only_what_passes_by_itself_is_tried_again_as_it_is():
-    assert [cause for cause in Cause if cause.again] == [Cause.PORT, Cause.TRANSIENT]
+    assert [one for one in Cause if Diagnosis(cause=one, says="").again] == [
+        Cause.PORT,
+        Cause.AWAY,
+        Cause.TRANSIENT,
+    ]
+
+
+def test_what_may_pass_at_once_is_not_held_against_a_candidate_and_only_what_is_in_its_key_for_ever():
+    lasts = {one: Diagnosis(cause=one, says="").lasts_s for one in Cause}
+    assert [one for one in Cause if lasts[one] == 0] == [Cause.PORT, Cause.TRANSIENT]
+    assert [one for one in Cause if lasts[one] == math.inf] == [Cause.KNOWN, Cause.FLAG]
+
+
+@pytest.mark.parametrize("cause", [Cause.MEMORY, Cause.MISSING, Cause.UNKNOWN])
+def test_what_was_not_started_is_not_held_against_a_candidate(cause):
+    assert Diagnosis(cause=cause, says="", began=False).lasts_s == 0
 
 
 ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', says: s, examples: [abcd]%s}\n"

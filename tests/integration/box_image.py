@@ -11,6 +11,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import known_models
 import pytest
 
 from sparkfleet.lab.inside.knobs import REAL
@@ -20,6 +21,7 @@ NAME = "localhost/sparkfleet-test-vllm-cpu"
 _DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var/tmp")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _FILES = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
+_KNOWN = "root/.cache/vllm/modelinfos"
 _FIRST = "first"
 """Directory in which an image has programs that are found before all others."""
 _WITHOUT_GPU = f"""#!/usr/bin/python3 -IS
@@ -119,6 +121,9 @@ def _archive(python, prefix, own):
         for name in _LINKS:
             tar.addfile(_member(name, tarfile.SYMTYPE, f"usr/{name}"))
         texts = {f"etc/{name}": Path("/etc", name).read_bytes() for name in _FILES}
+        texts |= {
+            f"{_KNOWN}/{file.name}": file.read_bytes() for file in known_models.directory().glob("*.json")
+        }
         if python:
             texts[f"{_FIRST}/python3"] = python.encode()
         for path, text in (texts | {path: text.encode() for path, text in own.items()}).items():

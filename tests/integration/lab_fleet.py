@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import known_models
 import pytest
 
 import sparkfleet
@@ -17,6 +18,19 @@ from sparkfleet.lab.life import check_host
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 CHECKOUT = Path(sparkfleet.__file__).parent.parent
+
+
+UNCOMPILED = "env: {TORCHDYNAMO_DISABLE: '1'}\n"
+"""For a deployment. vLLM compiles its samplers when the first token is asked for: 20 s of a start of two ranks on nodes with
+a new /tmp, and 8 s of every later one."""
+
+
+PLACED = """
+import json, ray
+from ray.util import placement_group_table
+ray.init(address="{address}", _node_ip_address="{host}", logging_level="ERROR", log_to_driver=False)
+print(json.dumps([group["name"] for group in placement_group_table().values() if group["state"] != "REMOVED"]))
+"""
 
 
 class LabFleet:
@@ -145,15 +159,22 @@ class LabFleet:
         code = prologue + program.format(address=address, host=address.rpartition(":")[0])
         return json.loads(self.python(head, code).splitlines()[-1])
 
+    def placement_groups(self):
+        """Names of those that Ray holds."""
+        return self.ray_says(PLACED)
+
     def bring(self, model="tiny"):
-        """Lay an embedded model into every node's cache, where it would otherwise be trained."""
+        """Lay an embedded model into every node's cache, where it would otherwise be trained, and what vLLM knows of it."""
         subprocess.run([sys.executable, "-m", "sparkfleet.builtin", "build", model], check=True, timeout=900)
-        place = cache.path(model)
-        archive = subprocess.run(
-            ["tar", "-C", str(place.parent), "-cf", "-", place.name], capture_output=True, check=True
-        ).stdout
+        self._lay(cache.path(model), "~/.cache/sparkfleet/builtin")
+        self._lay(known_models.find_out(cache.path(model)), "~/.cache/vllm")
+
+    def _lay(self, directory, place):
+        """Copy a directory of this machine into one of every node's user."""
+        tar = ["tar", "-C", str(directory.parent), "-cf", "-", directory.name]
+        archive = subprocess.run(tar, capture_output=True, check=True).stdout
         for node in self.lab.nodes:
-            argv = [sys.executable, "-c", _UNPACK]
+            argv = [sys.executable, "-c", _UNPACK, place]
             subprocess.run(self.lab.argv(node.name, argv), input=archive, check=True, timeout=60)
 
     def traffic(self, node):
@@ -206,7 +227,7 @@ while time.monotonic() < until:
 
 _UNPACK = """
 import os, sys, tarfile
-place = os.path.expanduser("~/.cache/sparkfleet/builtin")
+place = os.path.expanduser(sys.argv[1])
 os.makedirs(place, exist_ok=True)
 with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
     archive.extractall(place)

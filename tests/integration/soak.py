@@ -79,13 +79,6 @@ print(json.dumps({"kinds": kinds, "rss_mib": rss, "fds": fds, "ports": ports, "r
                   "shm_mib": size(pathlib.Path("/dev/shm"))}))
 """
 
-PLACED = """
-import json, ray
-from ray.util import placement_group_table
-ray.init(address="{address}", _node_ip_address="{host}", logging_level="ERROR", log_to_driver=False)
-print(json.dumps([group["name"] for group in placement_group_table().values() if group["state"] != "REMOVED"]))
-"""
-
 WATCHED = ("controller", "gateway", "gcs", "raylet", "keeper", "serve", "proxy")
 """Processes that live on through faults of engines: they are where a leak would grow."""
 
@@ -229,7 +222,7 @@ class Soak:
                 told["counted"] = self.count()
                 self.seen.append(told)
                 print(_line(told), flush=True)
-        placed = self.fleet.ray_says(PLACED)
+        placed = self.fleet.placement_groups()
         if len(placed) != len(("pair", "alone")):
             wrong.append(f"placement groups: {placed}")
         for asking in (pair, alone):

@@ -1,7 +1,7 @@
 """Ranks in rootless podman containers on simulated Sparks: real vLLM on the CPU, from an image that one of them has.
 
-The tests go through one life: a container, without speculation and with it, then two as one group, with experts dealt out
-over both, then none.
+The tests go through one life of a model of experts: a container, without speculation and with it, then two as one group,
+with experts dealt out over both, then none.
 """
 
 import json
@@ -14,7 +14,7 @@ from lab_fleet import LabFleet, lab_of
 pytestmark = pytest.mark.integration
 
 DEPLOYMENT = (
-    "name: tiny\nmodel: {model}\nengine: vllm\nruntime: container\nimage: {image}\n"
+    "name: tiny\nmodel: builtin:tiny-moe\nengine: vllm\nruntime: container\nimage: {image}\n"
     "context: 512\nconcurrency: 4\nenv: {{TEST_SECRET: kept-from-arguments}}\n{more}"
 )
 ALONE = "nodes: [spark2]\n"
@@ -23,7 +23,7 @@ PAIR = "parallel: {tp: 2, ep: 2}\n"
 QUESTIONS = (
     "What is a rail?",
     "What is a group?",
-    "A rail is one half of a QSFP cable: one network device. What is a rail?",
+    "I am a tiny model and only know about Sparks and sparkfleet. Who won the cup?",
 )
 """The last is answered in words that it holds itself: that is what `ngram` drafts from."""
 SLOW_S = 600
@@ -34,10 +34,9 @@ SLOW_S = 600
 def boxes(tmp_path_factory):
     """Two Sparks, and the image on the first of them."""
     with lab_of(2) as lab:
-        image = box_image.prepared(lab)
         fleet = LabFleet(lab, tmp_path_factory.mktemp("containers"))
-        fleet.bring("tiny")
         fleet.bring("tiny-moe")
+        image = box_image.prepared(lab)
         fleet.ok("up")
         yield fleet, image
         fleet.ok("down")
@@ -53,17 +52,21 @@ def alone(boxes):
 
 
 @pytest.fixture(scope="module")
-def pair(boxes, alone):
-    """The fleet with a model of experts served by two containers as one, and what one had said."""
-    serve(*boxes, ALONE, "builtin:tiny-moe")
-    said = says(alone)
-    serve(*boxes, PAIR, "builtin:tiny-moe")
-    return alone, said
+def said(alone):
+    """What one container says, without speculation."""
+    return says(alone)
 
 
-def serve(fleet, image, more, model="builtin:tiny"):
+@pytest.fixture(scope="module")
+def pair(boxes, said):
+    """The fleet with `tiny` served by two containers as one, and what one had said."""
+    serve(*boxes, PAIR)
+    return boxes[0], said
+
+
+def serve(fleet, image, more):
     """Apply, and take the key if this is the first time."""
-    path = fleet.write("deployment.yaml", DEPLOYMENT.format(image=image, model=model, more=more))
+    path = fleet.write("deployment.yaml", DEPLOYMENT.format(image=image, more=more))
     out = fleet.ok("apply", "--yes", path, timeout=SLOW_S)
     if found := re.search(r"sk-sf-\S+", out):
         fleet.key = found.group()
@@ -138,8 +141,7 @@ def test_a_killed_supervisor_leaves_no_container_and_the_group_comes_back(alone)
     assert "QSFP" in alone.chat()
 
 
-def test_drafts_change_no_answer_and_are_counted(boxes, alone):
-    said = says(alone)
+def test_drafts_change_no_answer_and_are_counted(boxes, alone, said):
     serve(*boxes, DRAFTS)
     assert says(alone) == said
     accepted = alone.until(lambda: group(alone)["accepted"], timeout=60)

@@ -99,9 +99,9 @@ SLOW_S = 600
 def fleet(tmp_path_factory):
     """Two Sparks; `tiny` is served from a container of a good image on the first."""
     with lab_of(2) as lab:
-        good = box_image.prepared(lab)
         fleet = LabFleet(lab, tmp_path_factory.mktemp("faulty"))
         fleet.bring()
+        good = box_image.prepared(lab)
         fleet.ok("up")
         out = applied(fleet, good, "engine: vllm\nnodes: [spark1]\n")[1]
         fleet.key = re.search(r"sk-sf-\S+", out).group()

@@ -1,11 +1,12 @@
 """A fleet of two Sparks over SSH: brought up, served from, rebooted, taken down."""
 
 import pytest
-from lab_fleet import LabFleet, lab_of
+from lab_fleet import UNCOMPILED, LabFleet, lab_of
 
 pytestmark = pytest.mark.integration
 
-ON_TWO = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nnodes: [spark2]\n"
+TINY = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n" + UNCOMPILED
+ON_TWO = TINY + "nodes: [spark2]\n"
 
 NODES = """
 import json, ray
@@ -81,7 +82,7 @@ def test_logs_come_from_the_node_of_the_rank(fleet):
 
 
 def test_two_replicas_lie_on_two_nodes(fleet):
-    fleet.apply("name: pair\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nreplicas: 2\n")
+    fleet.apply(TINY.replace("name: tiny", "name: pair") + "replicas: 2\n")
     groups = fleet.deployment("pair")["groups"]
     assert sorted(group["node"] for group in groups) == ["spark1", "spark2"]
     assert {len(fleet.chat("pair")) > 0 for _ in range(4)} == {True}

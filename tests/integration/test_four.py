@@ -14,17 +14,7 @@ def fleet(tmp_path_factory):
         yield LabFleet(lab, tmp_path_factory.mktemp("four"))
 
 
-def test_up_brings_all_of_them_together_and_down_leaves_nothing(fleet):
-    fleet.ok("up")
-    nodes = fleet.status()["nodes"]
-    assert [(node["name"], node["joined"]) for node in nodes] == [(name, True) for name in NAMES]
-    assert all(node["memory_available"] > 0 for node in nodes)
-    fleet.ok("down")
-    assert {name: fleet.processes(name) for name in NAMES} == {name: [] for name in NAMES}
-    assert fleet.status() == {"version": 1, "fleet": fleet.lab.name, "up": False}
-
-
-def test_a_node_that_is_off_is_named_and_the_others_are_not_held_up(fleet):
+def test_up_names_a_node_that_is_off_and_brings_all_of_them_together_and_down_leaves_nothing(fleet):
     fleet.lab.kill("spark3")
     code, out, err = fleet.run("doctor", "--no-measure")
     assert code == 1
@@ -34,4 +24,9 @@ def test_a_node_that_is_off_is_named_and_the_others_are_not_held_up(fleet):
     assert "spark3" in err
     fleet.lab.boot("spark3")
     fleet.ok("up")
+    nodes = fleet.status()["nodes"]
+    assert [(node["name"], node["joined"]) for node in nodes] == [(name, True) for name in NAMES]
+    assert all(node["memory_available"] > 0 for node in nodes)
     fleet.ok("down")
+    assert {name: fleet.processes(name) for name in NAMES} == {name: [] for name in NAMES}
+    assert fleet.status() == {"version": 1, "fleet": fleet.lab.name, "up": False}

@@ -1,15 +1,17 @@
 """Groups over two simulated Sparks: real vLLM with TP=2, collectives over the rails, and what happens when a part dies."""
 
+import json
 import time
 
 import pytest
 from asking import Asking
-from lab_fleet import LabFleet, lab_of
+from lab_fleet import UNCOMPILED, LabFleet, lab_of
 
 pytestmark = pytest.mark.integration
 
-ALONE = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nnodes: [spark1]\n"
-PAIR = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nparallel: {tp: 2}\n"
+TINY = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n" + UNCOMPILED
+ALONE = TINY + "nodes: [spark1]\n"
+PAIR = TINY + "parallel: {tp: 2}\n"
 QUESTION = {"model": "tiny", "prompt": "A rail is", "max_tokens": 40, "temperature": 0}
 RAILS = ("enp1s0f1np1", "enP2p1s0f1np1")
 LAN = "enP7s7"
@@ -23,6 +25,11 @@ def fleet(tmp_path_factory):
         fleet.bring()
         fleet.ok("up")
         yield fleet
+        # Before `down`, which would sweep whatever is left.
+        fleet.until(lambda: fleet.placement_groups() == [], timeout=60)
+        for node in lab.nodes:
+            engines = [words for words in listed(fleet, node.name).values() if "vllm" in words.lower()]
+            assert not engines, f"{node.name}: {engines}"
         fleet.ok("down")
         assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
 
@@ -71,8 +78,10 @@ def alone_on(fleet, node):
 
 
 def replaced(fleet, before, timeout=300):
-    """Wait until the group is ready with other processes on every node."""
+    """Wait until the group is ready with other processes on every node; of the old ones none may be left."""
     fleet.until(lambda: fleet.is_ready() and not set(pids(fleet)) & set(before), timeout=timeout)
+    for rank, old in zip(group(fleet)["ranks"], before, strict=True):
+        assert old not in listed(fleet, rank["node"])
 
 
 def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
@@ -100,6 +109,7 @@ def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_wh
         replaced(fleet, before)
         again = time.time()
         fleet.until(lambda: asking.whole_since(again), timeout=60)
+    assert f"exited on {node} (rank {victim})" in fleet.ok("describe", "tiny"), "what it was is told"
     assert asking.ends["told"], "those who were being answered heard of it"
     assert not asking.dishonest, asking.dishonest
 
@@ -141,6 +151,20 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
     fleet.lab.exec("spark1", ["python3", "-c", code], stdin=actor)
     fleet.until(lambda: not fleet.is_ready() or group(fleet)["adopted"], timeout=60)
     fleet.until(lambda: fleet.is_ready() and group(fleet)["adopted"])
+    assert pids(fleet) == before
+    assert says(fleet)
+
+
+def controllers(fleet):
+    return [pid for pid, words in listed(fleet, "spark1").items() if "ray::ControllerActor" in words]
+
+
+def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(fleet):
+    before = pids(fleet)
+    (old,) = controllers(fleet)
+    fleet.lab.exec("spark1", ["kill", "-9", str(old)])
+    fleet.until(lambda: controllers(fleet) not in ([], [old]), timeout=60)
+    fleet.until(fleet.is_ready, timeout=60)
     assert pids(fleet) == before
     assert says(fleet)
 
@@ -199,6 +223,31 @@ def test_experts_are_dealt_out_over_both_and_say_what_one_says(fleet):
     remove(fleet)
     fleet.apply(moe + "parallel: {tp: 2, ep: 2}\n")
     assert len(group(fleet)["ranks"]) == 2
+    serving = [words for words in listed(fleet, "spark2").values() if "vllm.entrypoints" in words]
+    assert any("--enable-expert-parallel" in words for words in serving)
     assert says(fleet) == alone
     assert group(fleet)["measured"]["own_agreement"] > 0.9
     remove(fleet)
+
+
+@pytest.mark.parametrize("away_s", [5, 90])
+def test_a_node_that_loses_its_power_while_a_group_starts_is_waited_for(fleet, away_s):
+    """It is back before Ray has seen that it was away, or after that."""
+    remove(fleet)
+    fleet.ok("apply", "--yes", "--no-wait", fleet.write("pair.yaml", PAIR.replace("tiny\n", "pair\n", 1)))
+
+    fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=120)
+    assert fleet.deployment("pair")["state"] == "starting"
+    fleet.lab.kill("spark2")
+    time.sleep(away_s)
+    fleet.lab.boot("spark2")
+    fleet.until(lambda: (fleet.deployment("pair") or {}).get("state") in ("ready", "failed"), timeout=400)
+    told = json.loads(fleet.ok("describe", "pair", "--json"))
+    now = told["deployment"]["generation"]
+    events = [event for event in told["events"] if event["generation"] == now]
+    assert told["deployment"]["state"] == "ready", events
+    assert told["deployment"]["groups"][0]["rung"] == 0
+    (counted,) = (event["message"] for event in events if event["kind"] == "fallback")
+    assert "spark2 went away while it was starting" in counted
+    assert fleet.status()["failures"] == []
+    fleet.ok("delete", "--yes", "pair")

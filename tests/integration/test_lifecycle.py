@@ -124,14 +124,21 @@ def test_logs_follow(fleet):
         assert process.wait(20) == 130
 
 
-def test_a_changed_file_replaces_only_that_and_no_request_fails(fleet):
+def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and_no_request_fails(fleet):
     before = group(fleet)
+    code, out, err = fleet.run(
+        "apply", "--yes", fleet.write("tiny.yaml", TINY + "engine_args: [--no-such-flag]\n")
+    )
+    assert code == 1
+    assert "--no-such-flag" in out + err
+    assert engine_pid(group(fleet)) == engine_pid(before)
+    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
     with Load(fleet) as load:
         out = fleet.apply(fleet.write("tiny.yaml", TINY.replace("16", "8")))
         fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
     assert "concurrency" in out
     after = group(fleet)
-    assert after["generation"] == before["generation"] + 1
+    assert after["generation"] == before["generation"] + 2
     assert engine_pid(after) != engine_pid(before)
     assert set(load.statuses) == {200}
 
@@ -155,7 +162,7 @@ def actors(fleet, name):
 
 
 def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
-    """Two deployments: the group of one is replaced; what the other streams arrives whole."""
+    """Two deployments: the group of one is replaced, and is 503 meanwhile; what the other streams arrives whole."""
     other = fleet.write("other.yaml", TINY.replace("name: tiny", "name: other"))
     fleet.apply(other)
     victim = engine_pid(group(fleet))
@@ -184,6 +191,9 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
         thread.start()
     assert flowing.wait(60)
     os.kill(victim, signal.SIGKILL)
+    response = fleet.until(lambda: refused(fleet), timeout=15, every=0.02)
+    assert int(response.headers["retry-after"]) > 0
+    assert response.json()["error"]["message"]
     for thread in threads:
         thread.join()
     assert isinstance(results["tiny"], openai.APIError), results
@@ -192,20 +202,12 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
     fleet.ok("delete", "--yes", "other")
 
 
-def test_a_group_that_is_not_ready_is_503_with_retry_after(fleet):
-    victim = engine_pid(group(fleet))
-    os.kill(victim, signal.SIGKILL)
+def refused(fleet):
+    """The gateway's answer where it has nobody to ask; None where it has."""
     headers = {"authorization": f"Bearer {fleet.key}"}
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 1}
-
-    def refused():
-        response = httpx.post(f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=30)
-        return response if response.status_code == 503 else None
-
-    response = fleet.until(refused, timeout=15, every=0.02)
-    assert int(response.headers["retry-after"]) > 0
-    assert response.json()["error"]["message"]
-    fleet.until(lambda: ready(fleet) and engine_pid(group(fleet)) != victim)
+    response = httpx.post(f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=30)
+    return response if response.status_code == 503 else None
 
 
 def test_kill_a_groups_actor_and_its_engine_is_adopted(fleet):
@@ -271,28 +273,7 @@ def test_kill_ray_and_its_keeper_starts_it_again(fleet):
     assert engine_pid(group(fleet)) == engine
 
 
-def test_an_engine_that_cannot_start_fails_with_its_reason_and_leaves_the_old_one(fleet):
-    pid = engine_pid(group(fleet))
-    broken = TINY.replace("16", "8") + "engine_args: [--no-such-flag]\n"
-    code, out, err = fleet.run("apply", "--yes", fleet.write("tiny.yaml", broken))
-    assert code == 1
-    assert "--no-such-flag" in out + err
-    assert engine_pid(group(fleet)) == pid
-    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
-    fleet.apply(fleet.write("tiny.yaml", TINY))
-
-
-def test_ctrl_c_stops_the_watching_not_the_work(fleet):
-    file = fleet.write("second.yaml", TINY.replace("name: tiny", "name: second"))
-    with fleet.popen("apply", "--yes", file) as process:
-        fleet.until(lambda: fleet.deployment("second"))
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-    fleet.until(lambda: ready(fleet, "second"))
-    fleet.ok("delete", "--yes", "second")
-
-
-def test_delete_leaves_no_process_and_no_port(fleet):
+def test_delete_leaves_no_process_and_no_port_and_ctrl_c_stops_the_watching_not_the_work(fleet):
     url = group(fleet)["url"]
     fleet.ok("delete", "--yes", "tiny")
     assert fleet.ranks() == []
@@ -302,7 +283,11 @@ def test_delete_leaves_no_process_and_no_port(fleet):
     code, _, err = fleet.run("delete", "--yes", "tiny")
     assert code == 1
     assert "tiny" in err
-    fleet.apply(fleet.write("tiny.yaml", TINY))
+    with fleet.popen("apply", "--yes", fleet.write("tiny.yaml", TINY)) as process:
+        fleet.until(fleet.deployment)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    fleet.until(lambda: ready(fleet))
 
 
 def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):

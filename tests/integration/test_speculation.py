@@ -3,11 +3,10 @@
 import os
 
 import pytest
-from live_fleet import Fleet
+from live_fleet import TINY
 
 pytestmark = pytest.mark.integration
 
-PLAIN = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n"
 WAYS = {
     "ngram": "speculation: {method: ngram, tokens: 3}\n",
     "draft": "speculation: {method: draft, tokens: 3, draft: 'builtin:tiny-draft'}\n",
@@ -29,19 +28,8 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
-    fleet = Fleet(tmp_path_factory.mktemp("speculation"))
-    try:
-        fleet.apply(fleet.write("tiny.yaml", PLAIN))
-        yield fleet
-    finally:
-        fleet.ok("down")
-        assert fleet.everything() == []
-
-
-@pytest.fixture(scope="module")
 def plain(fleet):
-    """What it says without speculation."""
+    """What it says without speculation: as the session's other tests have left it."""
     return [fleet.chat(question) for question in QUESTIONS]
 
 
@@ -57,7 +45,7 @@ def drafts(fleet):
     "method", [method if method in QUICK else pytest.param(method, marks=trains_long) for method in WAYS]
 )
 def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
-    fleet.apply(fleet.write("tiny.yaml", PLAIN + WAYS[method]))
+    fleet.apply(fleet.write("tiny.yaml", TINY + WAYS[method]))
     assert [fleet.chat(question) for question in QUESTIONS] == plain
     drafted, accepted = drafts(fleet)
     assert 0 < accepted <= drafted
@@ -67,20 +55,20 @@ def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
 
 @trains_long
 def test_a_head_that_the_checkpoint_brings_changes_no_answer(fleet):
-    alone = PLAIN.replace("builtin:tiny", "builtin:tiny-mtp")
+    alone = TINY.replace("builtin:tiny", "builtin:tiny-mtp")
     fleet.apply(fleet.write("tiny.yaml", alone))
     plain = [fleet.chat(question) for question in QUESTIONS]
     fleet.apply(fleet.write("tiny.yaml", alone + "speculation: {method: mtp, tokens: 1}\n"))
     assert [fleet.chat(question) for question in QUESTIONS] == plain
     drafted, accepted = drafts(fleet)
     assert 0 < accepted <= drafted
-    fleet.apply(fleet.write("tiny.yaml", PLAIN))
+    fleet.apply(fleet.write("tiny.yaml", TINY))
 
 
 def test_a_model_that_says_nonsense_is_not_served(fleet, plain):
     """The canary reads the model's own probabilities; its health and its metrics say that all is well."""
     code, out, err = fleet.run(
-        "apply", "--yes", fleet.write("bad.yaml", PLAIN.replace("builtin:tiny", "builtin:tiny-corrupt"))
+        "apply", "--yes", fleet.write("bad.yaml", TINY.replace("builtin:tiny", "builtin:tiny-corrupt"))
     )
     assert code == 1
     assert "plain English is noise to it" in out + err

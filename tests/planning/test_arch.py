@@ -28,6 +28,7 @@ def arch(name: str) -> Arch:
         ("google/gemma-4-26B-A4B-it", 25.2, 3.8),
         ("Qwen/Qwen3.5-397B-A17B", 397, 16.5),
         ("zai-org/GLM-5.2", 744, 40.7),
+        ("meta-models/Muse-Glimmer-30B", 27.8, 26.5),  # 29.6 with its vision encoder
     ],
 )
 def test_parameters_are_as_published(name: str, total: float, active: float) -> None:
@@ -50,6 +51,7 @@ def _text(found: Arch) -> float:
         "MiniMaxAI/MiniMax-M2.7",
         "deepseek-ai/DeepSeek-V4-Flash",
         "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        "meta-models/Muse-Glimmer-30B",
     ],
 )
 def test_a_checkpoint_and_its_summary_agree(name: str) -> None:

@@ -49,7 +49,7 @@ class TestEmbedded:
             ({}, {"engine": "sglang"}, "SGLang is not installed"),
             ({}, {"engine": "trtllm"}, "no CPU build"),
             ({}, {"runtime": "container"}, "no image of a CPU build is known"),
-            ({}, {"nodes": ["other"]}, "not among the nodes"),
+            ({}, {"nodes": ["other"]}, "other: no node of this fleet"),
             ({}, {"model": "org/model"}, "does not fetch"),
         ],
     )
@@ -57,6 +57,10 @@ class TestEmbedded:
         with pytest.raises(Infeasible) as error:
             plan_deployment(ask(**{"model": "builtin:tiny", **fields}), [cpu_node(**node)])
         assert reason in error.value.means
+
+    def test_nodes_that_are_not_named_are_told_why_not(self, cpu_node, ask):
+        plan = plan_deployment(ask("builtin:tiny", nodes=["a"]), [cpu_node("a"), cpu_node("b")])
+        assert [one.reason for one in plan.rejected] == ["not among the nodes that the deployment names"]
 
     def test_two_linked_nodes_hold_two_ranks(self, cpu_node, ask):
         spec = ask("builtin:tiny", parallel={"tp": 2, "ep": 2})
@@ -142,6 +146,10 @@ class TestWishes:
         assert choice(plan(sparks(8, switch=True), ask(nodes=["spark5"]))).candidate.shape.nodes == (
             "spark5",
         )
+
+    def test_a_node_that_does_not_exist(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(2), ask(nodes=["spark2", "spark9"])).refused
+        assert "spark9: no node of this fleet" in refusal.rejected[0].reason
 
     def test_a_pinned_engine_and_method(self, sparks, plan, ask):
         rung = choice(plan(sparks(1), ask(engine="vllm", speculation={"method": "mtp", "tokens": 2})))
@@ -230,6 +238,13 @@ class TestWishes:
         assert "nothing is known" in refusal.rejected[0].reason
         assert "nobody/knows" in str(infeasible(refusal))
 
+    def test_heads_that_do_not_divide_are_refused_unless_the_image_pads_them(self, sparks, plan, ask):
+        model, three = "MiniMaxAI/MiniMax-M2.7", {"tp": 3}
+        refused = plan(sparks(3, switch=True), ask(model, parallel=three)).refused[0]
+        assert "tp-needs-power-of-two" in {one.rule for one in refused.rejected}
+        padded = ask(model, parallel=three, engine="vllm", image="org/dsv4-3spark:1")
+        assert choice(plan(sparks(3, switch=True), padded)).candidate.shape.tp == 3
+
 
 class TestRules:
     def test_what_a_rule_requires_is_in_the_candidate(self, sparks, plan, ask):
@@ -293,9 +308,12 @@ class TestObjectives:
         assert len({group.choice.candidate.shape.nodes for group in found.groups}) == 3
 
     def test_more_replicas_than_there_is_room(self, sparks, plan, ask):
-        found = plan(sparks(2), ask(LARGE, replicas=2)).deployments[0]
-        assert len(found.groups) == 1
-        assert any("replica 2" in one.what for one in found.rejected)
+        found = plan(sparks(2), ask(LARGE, replicas=2), ask(SMALL, "small"))
+        refused = found.refused[0]
+        assert any("replica 2" in one.what for one in refused.rejected)
+        assert refused.nearest == ("fits with `replicas: 1`",)
+        assert found.of("small"), "what was not placed takes no room"
+        assert all(name == "small" for node in found.nodes for name, _ in node.placed)
 
 
 class TestTogether:
@@ -426,6 +444,13 @@ def test_a_plan_never_places_more_than_a_node_has(sparks, plan, ask, asked, node
     ranks = sum(group.choice.candidate.shape.ranks for one in found.deployments for group in one.groups)
     assert counted == ranks
     assert len(found.deployments) + len(found.refused) == len(asked)
+    for at, (_, _, context, concurrency) in enumerate(asked):
+        for group in served.groups if (served := found.of(f"m{at}")) else ():
+            for rung in group.ladder:
+                assert rung.candidate.context == (context or rung.candidate.context), "pinned is pinned"
+                assert rung.candidate.concurrency == (concurrency or rung.candidate.concurrency)
+                sizes = rung.prediction.largest_context, rung.prediction.largest_concurrency
+                assert sizes == (None, None) or sizes >= (rung.candidate.context, rung.candidate.concurrency)
 
 
 @slow

@@ -32,7 +32,10 @@ def test_choice_ladder_and_rejected(sparks, plan, ask):
     lines = explain_plan(plan(sparks(2), ask(FP8, **PINNED)).deployments[0])
     text = "\n".join(lines)
     assert lines[0].startswith("  choice      spark1 · TP=1 · SGLang 0.5.12 · FP8 · NEXTN k=5 top-4")
-    assert re.search(r"TTFT [\d.]+ s \(.*\) @2K · [\d.]+ tok/s alone, \d+ at 4 \(", text)
+    assert re.search(
+        r"TTFT [\d.]+ s \(.*\) @2K · prefill \d+ tok/s · [\d.]+ tok/s alone \(.*\), \d+ at 4 with prefill",
+        text,
+    )
     assert re.search(r"calibrated on \d+ measurements|modelled", text)
     assert "  then        spark1" in text
     assert "  rejected    TP=2 · SGLang 0.5.12" in text

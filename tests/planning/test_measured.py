@@ -89,7 +89,13 @@ class TestPlans:
         def planned(*measurements: Measured):
             fleet = sparks(1)
             plan = plan_fleet([spec], fleet, checkpoints, measurements=measurements)
-            alone = plan_deployment(spec, fleet.nodes, checkpoints=checkpoints, measurements=measurements)
+            alone = plan_deployment(
+                spec,
+                fleet.nodes,
+                checkpoints=checkpoints,
+                assumed=fleet.assumed,
+                measurements=measurements,
+            )
             choice = plan.deployments[0].groups[0].choice
             assert alone.groups[0].choice == choice
             return choice

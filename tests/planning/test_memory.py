@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 
 from sparkfleet.bench.shapes import find_arch, from_counts
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.knowledge.physics import physics
-from sparkfleet.planning.arch import Arch
+from sparkfleet.planning.arch import Arch, Part, from_checkpoint, from_size
 from sparkfleet.planning.memory import (
     GIB,
     NodeMemory,
     Run,
     Verdict,
     demand,
+    draft_bytes,
+    draft_kv_bytes,
     fit,
     kv_bytes,
-    largest,
     state_bytes,
     weight_bytes,
 )
@@ -31,10 +33,14 @@ def model(
     name: str, format_: str, gb: float | None = None, total: float | None = None, active: float | None = None
 ) -> Arch:
     arch = find_arch(name, architectures(), total_b=total, active_b=active, notes="")
-    sized = arch.quantised(physics().formats[format_].bits)
-    scale = gb * 1e9 / sized.bytes if gb else 1.0
-    parts = tuple(part.model_copy(update={"bits": part.bits * scale}) for part in sized.parts)
-    return sized.model_copy(update={"parts": parts})
+    stored = arch.quantised(physics().formats[format_].bits)
+    return sized(stored, gb) if gb else stored
+
+
+def sized(arch: Arch, gb: float) -> Arch:
+    scale = gb * 1e9 / arch.bytes
+    parts = tuple(part.model_copy(update={"bits": part.bits * scale}) for part in arch.parts)
+    return arch.model_copy(update={"parts": parts})
 
 
 # (model, format, GB of weights as published, nodes, what is run, source)
@@ -112,17 +118,8 @@ FITS = [
         Run(tp=3, context=32768),
         "tonyd2wild/Minimax-M3-NVFP-3x",
     ),
-    ("Qwen/Qwen3.5-397B-A17B-FP8", "fp8", 397, 4, Run(tp=4, context=32768), "recipe-registry"),
     ("MiniMaxAI/MiniMax-M2.5", "fp8", 229, 4, Run(tp=4, context=131072), "recipe-registry"),
     ("zai-org/GLM-5.3-Flash", "fp8", 325, 4, Run(tp=4, context=131072), "recipe-registry"),
-    (
-        "QuantTrio/GLM-5.2-Int4-Int8Mix",
-        "int4-int8",
-        405,
-        4,
-        Run(tp=4, context=32768),
-        "tonyd2wild/GLM-5.2-QuantTrio",
-    ),
     (
         "deepseek-ai/DeepSeek-V4.1-Flash",
         "fp8+mxfp4",
@@ -140,8 +137,110 @@ FITS = [
         "Engram in RAM: rhys101",
     ),
     ("nvidia/Kimi-K2.6-NVFP4", "nvfp4", 595, 8, Run(tp=8, context=32768), "recipe-registry"),
+    (
+        "Qwen3.6-27B",
+        "nvfp4",
+        20.4,
+        1,
+        Run(kv_pool=66.56 * GIB, method="mtp", k=2),
+        "r0b0tlab: a pool of 66.56 GiB",
+    ),
+    ("Qwen3.8-27B", "nvfp4", 20.4, 1, Run(kv_pool=66.74 * GIB), "jschmied: a pool of 66.74 GiB"),
+    ("deepseek-ai/DeepSeek-V4-Flash", "fp8+mxfp4", 167, 2, Run(tp=2, kv_pool=10e9), "pulsar, MiaAI: 10 GB"),
+    (
+        "zai-org/GLM-5.3-Flash",
+        "nvfp4",
+        194,
+        4,
+        Run(tp=4, kv_pool=24 * GIB),
+        "othexmr RiNGSiDE: 24 GiB on each of four",
+    ),
 ]
+# Served, or failed, by a margin that no model of memory tells: the words of each row say which.
 TIGHT = [
+    (
+        "Qwen/Qwen3.5-397B-A17B-FP8",
+        "fp8",
+        397,
+        4,
+        Run(tp=4, context=32768),
+        "recipe-registry: served, 99 GB a node",
+    ),
+    (
+        "QuantTrio/GLM-5.2-Int4-Int8Mix",
+        "int4-int8",
+        405,
+        4,
+        Run(tp=4, context=32768),
+        "tonyd2wild/GLM-5.2-QuantTrio: served",
+    ),
+    (
+        "QuantTrio/GLM-5.2-Int4-Int8Mix",
+        "int4-int8",
+        405,
+        4,
+        Run(tp=4, kv_pool=10.95e9),
+        "FHNW, tonyd2wild: utilisation 0.91 and a pin serves, 0.90 does not",
+    ),
+    ("zai-org/GLM-5.2", "nvfp4", 429, 4, Run(tp=4), "CosmicRaisins: 107 GB a node, served at the edge"),
+    (
+        "zai-org/GLM-5.3",
+        "nvfp4",
+        421,
+        4,
+        Run(tp=4, context=262144, kv_bytes=0.5625, method="mtp", k=3),
+        "knapcio: served; 421 GB estimated, MTP layer apart",
+    ),
+    (
+        "zai-org/GLM-5.3",
+        "nvfp4",
+        421,
+        4,
+        Run(tp=4, kv_pool=8.32e9, method="mtp", k=3),
+        "knapcio: served, a pool of 6.32 GB and 2 GB carved out for the index",
+    ),
+    (
+        "Qwen3.8-27B",
+        "nvfp4",
+        20.4,
+        1,
+        Run(kv_pool=75 * GIB),
+        "jschmied: global out of memory with a pin of 75 GiB, none with 66.74",
+    ),
+    (
+        "deepseek-ai/DeepSeek-V4-Flash",
+        "fp8+mxfp4",
+        167,
+        2,
+        Run(tp=2, kv_pool=27.5e9),
+        "pulsar, MiaAI: a pin of 25.6 GiB kills the second node",
+    ),
+    (
+        "deepseek-ai/DeepSeek-V4-Flash",
+        "fp8+mxfp4",
+        167,
+        2,
+        Run(tp=2, kv_pool=26.3 * GIB),
+        "Reederey87: a pool of 26.3 GiB is served",
+    ),
+    ("poolside/Laguna-S-2.1-NVFP4", "nvfp4", 71, 1, Run(kv_pool=32.44 * GIB), "MiaAI: served at 0.80"),
+    (
+        "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        "nvfp4",
+        75,
+        1,
+        Run(kv_pool=32.26 * GIB),
+        "pulsar: served; with a context of a million the host wedges (rule nemotron-super-1m-context)",
+    ),
+    (
+        "lukealonso/MiniMax-M3-NVFP4",
+        "nvfp4",
+        243,
+        3,
+        Run(tp=3, context=131072, method="eagle3", k=3),
+        "tonyd2wild/Minimax-M3-NVFP-3x: 80 MB short at utilisation 0.82; four KV heads on three ranks",
+    ),
+    ("MiniMax-M3", "int4", 227.2, 2, Run(tp=2, context=32768), "jvr0x: 105.8 GiB a node, one sequence only"),
     (
         "LibertAIDAI/GLM-5.3-Flash-NVFP4",
         "nvfp4",
@@ -252,6 +351,22 @@ DOES_NOT_FIT = [
         Run(tp=2, context=100_000, concurrency=10, kv_bytes=2.0),
         "field report 001: out of memory",
     ),
+    (
+        "MiniMax-M2.7",
+        "mxfp4",
+        115,
+        2,
+        Run(tp=2, context=65536 + 2048, concurrency=10, kv_bytes=2.0),
+        "field report 001: out of memory at a depth of 65K; KV in bf16, as none says otherwise",
+    ),
+    (
+        "deepseek-ai/DeepSeek-V4-Flash",
+        "fp8+mxfp4",
+        167,
+        2,
+        Run(tp=2, context=1 << 20, concurrency=6),
+        "the densest pool of two nodes holds 3.03M tokens in 19.85 GiB",
+    ),
     ("deepseek-ai/DeepSeek-V4.1-Flash", "fp8+mxfp4", 510, 4, Run(tp=4), "tonyd2wild: Engram in RAM on four"),
     ("meta-llama/Llama-3.1-405B", "bf16", 810, 4, Run(tp=4), "202 GB a node"),
 ]
@@ -261,7 +376,7 @@ DOES_NOT_FIT = [
 def test_published_fits(name: str, format_: str, gb: float, nodes: int, run: Run, source: str) -> None:
     arch = model(name, format_, gb, active=13.0 if "Hy3" in name else None)
     assert run.tp * run.pp == nodes
-    assert fit(demand(arch, run), SPARK).verdict is not Verdict.DOES_NOT_FIT, source
+    assert fit(demand(arch, run), SPARK).verdict is Verdict.FITS, source
 
 
 @pytest.mark.parametrize(("name", "format_", "gb", "nodes", "run", "source"), TIGHT)
@@ -280,27 +395,90 @@ def test_published_does_not_fit(
     assert fit(demand(model(name, format_, gb), run), SPARK).verdict is Verdict.DOES_NOT_FIT, source
 
 
-@pytest.mark.parametrize(
-    ("name", "kv", "tokens", "gib", "tolerance", "source"),
-    [
-        ("Qwen3.6-27B", 1.0, 1_114_865, 35.45, 0.05, "jschmied, FP8"),
-        ("Qwen3.6-35B-A3B", 1.0, 609_637, 6.0, 0.05, "jschmied, FP8"),
-        (
-            "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
-            1.0,
-            1_247_936,
-            32.26,
-            9.0,
-            "pulsar: the pool holds states too",
-        ),
-    ],
-)
+def test_a_share_of_most_of_the_memory_is_tight_whatever_is_needed(plan, sparks, ask) -> None:  # type: ignore[no-untyped-def]
+    # tonyd2wild: MiniMax-M3 AWQ on four runs out of memory at a utilisation of 0.85, its NVFP4 on three is short at 0.82.
+    for args, verdict in (((), "fits"), (("--gpu-memory-utilization=0.85",), "tight")):
+        pinned = {
+            "nodes": ["spark1", "spark2", "spark3", "spark4"],
+            "parallel": {"tp": 4},
+            "engine_args": list(args),
+        }
+        spec = ask("QuantTrio/MiniMax-M2.7-AWQ", engine="vllm", context=32768, **pinned)
+        [found] = plan(sparks(4, switch=True), spec).deployments
+        assert found.groups[0].choice.prediction.verdict == verdict
+
+
+def test_an_mtp_layer_that_does_not_draft_is_not_loaded() -> None:
+    # 465 GB on disk, 104.7 GiB resident on each of four (FHNW): the rest of it is the MTP layer.
+    known = known_checkpoint("nvidia/GLM-5.2-NVFP4")
+    assert known is not None
+    arch = sized(from_checkpoint(known), 465)
+    assert weight_bytes(arch, Run(tp=4)) == pytest.approx(104.7 * GIB, rel=0.02)
+    assert fit(demand(arch, Run(tp=4)), SPARK).verdict is Verdict.TIGHT
+
+
+# (model, tokens, of requests of so many, GiB on a rank, how it is run, tolerance, source). What an engine says its pool
+# holds is requests of the longest context that it admits times that context.
+POOLS = [
+    ("Qwen3.8-27B", 1_114_865, 131_072, 35.45, Run(), 0.02, "jschmied"),
+    ("Qwen3.8-27B", 1_883_336, 131_072, 66.74, Run(method="mtp", k=2), 0.05, "jschmied; k is not published"),
+    ("Qwen3.6-27B", 877_909, 8192, 66.56, Run(method="mtp", k=1), 0.04, "r0b0tlab"),
+    ("Qwen3.6-27B", 700_142, 8192, 66.56, Run(method="mtp", k=2), 0.04, "r0b0tlab"),
+    ("Qwen3.6-27B", 583_452, 8192, 66.56, Run(method="mtp", k=3), 0.04, "r0b0tlab"),
+    ("Qwen3.6-27B", 490_739, 8192, 66.56, Run(method="mtp", k=4), 0.04, "r0b0tlab"),
+    ("Qwen3.6-35B-A3B", 609_637, 262_144, 6.0, Run(), 0.02, "jschmied"),
+    ("Qwen3.6-35B-A3B", 528_230, 262_144, 6.0, Run(method="mtp", k=2), 0.02, "neko-legends"),
+    ("Qwen3.8-Flash-Next", 992_584, 120_000, 16.46, Run(tp=2, method="mtp", k=3), 0.1, "WeZZard"),
+    ("Qwen3.8-Flash-Next", 736_837, 262_144, 21.28, Run(tp=2, kv_bytes=2.0), 0.1, "MiaAI-Lab"),
+    ("DeepSeek-V4-Flash", 2_740_000, 1 << 20, 26.3, Run(tp=2), 0.35, "Reederey87"),
+    ("DeepSeek-V4-Flash", 3_030_000, 1 << 20, 19.85, Run(tp=2), 0.1, "tonyd2wild"),
+    ("DeepSeek-V4-Flash", 2_490_000, 1 << 20, 18.08, Run(tp=2, kv_bytes=0.5625), 0.1, "MiaAI-Lab: NVFP4"),
+    ("GLM-5.3-Flash", 372_877, 327_680, 4.14, Run(tp=2, method="dflash2", k=7), 0.15, "sfxnz"),
+    ("GLM-5.3-Flash", 3_950_000, 1 << 20, 24.0, Run(tp=4), 0.05, "othexmr: 3.83M to 4.07M; draft KV unknown"),
+    ("GLM-5.2", 200_064, 200_064, 10.2, Run(tp=4), 0.02, "tonyd2wild"),
+    (
+        "zai-org/GLM-5.3",
+        264_640,
+        262_144,
+        7.75,
+        Run(tp=4, kv_bytes=0.5625, method="mtp", k=3),
+        0.02,
+        "knapcio: 6.32 GB and 2 GB for the index",
+    ),
+    # Shapes that are not known but guessed from parameter counts: what was published lies within the band, far from its
+    # middle.
+    ("poolside/Laguna-S-2.1-NVFP4", 926_683, 262_144, 32.44, Run(), 0.5, "MiaAI-Lab"),
+    ("DeepSeek-V4.1-Flash", 1_070_168, 300_000, 5.15, Run(tp=4), 2.5, "tonyd2wild"),
+]
+# Left out: MiMo-V2.5 (2.17M), MiniMax-M3 (965K, 1.31M), GLM-4.7 (159,440) are published without bytes; the early image of
+# DeepSeek-V4-Flash that took 18.63 GiB for 652,465 tokens (nepenth), which later ones hold in a third.
+CACHED = ("KV cache", "draft KV", "states")
+
+
+@pytest.mark.parametrize(("name", "tokens", "length", "gib", "run", "tolerance", "source"), POOLS)
 def test_kv_pools_hold_what_was_published(
-    name: str, kv: float, tokens: int, gib: float, tolerance: float, source: str
+    name: str, tokens: int, length: int, gib: float, run: Run, tolerance: float, source: str
 ) -> None:
-    needed = kv_bytes(model(name, "fp8"), Run(context=tokens, kv_bytes=kv)) / GIB
-    assert needed <= gib * 1.05, source
-    assert needed >= gib / (1 + tolerance), source
+    items = [
+        item
+        for item in demand(model(name, "nvfp4"), run.model_copy(update={"context": length})).items
+        if item.name in CACHED
+    ]
+    low, mid, high = (
+        sum(getattr(item, end) for item in items) * tokens / length / GIB for end in ("low", "mid", "high")
+    )
+    assert abs(mid / gib - 1) <= tolerance, source
+    assert low <= gib * 1.05, source
+    assert high >= gib * 0.95, source
+
+
+def test_a_pool_that_was_counted_by_the_blocks_of_every_group() -> None:
+    """Older vLLM divides its blocks by the groups of layers, as if states grew too: six for 9 and 40 layers."""
+    arch = model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4")
+    run = Run(context=1_247_936, method="mtp", k=1)
+    assert 6 * (kv_bytes(arch, run) + draft_kv_bytes(arch, run)) == pytest.approx(
+        32.26 * GIB, rel=0.01
+    )  # pulsar
 
 
 def test_weights_are_divided_and_small_parts_are_too() -> None:
@@ -316,9 +494,78 @@ def test_kv_heads_are_copied_beyond_their_number() -> None:
     assert kv_bytes(latent, Run(tp=4)) == kv_bytes(latent, Run())
 
 
+def test_heads_are_not_cut() -> None:
+    arch = model("MiniMax-M3", "nvfp4")  # four KV heads
+    assert kv_bytes(arch, Run(tp=3)) == kv_bytes(arch, Run(tp=2)) == kv_bytes(arch, Run()) / 2
+    item = next(item for item in demand(arch, Run(tp=3)).items if item.name == "KV cache")
+    assert item.high == kv_bytes(arch, Run())  # or all of them are copied
+    assert kv_bytes(arch, Run(tp=8)) == kv_bytes(arch, Run(tp=4)) == kv_bytes(arch, Run()) / 4
+
+
+def test_experts_are_dealt_out_or_cut() -> None:
+    arch = model("Qwen/Qwen3-235B-A22B", "fp8")  # 128 experts
+    experts = arch.part("experts")
+    assert experts is not None
+    assert weight_bytes(arch, Run(tp=2, ep=2)) == pytest.approx(weight_bytes(arch, Run(tp=2)))
+    rest = weight_bytes(arch.model_copy(update={"parts": _without(arch, "experts")}), Run(tp=3))
+    fullest = weight_bytes(arch, Run(tp=3, ep=3)) - rest
+    assert fullest == pytest.approx(experts.bytes * 43 / 128)  # 43, 43 and 42 of them
+    both = weight_bytes(arch, Run(tp=4, ep=2))  # two ranks share what is dealt to them
+    assert both == pytest.approx(weight_bytes(arch, Run(tp=4)))
+
+
+def _without(arch: Arch, kind: str) -> tuple[Part, ...]:
+    return tuple(part for part in arch.parts if part.kind != kind)
+
+
 def test_drafts_keep_states() -> None:
     arch = model("Qwen3.6-27B", "fp8")
-    assert state_bytes(arch, Run(method="mtp", k=3)) == 4 * state_bytes(arch, Run())
+    plain, drafting = (Run(engine="trtllm", method=method, k=3) for method in ("none", "mtp"))
+    assert state_bytes(arch, drafting) == 4 * state_bytes(arch, plain)
+    # vLLM's pages hold 16 layers, or 17 with the head, and 48 states are three groups of either.
+    assert state_bytes(arch, Run(method="mtp", k=3)) == pytest.approx(17 / 16 * 4 * state_bytes(arch, Run()))
+
+
+def test_a_window_moves_with_the_prompt() -> None:
+    arch = model("openai/gpt-oss-120b", "mxfp4")  # 18 full and 18 sliding layers, window 128
+    one, two = (kv_bytes(arch, Run(context=131072, concurrency=n)) for n in (1, 2))
+    sliding = arch.layers.sliding_elements
+    assert one == arch.layers.kv_elements * 131072 + sliding * (128 + 16 + 8192)
+    assert two - one == arch.layers.kv_elements * 131072 + sliding * (128 + 16)  # one prompt passes at a time
+
+
+def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
+    target = model("meta-llama/Llama-3.3-70B", "nvfp4")
+    draft = model("meta-llama/Llama-3.1-8B", "nvfp4", 6.0)
+    run = Run(context=32768, concurrency=4, method="draft", k=4, draft=draft)
+    assert draft_bytes(target, run) == pytest.approx(6e9)
+    assert draft_kv_bytes(target, run) == kv_bytes(draft, Run(context=32768, concurrency=4))
+    assert demand(target, run).of("draft KV") == 32 * 2 * 8 * 128 * 32768 * 4
+    two = run.model_copy(update={"tp": 2})
+    assert draft_bytes(target, two) == pytest.approx(3e9)
+    assert draft_kv_bytes(target, two) == draft_kv_bytes(target, run) / 2
+    head = draft.model_copy(update={"parts": (Part(kind="mtp", params=1e9, active=1e9),)})
+    assert (
+        draft_bytes(target, run.model_copy(update={"draft": head})) == 0
+    )  # a model's own MTP layer is not loaded
+    assert draft_bytes(target, run.model_copy(update={"draft": head, "method": "eagle3"})) == 2e9
+    staged = run.model_copy(update={"pp": 2})  # the last stage has all of it
+    assert draft_bytes(target, staged) == pytest.approx(6e9)
+    assert draft_kv_bytes(target, staged) == draft_kv_bytes(target, run)
+
+
+def test_a_head_has_the_kv_of_its_layers() -> None:
+    arch = model("Qwen/Qwen3-235B-A22B", "fp8")  # 94 layers with KV
+    run = Run(context=32768)
+    for method in ("mtp", "eagle3"):
+        drafting = run.model_copy(update={"method": method, "k": 3})
+        assert draft_kv_bytes(arch, drafting) == pytest.approx(kv_bytes(arch, run) / 94)
+    parallel = run.model_copy(update={"method": "dflash", "k": 3})
+    assert draft_kv_bytes(arch, parallel) == 5 * 2048 * 32768
+    for method in ("none", "ngram"):
+        assert draft_kv_bytes(arch, run.model_copy(update={"method": method})) == 0
+    fixed = demand(arch, run.model_copy(update={"method": "mtp", "k": 3, "kv_pool": 8e9}))
+    assert fixed.of("draft KV") == 0  # it lies in the pool
 
 
 def test_the_second_model_on_a_node_sees_the_first() -> None:
@@ -342,19 +589,6 @@ def test_the_embedded_engine_needs_little_more_than_its_process() -> None:
     assert 1.0 * GIB < found.mid < 2.6 * GIB
 
 
-def test_largest_is_the_edge() -> None:
-    arch = model("Qwen/Qwen3-235B-A22B-GPTQ-Int4", "int4", 123.8)
-    run = Run(tp=2, concurrency=4)
-    edge = largest(arch, run, SPARK, what="context")
-    assert 32768 < edge < 1 << 21
-    beyond = run.model_copy(update={"context": edge + 1024})
-    assert (
-        fit(demand(arch, run.model_copy(update={"context": edge})), SPARK).verdict is not Verdict.DOES_NOT_FIT
-    )
-    assert fit(demand(arch, beyond), SPARK).verdict is Verdict.DOES_NOT_FIT
-    assert largest(arch, Run(), SPARK, what="concurrency") == 0
-
-
 RANKS = {Verdict.FITS: 0, Verdict.TIGHT: 1, Verdict.DOES_NOT_FIT: 2}
 NAMES = [
     "Qwen3.6-27B",
@@ -365,11 +599,14 @@ NAMES = [
 ]
 runs = st.builds(
     Run,
+    engine=st.sampled_from(["vllm", "sglang", "trtllm", "llama.cpp"]),
     tp=st.sampled_from([1, 2, 3, 4, 8]),
+    ep=st.sampled_from([1, 3, 4]),
     context=st.integers(256, 1_000_000),
     concurrency=st.integers(1, 64),
-    method=st.sampled_from(["none", "mtp", "dflash", "ngram"]),
+    method=st.sampled_from(["none", "mtp", "dflash", "ngram", "draft"]),
     k=st.integers(1, 8),
+    draft=st.sampled_from([None, from_size("x", 8e9, 4.5)]),
 )
 
 

@@ -216,7 +216,9 @@ def test_findings_do_not_depend_on_the_order_of_rules() -> None:
 
 
 def test_a_cure_is_silent_once_it_is_applied() -> None:
-    facts = situation(VLLM_AUTO, features=("moe",), quant="nvfp4", engine_version="0.19.0")
+    facts = situation(
+        VLLM_AUTO, features=("moe",), quant="nvfp4", engine_version="0.19.0", speculation="none"
+    )
     first = fold(judge(facts))
     assert first.flags == ("--moe-backend=marlin", "--attention-backend=TRITON_ATTN")
     cured = facts.model_copy(

@@ -13,9 +13,19 @@ from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.acceptance import tokens_per_step
 from sparkfleet.planning.links import all_reduce_s
 from sparkfleet.planning.plan import Provenance
-from sparkfleet.planning.rates import EVEN, Rates, explain_prefill, explain_step, kept, model_of, rates, waits
-from sparkfleet.planning.speed import Setup, costs, prefill_terms, step_terms, touched
-from sparkfleet.planning.workload import Workload
+from sparkfleet.planning.rates import (
+    BURST_ONE,
+    EVEN,
+    Rates,
+    explain_prefill,
+    explain_step,
+    kept,
+    model_of,
+    rates,
+    waits,
+)
+from sparkfleet.planning.speed import Setup, burst_terms, costs, halfway, prefill_terms, step_terms, touched
+from sparkfleet.planning.workload import Window, Workload
 
 
 def setup(name: str, format_: str, **more: object) -> Setup:
@@ -62,6 +72,43 @@ def test_prompts_share_passes_over_the_weights() -> None:
     assert four < 2 * alone
 
 
+def test_drafters_read_keys_and_values_of_their_own() -> None:
+    def kv(method: str, k: int) -> float:
+        one = setup("Qwen/Qwen3.6-35B-A3B", "fp8", method=method, k=k)
+        return step_terms(one, costs(one), 1, k + 1, 32768)["kv"]
+
+    full = setup("Qwen/Qwen3.6-35B-A3B", "fp8").arch.layers.full
+    assert kv("mtp", 3) == pytest.approx(kv("none", 0) * (1 + 3 / full))
+    assert kv("dflash", 7) == pytest.approx(kv("none", 0) * (1 + 5 / full))
+    assert kv("ngram", 4) == kv("none", 0)
+
+
+def test_a_prompt_does_not_pass_the_head() -> None:
+    one = setup("Qwen/Qwen3.6-35B-A3B", "bf16")
+    cost = costs(one)
+    assert cost.active - cost.prompt == pytest.approx(one.arch.hidden * one.arch.vocab)
+    terms = prefill_terms(one, cost, 1, 8192, 0)
+    assert terms["compute"] < 2 * cost.active * 8192 / cost.flops
+
+
+def test_prompts_of_one_pass_come_out_at_its_end() -> None:
+    assert halfway(0.3) == pytest.approx(1.0)
+    assert halfway(1.0) == pytest.approx(1.0)
+    assert halfway(2.0) == pytest.approx(0.75)
+    assert halfway(1000.0) == pytest.approx(0.5, abs=1e-3)
+    one = setup("Qwen/Qwen3.6-27B", "fp8", chunk=8192)
+    cost = costs(one)
+    mean, last = (burst_terms(one, cost, 5, 1024, 0, mean=mean)["compute"] for mean in (True, False))
+    alone = prefill_terms(one, cost, 1, 1024, 0)["compute"]
+    assert last == pytest.approx(5 * alone)
+    assert mean == pytest.approx((1 + 4 * 5) / 5 * alone)  # the first alone, four in the pass after it
+
+
+@given(st.floats(0.01, 500), st.floats(0.0, 50))
+def test_more_passes_are_waited_for_no_shorter(passes: float, more: float) -> None:
+    assert passes * halfway(passes) <= (passes + more) * halfway(passes + more) * (1 + 1e-9)
+
+
 def test_small_chunks_read_the_experts_more_often() -> None:
     one = setup("Qwen/Qwen3.6-35B-A3B", "bf16")
     small, large = (
@@ -80,14 +127,17 @@ def test_answers_of_a_burst_wait_for_the_prefills_after_their_own() -> None:
     assert len(of_each) == 10
     assert 0.0 == of_each[0] < of_each[1] < of_each[-1] < of_all < 5.0
     assert waits("served", 10, 5.0, drafted=False) == (of_each, 5.0)
-    assert waits("steady", 10, 5.0, drafted=False) == ((4.5,), 4.5)
-    assert waits("closed", 10, 5.0, drafted=False) == ((4.5,), 5.0)
+    assert waits("steady", 10, 5.0, drafted=False) == waits("closed", 10, 5.0, drafted=False)
+    assert waits("closed", 10, 5.0, drafted=False) == ((BURST_ONE * 4.5,), 5.0)
+    assert waits("steady", 1, 5.0, drafted=False) == ((0.0,), 0.0)
+    assert waits("closed", 1, 5.0, drafted=False) == ((0.0,), 5.0)
     assert waits("decode", 10, 5.0, drafted=False) == ((0.0,), 0.0)
     assert waits("burst", 1, 5.0, drafted=False) == ((0.0,), 0.0)
 
 
-def test_drafts_shorten_the_wait_beside_prefills() -> None:
-    plain, drafted = (waits("burst", 10, 5.0, drafted=on)[0] for on in (False, True))
+@pytest.mark.parametrize("window", ["burst", "served", "steady", "closed"])
+def test_drafts_shorten_the_wait_beside_prefills(window: Window) -> None:
+    plain, drafted = (waits(window, 10, 5.0, drafted=on)[0] for on in (False, True))
     assert max(drafted) < max(plain)
 
 
@@ -237,6 +287,20 @@ def test_more_than_the_slots_only_wait() -> None:
     assert many.ttft_ms is not None
     assert few.ttft_ms is not None
     assert many.ttft_ms.mid > 2 * few.ttft_ms.mid
+
+
+def test_a_loop_waits_for_every_turn_and_a_burst_for_half_of_them() -> None:
+    def waited(window: Window) -> float:
+        work = Workload(prompt=1024, concurrency=4, window=window)
+        few, many = (
+            predict("Qwen/Qwen3.6-27B-FP8", "fp8", work.model_copy(update={"concurrency": n}), max_running=4)
+            for n in (4, 16)
+        )
+        assert few.ttft_ms is not None
+        assert many.ttft_ms is not None
+        return many.ttft_ms.mid - few.ttft_ms.mid
+
+    assert waited("steady") == pytest.approx(2 * waited("served"))
 
 
 def test_arrivals_that_can_be_served_are_served() -> None:

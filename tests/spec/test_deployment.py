@@ -301,7 +301,13 @@ def test_no_public_name(name: str) -> None:
     [("24 GiB", 25769803776), ("24GiB", 25769803776), ("1.5 GB", 1_500_000_000), ("512 MiB", 2**29), ("0.5 TB", 5 * 10**11)],
 )  # fmt: skip
 def test_a_size(size: str, expected: int) -> None:
-    assert parse_deployment(with_line(f"memory: {size}")).memory_bytes == expected
+    text = f"engine: custom\nport: 80\nimage: a\nmemory: {size}"
+    assert parse_deployment(with_line(text)).memory_bytes == expected
+
+
+def test_memory_is_told_by_custom_workloads_only() -> None:
+    words = "memory: given, but only `engine: custom` takes it. Expected none."
+    assert problems(with_line("memory: 24 GiB")) == [f"d.yaml:3: {words}"]
 
 
 def test_secrets_are_not_shown() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from aiohttp import web
@@ -17,12 +18,20 @@ from sparkfleet.spec.inventory import Inventory, Link, Node, RailEnd
 from sparkfleet.staging.progress import Progress
 from sparkfleet.staging.settings import Settings
 
-_SPEC = importlib.util.spec_from_file_location("fake_hub", Path(__file__).with_name("fake_hub.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-fake_hub = importlib.util.module_from_spec(_SPEC)
-sys.modules["fake_hub"] = fake_hub
-_SPEC.loader.exec_module(fake_hub)
+
+def _beside(name: str) -> ModuleType:
+    """A module that lies beside this file."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fake_hub = _beside("fake_hub")
+fake_registry = _beside("fake_registry")
 
 HOST_KEY = "SHA256:" + "A" * 43
 

@@ -7,13 +7,15 @@ import tarfile
 from io import BytesIO
 
 import pytest
+from fake_registry import FakeRegistry
 
 from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.staging.errors import StagingError
-from sparkfleet.staging.images import ImageRequest, staged_name, work
+from sparkfleet.staging.images import ImageRequest, in_full, staged_name, work
 from sparkfleet.staging.lines import Reporter
 from sparkfleet.staging.settings import Need
 from sparkfleet.staging.stage import stage
+from sparkfleet.staging.tags import pin
 
 DIGEST = "d" * 64
 IMAGE = f"registry.example/org/vllm@sha256:{DIGEST}"
@@ -29,6 +31,29 @@ def test_an_image_without_a_digest_is_refused_with_the_reason(image):
     assert "digest" in refused.value.do
 
 
+@pytest.mark.parametrize("action", ["save", "load", "drop"])
+def test_only_looking_and_pulling_do_with_a_tag(action, tmp_path):
+    request = ImageRequest(action=action, image="registry.example/vllm:1", cache=str(tmp_path))
+    with pytest.raises(StagingError, match="does not name one image for good"):
+        work(request, Reporter())
+
+
+@pytest.mark.parametrize(
+    ("image", "full"),
+    [
+        ("vllm", "docker.io/library/vllm"),
+        ("vllm:0.12", "docker.io/library/vllm:0.12"),
+        ("vllm/vllm-openai:v0.27.1", "docker.io/vllm/vllm-openai:v0.27.1"),
+        (f"vllm/vllm-openai@sha256:{DIGEST}", f"docker.io/vllm/vllm-openai@sha256:{DIGEST}"),
+        ("nvcr.io/nvidia/vllm:26.04-py3", "nvcr.io/nvidia/vllm:26.04-py3"),
+        ("spark1:5000/vllm", "spark1:5000/vllm"),
+        ("localhost/tts:latest", "localhost/tts:latest"),
+    ],
+)
+def test_a_short_name_is_the_docker_hubs(image, full):
+    assert in_full(image) == full
+
+
 def test_a_staged_image_has_one_name_on_every_node():
     assert staged_name(IMAGE) == f"localhost/sparkfleet-staged:{DIGEST}"
 
@@ -38,13 +63,14 @@ def tool(tmp_path, monkeypatch):
     """A docker that has one image (or none, or another after a load), and notes what it is asked."""
     log = tmp_path / "asked"
 
-    def make(name: str = "docker", answer: str = "", version: int = 0) -> None:
+    def make(name: str = "docker", answer: str = "", version: int = 0, known: str = "*") -> None:
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(
             f'#!/bin/sh\necho {name} "$@" >> {log}\n'
             f"case $1 in version) echo 'permission denied' >&2; exit {version};; esac\n"
-            f"case $1:$2 in image:inspect) {f'echo {answer!r}' if answer else 'exit 1'};; esac\n"
+            f"case $1:$2:$3 in image:inspect:{known}) {f'echo {answer!r}' if answer else 'exit 1'};;"
+            " image:inspect:*) exit 1;; pull:*) test -z \"$OFFLINE\" || { echo 'no such host' >&2; exit 1; };; esac\n"
         )
         program.chmod(0o755)
 
@@ -62,6 +88,64 @@ def test_look_says_what_is_there(tool, tmp_path):
     found = work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), Reporter())
     assert (found.tool, found.id, found.size) == ("docker", ID, 1000)
     assert f"docker tag {ID} {staged_name(IMAGE)}" in tool.log.read_text()
+
+
+def test_a_tag_is_answered_with_the_digest_that_its_repository_has(tool, tmp_path):
+    others = [f"mirror.example/vllm@sha256:{'e' * 64}", "odd", f"docker.io/org/vllm@sha256:{DIGEST}"]
+    tool(answer=described(RepoDigests=others))
+    found = work(ImageRequest(action="look", image="org/vllm:1", cache=str(tmp_path)), Reporter())
+    assert (found.id, found.digest) == (ID, DIGEST)
+    assert "docker tag" not in tool.log.read_text(), "it is named once it is known for good"
+
+
+@pytest.mark.parametrize("references", [None, [], [f"localhost/other@sha256:{DIGEST}"]])
+def test_an_image_that_no_registry_has_has_no_digest(tool, tmp_path, references):
+    tool(answer=described(RepoDigests=references))
+    found = work(ImageRequest(action="look", image="localhost/tts:latest", cache=str(tmp_path)), Reporter())
+    assert (found.id, found.digest) == (ID, "")
+
+
+def test_and_is_found_by_its_identity(tool, tmp_path):
+    tool(answer=described(), known=ID)
+    image = f"localhost/tts:latest@sha256:{ID}"
+    assert work(ImageRequest(action="look", image=image, cache=str(tmp_path)), Reporter()).id == ID
+    assert f"docker tag {ID} {staged_name(image)}" in tool.log.read_text()
+
+
+def test_it_is_pulled_by_its_full_name_and_by_its_digest_alone(tool, tmp_path):
+    tool(answer=described())
+    for image in ("org/vllm:1", f"org/vllm:1@sha256:{DIGEST}"):
+        work(ImageRequest(action="pull", image=image, cache=str(tmp_path)), Reporter())
+    pulled = [line for line in tool.log.read_text().splitlines() if " pull " in line]
+    assert pulled == [
+        "docker pull --quiet docker.io/org/vllm:1",
+        f"docker pull --quiet docker.io/org/vllm@sha256:{DIGEST}",
+    ]
+
+
+def test_a_node_without_a_way_to_the_registry_says_what_else_can_be_done(tool, tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFLINE", "1")
+    tool()
+    with pytest.raises(StagingError, match=r"could not download it: .no such host") as refused:
+        work(ImageRequest(action="pull", image="org/vllm:1", cache=str(tmp_path)), Reporter())
+    assert "`docker load` it on one node" in refused.value.do
+
+
+def test_what_was_built_on_a_node_is_asked_of_no_registry(tool, tmp_path):
+    tool()
+    with pytest.raises(StagingError, match="built on a node"):
+        work(ImageRequest(action="pull", image="localhost/tts:latest", cache=str(tmp_path)), Reporter())
+    assert " pull " not in tool.log.read_text()
+
+
+def test_the_tool_that_has_the_image_is_used(tool, tmp_path, monkeypatch):
+    (tmp_path / ".local/share/containers").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    tool("docker")
+    tool("podman", answer=described(Id=ID))
+    found = work(ImageRequest(action="look", image="localhost/tts:latest", cache=str(tmp_path)), Reporter())
+    assert (found.tool, found.id) == ("podman", ID)
 
 
 def test_a_docker_that_does_not_answer_gives_way_to_podman(tool, tmp_path):
@@ -115,15 +199,47 @@ def podman(own, *words):
     return done.stdout.strip()
 
 
+def built(own, directory):
+    """`localhost/tiny:1` in a node's storage."""
+    with tarfile.open(directory / "root.tar", "w") as tar:
+        entry = tarfile.TarInfo("hello")
+        entry.size = 200_000
+        tar.addfile(entry, BytesIO(b"x" * 200_000))
+    podman(own, "import", "-q", str(directory / "root.tar"), "localhost/tiny:1")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
+async def test_a_tag_is_pulled_once_and_all_nodes_get_that_image(machines, tmp_path, serve):
+    """And the registry knows it by the digest that was found."""
+    own = {name: storage(tmp_path / name) for name in ("n1", "n2", "other")}
+    built(own["other"], tmp_path)
+    podman(
+        own["other"], "save", "--format", "oci-dir", "--output", str(tmp_path / "layout"), "localhost/tiny:1"
+    )
+    registry = FakeRegistry(tmp_path / "layout")
+    place = (await serve(registry.app())).removeprefix("http://")
+    conf = tmp_path / "registries.conf"
+    conf.write_text(f'[[registry]]\nlocation = "{place}"\ninsecure = true\n')
+    nodes = ("n1", "n2")
+    channels = {name: Apart(name, {**own[name], "CONTAINERS_REGISTRIES_CONF": str(conf)}) for name in nodes}
+    settings = machines.settings(*nodes, tool="podman")
+    tag = f"{place}/tiny:1"
+    found = await pin(channels, Need.image(tag, nodes), machines.heard.append, settings=settings)
+    assert (found.image, found.node) == (f"{tag}@sha256:{registry.digest}", "n1")
+    need = Need.image(found.image, nodes)
+    (staged,) = await stage(
+        machines.inventory(*nodes), channels, [need], machines.heard.append, settings=settings
+    )
+    ids = {podman(own[name], "image", "inspect", staged.paths[name], "--format", "{{.Id}}") for name in nodes}
+    assert ids == {podman(own["other"], "image", "inspect", "localhost/tiny:1", "--format", "{{.Id}}")}
+
+
 @pytest.mark.integration
 @pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
 async def test_an_image_goes_from_node_to_node(machines, tmp_path):
     one, two = storage(tmp_path / "s1"), storage(tmp_path / "s2")
-    with tarfile.open(tmp_path / "root.tar", "w") as tar:
-        entry = tarfile.TarInfo("hello")
-        entry.size = 200_000
-        tar.addfile(entry, BytesIO(b"x" * 200_000))
-    podman(one, "import", "-q", str(tmp_path / "root.tar"), "localhost/tiny:1")
+    built(one, tmp_path)
     digest = podman(one, "image", "inspect", "localhost/tiny:1", "--format", "{{.Digest}}")
     wanted = podman(one, "image", "inspect", "localhost/tiny:1", "--format", "{{.Id}}")
     image = f"localhost/tiny@{digest}"

@@ -21,6 +21,10 @@ WORDS = ("the", "spark", "hums", "and", "two", "cables", "carry", "what", "one",
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+CONTEXT = 4096
+"""Tokens of the longest answer."""
+
+
 class FakeEngine:
     """The engine, listening while it is entered:
 
@@ -228,7 +232,9 @@ class FakeEngine:
 
     def _job(self, body: Mapping[str, Any]) -> Job:
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
-        count = min(self.pace.tokens, limit) if isinstance(limit, int) else self.pace.tokens
+        count = self.pace.tokens
+        if isinstance(limit, int):
+            count = min(limit, CONTEXT if body.get("ignore_eos") else count)
         options = body.get("stream_options")
         return Job(
             id=f"fake-{next(self._ids)}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from sparkfleet.engines.container import Tool
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import Cause, NodeError
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.local import execute
 from sparkfleet.nodes.runtime.environment import clean_environment
@@ -34,7 +34,11 @@ async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
         elif asked.exit_code == 0:
             return tool
     if not present:
-        raise NodeError(f"neither {' nor '.join(tools)} is on this node", do="sudo apt-get install podman")
+        raise NodeError(
+            f"neither {' nor '.join(tools)} is on this node",
+            do="sudo apt-get install podman",
+            because=Cause.MISSING,
+        )
     if silent:
         raise NodeError(
             f"{' and '.join(silent)} did not say in {ANSWER_S:.0f} s whether the image {image} is on this node",
@@ -45,6 +49,7 @@ async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
         f"the image {image} is not on this node",
         means=f"Asked for it: {', '.join(present)}.",
         do=f"{present[0]} pull {image}",
+        because=Cause.MISSING,
     )
 
 

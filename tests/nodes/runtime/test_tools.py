@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import Cause, NodeError
 from sparkfleet.nodes.runtime import tools
 from sparkfleet.nodes.runtime.tools import ask, is_used, tool_for
 
@@ -39,8 +39,11 @@ async def test_the_tool_that_has_the_image(programs, docker, podman, found):
 
 async def test_an_image_that_no_tool_has(programs):
     install(programs, "docker", HAS_NOT)
-    with pytest.raises(NodeError, match=r"the image x is not on this node\n.*docker\.\n.*docker pull x"):
+    with pytest.raises(
+        NodeError, match=r"the image x is not on this node\n.*docker\.\n.*docker pull x"
+    ) as caught:
         await tool_for("x")
+    assert caught.value.because is Cause.MISSING
 
 
 async def test_no_tool_at_all(programs):

@@ -1,0 +1,48 @@
+"""What became of a deployment that was applied: what runs, at which rung, why there, and what that costs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sparkfleet.cli.measured import rung_of
+from sparkfleet.control.status import DeploymentStatus, GroupReport
+from sparkfleet.planning.plan import GroupPlan, Rung
+
+
+def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[str]:
+    """Of a group that is ready: its rung, what became of those above it, and what is lost against the first one."""
+    rung = rung_of(deployment, report)
+    if rung is None or deployment.plan is None:
+        return
+    ladder = deployment.plan.groups[report.replica].ladder
+    yield f"rung {report.rung + 1} of {len(ladder)}: {rung.candidate}"
+    if report.rung:
+        yield from _passed_lines(ladder, _passed(deployment, report.replica)[: report.rung])
+        yield _lost(ladder[0], rung)
+
+
+def failed_lines(deployment: DeploymentStatus) -> Iterator[str]:
+    """Of a deployment that has failed: what became of each rung of its groups that was tried."""
+    groups: Sequence[GroupPlan] = deployment.plan.groups if deployment.plan else ()
+    for at, group in enumerate(groups):
+        where = f"group {at}: " if len(groups) > 1 else ""
+        for line in _passed_lines(group.ladder, _passed(deployment, at)):
+            yield f"{where}{line}"
+
+
+def _passed(deployment: DeploymentStatus, replica: int) -> tuple[str, ...]:
+    return deployment.passed[replica] if replica < len(deployment.passed) else ()
+
+
+def _passed_lines(ladder: Sequence[Rung], passed: Sequence[str]) -> Iterator[str]:
+    for number, (rung, why) in enumerate(zip(ladder, passed, strict=False), start=1):
+        yield f"not rung {number}, {rung.candidate}: {why}"
+
+
+def _lost(first: Rung, rung: Rung) -> str:
+    """In predicted tokens per second of one request alone."""
+    before, after = first.prediction.decode_tps_per_request, rung.prediction.decode_tps_per_request
+    if before is None or after is None or not before.mid:
+        return "against rung 1: what that costs is not predicted"
+    words = f"predicted {after.mid:.1f} instead of {before.mid:.1f} tok/s alone"
+    return f"against rung 1: {words} ({100 * (after.mid / before.mid - 1):+.0f} %)"

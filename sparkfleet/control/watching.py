@@ -1,0 +1,87 @@
+"""What is done about an engine while it serves: it is told of every few seconds, and where it does not move it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from sparkfleet.control.liveness import Liveness
+from sparkfleet.control.load import Load
+from sparkfleet.control.ranks import cancel
+from sparkfleet.errors import EngineError
+
+HEARTBEAT_S = 2.0
+AGAIN_S = 1.0
+"""Between a request for a token that was refused and the next: one connection that breaks is no engine that died."""
+
+Ask = Callable[[float], Awaitable[None]]
+"""Have the engine generate one token within so many seconds. Raises EngineError."""
+
+
+async def beat(say: Callable[[], None]) -> NoReturn:
+    """Say again and again what is known. It waits for nothing: who says nothing for some seconds is not asked by clients."""
+    while True:
+        await asyncio.sleep(HEARTBEAT_S)
+        say()
+
+
+async def follow(read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float) -> NoReturn:
+    """Read an engine's load again and again, and ask for a token where nothing of it moves.
+
+    What moves while it is asked is as good as the token, which may have to wait behind a long prefill.
+
+    Args:
+        read: its load now.
+        ask: for a token.
+        patience_s: how long it may owe it, seconds.
+
+    Raises:
+        EngineError: nothing moves, and no token comes.
+    """
+    liveness = Liveness()
+    asking: asyncio.Task[None] | None = None
+    try:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            load = await read()
+            suspect = liveness.is_suspect(time.monotonic(), load.running + load.waiting, load.figures)
+            if asking is None:
+                asking = asyncio.create_task(_insist(ask, patience_s)) if suspect else None
+            elif not suspect:
+                await cancel(asking)
+                asking = None
+            elif asking.done():
+                asking.result()
+                liveness.proved(time.monotonic())
+                asking = None
+    finally:
+        if asking is not None:
+            await cancel(asking)
+
+
+async def _insist(ask: Ask, patience_s: float) -> None:
+    """Ask, and once more where the answer is another than a token."""
+    deadline = time.monotonic() + patience_s
+    try:
+        await ask(patience_s)
+    except EngineError as error:
+        left = deadline - time.monotonic() - AGAIN_S
+        if left <= 0:
+            raise _stuck(error) from error
+    else:
+        return
+    await asyncio.sleep(AGAIN_S)
+    try:
+        await ask(left)
+    except EngineError as error:
+        raise _stuck(error) from error
+
+
+def _stuck(error: EngineError) -> EngineError:
+    return EngineError(
+        f"It runs and generates nothing: {error.what}",
+        means="Whatever it has in hand would be waited for in vain.",
+        do="It is started anew; the log shows what it did last.",
+    )

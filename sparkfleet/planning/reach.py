@@ -1,0 +1,106 @@
+"""What a choice could hold, and what was taken off it: sizes against the memory of its nodes. Pure.
+
+lowered    why a rung has less than what was to be had, in words
+reached    the longest context and the most requests that its nodes have room for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkfleet.knowledge.situation import parse_flags
+from sparkfleet.planning.outlook import Settings, Split
+from sparkfleet.planning.pack import Room
+from sparkfleet.planning.pinned import KV_FLAG, chunk_said
+from sparkfleet.planning.plan import Candidate, Rung
+from sparkfleet.planning.sizing import BATCH_FLAGS, EAGER_FLAGS, Case, Draft, size, sized_at
+from sparkfleet.planning.speed import CHUNK
+
+STEP = 1024
+"""Tokens by which contexts are tried."""
+MOST_REQUESTS = 1024
+"""Requests at once beyond which nobody asks."""
+
+
+def bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number up to `high` that fits, where fewer always do; `low`, which is not tried, where none does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def lowered(case: Case, draft: Draft, settings: Settings, room: Room, rung: Rung) -> str:
+    """What a rung has less of than was to be had, and why; "" where it is nothing, or rules set it.
+
+    Args:
+        case: what was to be had.
+        draft: the rung's.
+        settings: that it was sized with.
+        room: that it was sized to.
+        rung: what became of it.
+    """
+    sized, has = size(case, draft, room, settings), rung.candidate
+    sizes = (
+        ("context", has.context, sized.context, case.context),
+        ("concurrency", has.concurrency, sized.concurrency, case.concurrency),
+    )
+    less = [f"{name} {now} instead of {then}" for name, now, fitting, then in sizes if now == fitting < then]
+    otherwise = "" if less else " otherwise"
+    if has.kv_dtype == sized.kv_dtype != settings.kv_dtype:
+        less.append(f"a KV cache in {has.kv_dtype}")
+    wanted = sized_at(case, draft, room, settings, (case.context, case.concurrency))
+    if not less or wanted.verdict == "fits":
+        return ""
+    why = "does not fit" if wanted.verdict == "no" else "is tight"
+    if wanted.verdict == sized.verdict:
+        why = "is tighter still"
+    return f"{', '.join(less)}: {case.context} × {case.concurrency} {why}{otherwise}"
+
+
+def reached(case: Case, choice: Rung, room: Room) -> dict[str, int]:
+    """`largest_context` at the planned concurrency and `largest_concurrency` at the planned context, by those names.
+
+    Both leave the host what the plan leaves it: its reserve, or where the plan is tight what it gets by with.
+
+    Args:
+        case: what is served; contexts end where the checkpoint does.
+        choice: as it is planned.
+        room: of its fullest node, the choice itself not counted.
+    """
+    candidate = choice.candidate
+    draft = _draft_of(case, candidate)
+    settings = _settings_of(candidate)
+    enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
+
+    def fits(context: int, concurrency: int) -> bool:
+        return sized_at(case, draft, room, settings, (context, concurrency)).verdict in enough
+
+    longest = case.outlook.checkpoint.max_positions or candidate.context
+    steps = bisect(lambda steps: fits(steps * STEP, candidate.concurrency), 0, longest // STEP)
+    requests = bisect(lambda count: fits(candidate.context, count), candidate.concurrency, MOST_REQUESTS)
+    return {"largest_context": max(steps * STEP, candidate.context), "largest_concurrency": requests}
+
+
+def _draft_of(case: Case, candidate: Candidate) -> Draft:
+    """The draft that became a candidate."""
+    shape = candidate.shape
+    pools = case.fleet.pools(shape.ranks, case.variant.nodes)
+    pool = next(pool for pool in pools if set(shape.nodes) <= set(pool.nodes))
+    return Draft(Split(shape.tp, shape.pp, shape.ep), pool, candidate.engine, candidate.speculation)
+
+
+def _settings_of(candidate: Candidate) -> Settings:
+    """What a candidate's memory depends on; speeds depend on more."""
+    flags = parse_flags(candidate.engine_args)
+    eager = EAGER_FLAGS.get(candidate.engine)
+    said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
+    return Settings(
+        engine=candidate.engine,
+        release="",
+        speculation=candidate.speculation,
+        eager=bool(eager) and eager in flags,
+        kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
+        batch_tokens=candidate.batch_tokens or said or CHUNK,
+        link=None,
+    )

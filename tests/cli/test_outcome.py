@@ -1,0 +1,117 @@
+"""What `apply` ends with: what runs, at which rung, why there, and what that costs."""
+
+import pytest
+
+from sparkfleet.cli import apply, describe
+from sparkfleet.cli.outcome import failed_lines, rung_lines
+from sparkfleet.control.status import DeploymentStatus, GroupPhase, GroupReport
+from sparkfleet.planning.plan import (
+    Band,
+    Candidate,
+    DeploymentPlan,
+    GroupPlan,
+    Prediction,
+    Rung,
+    Shape,
+    Speculation,
+)
+
+
+def rung(method, tps=None):
+    candidate = Candidate(
+        model="org/model",
+        shape=Shape(nodes=("spark1",)),
+        engine="sglang",
+        engine_version="0.5.12",
+        context=512,
+        concurrency=4,
+        speculation=Speculation(method=method, tokens=3 if method != "none" else 0),
+    )
+    band = Band(low=0.0, mid=tps, high=100.0) if tps else None
+    prediction = Prediction(
+        memory_bytes_per_rank=Band(low=0.0, mid=1.0, high=2.0), decode_tps_per_request=band
+    )
+    return Rung(candidate=candidate, prediction=prediction, reason="")
+
+
+LADDER = (rung("nextn", 22.6), rung("ngram", 12.7), rung("none"))
+WHY = ("known issue sglang-nextn-none-typeerror: it subtracts nothing", "out of memory: [2 GiB] left")
+
+
+def report(**fields):
+    fields = {"replica": 0, "rung": 0, "measured": {"ttft_ms": 200.0, "decode_tps": 6.0}, **fields}
+    return GroupReport(
+        deployment="m", generation=1, phase=GroupPhase.READY, node="spark1", since=1.0, **fields
+    )
+
+
+def deployment(*reports, passed=(), groups=1, state="ready"):
+    plan = DeploymentPlan(name="m", objective="interactive", groups=(GroupPlan(ladder=LADDER),) * groups)
+    return DeploymentStatus(
+        name="m", generation=1, state=state, detail="", who="me", since=0.0, plan=plan, groups=reports, passed=passed
+    )  # fmt: skip
+
+
+def lines(at, passed):
+    one = report(rung=at)
+    return list(rung_lines(deployment(one, passed=passed), one))
+
+
+def test_at_the_first_rung_there_is_nothing_to_explain():
+    assert lines(0, ((),)) == ["rung 1 of 3: spark1 · TP=1 · SGLang 0.5.12 · NEXTN k=3"]
+
+
+def test_at_a_lower_rung_why_and_what_is_lost_against_the_first():
+    assert lines(1, (WHY[:1],)) == [
+        "rung 2 of 3: spark1 · TP=1 · SGLang 0.5.12 · NGRAM k=3",
+        f"not rung 1, spark1 · TP=1 · SGLang 0.5.12 · NEXTN k=3: {WHY[0]}",
+        "against rung 1: predicted 12.7 instead of 22.6 tok/s alone (-44 %)",
+    ]
+
+
+def test_every_rung_above_is_explained_and_a_loss_that_is_not_known_is_said_to_be():
+    told = lines(2, (WHY,))
+    assert [line.partition(",")[0] for line in told[1:3]] == ["not rung 1", "not rung 2"]
+    assert told[3] == "against rung 1: what that costs is not predicted"
+
+
+def test_apply_ends_with_it(capsys):
+    one = report(rung=2)
+    apply._report({"m": deployment(one, passed=(WHY,))})
+    out = capsys.readouterr().out
+    first, *rest = out.splitlines()
+    assert first.startswith("m is ready: TTFT 200 ms")
+    assert "[2 GiB] left" in out, "not read as markup"
+    assert "what that costs is not predicted" in rest[-1]
+
+
+def test_each_group_has_its_own_rung(capsys):
+    apply._report({"m": deployment(report(), report(replica=1, rung=1), groups=2, passed=((), WHY[:1]))})
+    out = capsys.readouterr().out
+    assert "rung 1 of 3" in out
+    assert "rung 2 of 3" in out
+    assert out.count("against rung 1") == 1
+
+
+def test_what_failed_says_why_of_each_rung(capsys):
+    given_up = deployment(passed=((*WHY, "unknown: it ended with code 1."),), state="failed")
+    assert [line.partition(",")[0] for line in failed_lines(given_up)] == [
+        "not rung 1",
+        "not rung 2",
+        "not rung 3",
+    ]
+    apply._report({"m": given_up})
+    assert "it ended with code 1" in capsys.readouterr().err
+
+
+def test_describe_shows_it(capsys):
+    describe._show(deployment(report(rung=1), passed=(WHY[:1],)), [])
+    assert "    against rung 1: predicted 12.7 instead of 22.6" in capsys.readouterr().out
+    describe._show(deployment(passed=(WHY,), state="failed"), [])
+    assert "  not rung 2, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("passed", [(), ((),)])
+def test_what_nobody_has_said_is_left_out(passed):
+    assert list(failed_lines(deployment(passed=passed, state="failed"))) == []
+    assert len(lines(1, passed)) == 2

@@ -1,0 +1,183 @@
+"""Why ranks did not start: of what was started its log tells, of what was not the error that says so."""
+
+import pickle
+
+import pytest
+
+from sparkfleet.control import ranks as module
+from sparkfleet.control.backoff import Backoff
+from sparkfleet.control.order import GroupOrder, RankSeat
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank import LocalRank
+from sparkfleet.control.ranks import Ranks
+from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
+from sparkfleet.nodes import page_cache
+from sparkfleet.nodes.runtime.fake import FakeRuntime
+from sparkfleet.planning.plan import Candidate, Shape, Speculation
+
+BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"
+OF_NEXTN = BEGAN + "TypeError: '>' not supported between instances of 'NoneType' and 'int'\n"
+
+
+def order(nodes=("this",), **fields):
+    candidate = Candidate(
+        model="/models/tiny",
+        shape=Shape(nodes=nodes, tp=len(nodes)),
+        engine="sglang",
+        engine_version="0.5.12",
+        context=512,
+        concurrency=4,
+        speculation=Speculation(method="nextn", tokens=3),
+    )
+    seats = tuple(RankSeat(node=node) for node in nodes)
+    return GroupOrder(deployment="tiny", generation=1, seats=seats, candidate=candidate, **fields)
+
+
+class World:
+    def __init__(self, tmp_path, **fields):
+        self.order = order(**fields)
+        self.paths = FleetPaths(tmp_path)
+        self.runtimes = [FakeRuntime() for _ in self.order.seats]
+        self.holders = [
+            LocalRank(self.paths, runtime, self.order, rank, "s" * 64)
+            for rank, runtime in enumerate(self.runtimes)
+        ]
+        self.waited = []
+        self.ranks = self.anew()
+
+    def anew(self):
+        """As held by the group's next process."""
+        return Ranks(self.order, self.holders, Backoff(self.paths.root / "begun"))
+
+    def write_log(self, text, rank=0):
+        path = self.paths.rank_log(self.order.rank_id(self.paths.label, rank).slug)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    async def take(self, ranks=None):
+        return await (ranks or self.ranks).take(self.waited.append)
+
+    async def refused(self):
+        """The diagnosis of a start that raises."""
+        with pytest.raises(SparkfleetError) as caught:
+            await self.take()
+        return await self.ranks.diagnose(caught.value, None)
+
+
+@pytest.fixture(autouse=True)
+def _in_no_time(monkeypatch):
+    async def drop(channel):
+        """Nothing: that would need root."""
+
+    monkeypatch.setattr(page_cache, "drop", drop)
+    monkeypatch.setattr(module, "ROOM_S", 0.0)
+
+
+async def test_a_rung_that_never_began_is_not_told_the_cause_of_the_one_before(tmp_path):
+    world = World(tmp_path, needs=1 << 60)
+    world.write_log(OF_NEXTN)
+    told = await world.refused()
+    assert (told.cause, told.rule, told.evidence) == (Cause.MEMORY, "", "")
+    assert "predicted to need" in told.says
+
+
+async def test_of_what_was_started_the_log_tells(tmp_path):
+    world = World(tmp_path)
+    await world.take()
+    world.write_log(OF_NEXTN)
+    told = await world.ranks.diagnose(EngineError("it exited"), None)
+    assert (told.cause, told.rule) == (Cause.KNOWN, "sglang-nextn-none-typeerror")
+    assert told.began
+
+
+async def test_of_what_was_adopted_the_log_tells(tmp_path):
+    world = World(tmp_path)
+    await world.take()
+    await world.holders[0]._rank.close()
+    again = world.anew()
+    assert (await world.take(again))[1], "adopted"
+    world.write_log(OF_NEXTN)
+    assert (await again.diagnose(EngineError("it exited"), None)).cause is Cause.KNOWN
+
+
+async def test_memory_that_somebody_else_holds_is_not_held_against_the_candidate(tmp_path):
+    told = await World(tmp_path, needs=1 << 60).refused()
+    assert str(told).startswith("out of memory: Each rank is predicted to need")
+    assert told.lasts_s == 0
+
+
+async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 1 << 60})
+    world = World(tmp_path)
+    await world.take()
+    with pytest.raises(EngineError, match="memory are left on this") as caught:
+        await world.ranks.watch_memory()
+    told = await world.ranks.diagnose(caught.value, None)
+    assert told.cause is Cause.MEMORY
+    assert "left on this" in told.says
+    assert told.lasts_s > 0
+
+
+async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candidate(tmp_path):
+    """Of one rank; the other has started, and says nothing that would explain it."""
+    world = World(tmp_path, nodes=("this", "that"))
+
+    async def start(spec):
+        raise NodeError("the image x is not on this node", because=Cause.MISSING)
+
+    world.runtimes[1].start = start
+    told = await world.refused()
+    assert (told.cause, told.says) == (Cause.MISSING, "the image x is not on this node")
+    assert told.lasts_s == 0
+    assert len(world.runtimes[0].started) == 1
+
+
+async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    world = World(tmp_path)
+    candidate = world.order.candidate.model_copy(update={"model": "org/nowhere"})
+    world.holders[0]._order = world.order.model_copy(update={"candidate": candidate})
+    told = await world.refused()
+    assert told.cause is Cause.MISSING
+    assert "org/nowhere" in told.says
+
+
+async def test_what_somebody_else_holds_is_told_as_it_was_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkfleet.control.rank.OWNED_S", 0.0)
+    world = World(tmp_path)
+    world.write_log(OF_NEXTN)
+    told = await world.refused()
+    assert told.cause is Cause.UNKNOWN
+    assert "held by somebody else" in told.says
+    assert told.lasts_s == 0
+
+
+async def test_a_group_that_ended_a_moment_ago_waits_before_it_starts_again(tmp_path, monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    world = World(tmp_path)
+    for _ in range(3):
+        await world.take(world.anew())
+        await world.ranks.stop()
+    assert slept == [1, 2]
+    assert world.waited == [f"waiting {seconds} s: it has just ended" for seconds in (1, 2)]
+
+
+async def test_what_is_adopted_waits_for_nothing(tmp_path):
+    world = World(tmp_path)
+    for _ in range(3):
+        await world.take(world.anew())
+        await world.holders[0]._rank.close()
+    assert world.waited == []
+
+
+def test_an_error_keeps_its_cause_on_its_way_through_ray():
+    error = NodeError("gone", means="so", do="that", because=Cause.MISSING)
+    wrapped = pytest.importorskip("ray.exceptions").RayTaskError("start", "trace", error)
+    raised = pickle.loads(pickle.dumps(wrapped)).as_instanceof_cause()
+    assert isinstance(raised, NodeError)
+    assert (raised.because, raised.what, raised.do) == (Cause.MISSING, "gone", "that")

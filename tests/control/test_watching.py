@@ -1,0 +1,142 @@
+import asyncio
+
+import pytest
+
+from sparkfleet.control import watching
+from sparkfleet.control.liveness import Liveness
+from sparkfleet.control.load import Load
+from sparkfleet.control.watching import beat, follow
+from sparkfleet.errors import EngineError
+
+STILL = Load(running=1, waiting=0, figures=(7.0,))
+ENOUGH_S = 0.5
+"""Many times what an engine may be still for here."""
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(watching, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(watching, "AGAIN_S", 0.01)
+    monkeypatch.setattr(watching, "Liveness", lambda: Liveness(stuck_s=0.05, idle_s=0.1))
+
+
+class Engine:
+    """Says what the test wants of its load, and does with a question what the test wants."""
+
+    def __init__(self, load, answers):
+        self.load = load
+        self.answers = list(answers)
+        self.asked = []
+        self.left = 0
+
+    async def read(self):
+        return self.load
+
+    async def ask(self, limit_s):
+        """Take the next answer, the last for ever: None, an error, or so many seconds of silence."""
+        self.asked.append(limit_s)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, EngineError):
+            raise answer
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.sleep(answer or 0)
+        except TimeoutError:
+            raise EngineError("no token in time") from None
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+
+
+async def lives(engine, patience_s=30.0):
+    """Whether it is left alone for a while."""
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            await follow(engine.read, engine.ask, patience_s)
+    except TimeoutError:
+        return True
+
+
+async def test_one_that_answers_is_asked_again_each_time_it_is_still_for_long():
+    engine = Engine(STILL, [None])
+    assert await lives(engine)
+    assert 2 <= len(engine.asked) <= 12
+
+
+async def test_one_that_moves_is_asked_nothing():
+    engine = Engine(STILL, [None])
+    moving = asyncio.create_task(move(engine, every_s=0.02))
+    assert await lives(engine)
+    moving.cancel()
+    assert engine.asked == []
+
+
+async def move(engine, every_s):
+    while True:
+        await asyncio.sleep(every_s)
+        engine.load = engine.load._replace(figures=(engine.load.figures[0] + 1,))
+
+
+async def test_one_that_owes_the_token_too_long_is_stuck():
+    engine = Engine(STILL, [60])
+    with pytest.raises(EngineError, match="generates nothing: no token in time"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+    assert engine.asked == [0.1]
+
+
+async def test_what_moves_while_it_is_asked_is_as_good_as_the_token():
+    """A prefill goes on in chunks, slower than what makes it suspect; the question waits behind it and is taken back."""
+    engine = Engine(STILL, [60])
+    moving = asyncio.create_task(move(engine, every_s=0.12))
+    assert await lives(engine, patience_s=0.25)
+    moving.cancel()
+    assert engine.asked
+    assert engine.left == len(engine.asked)
+
+
+async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
+    """TensorRT-LLM, one slot: the token comes when the long answer before it is done."""
+    engine = Engine(STILL, [0.3])
+    assert await lives(engine, patience_s=0.4)
+    with pytest.raises(EngineError, match="generates nothing"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+
+
+async def test_a_connection_that_breaks_is_no_engine_that_died():
+    engine = Engine(STILL, [EngineError("ServerDisconnectedError()"), None])
+    assert await lives(engine)
+    refusing = Engine(STILL, [EngineError("HTTP 500")])
+    with pytest.raises(EngineError, match="HTTP 500"):
+        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30), 5)
+    assert len(refusing.asked) == 2
+
+
+async def test_a_hang_that_began_while_it_was_idle_is_seen():
+    engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
+    with pytest.raises(EngineError, match="generates nothing"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+
+
+async def test_requests_that_only_wait_are_work(monkeypatch):
+    monkeypatch.setattr(watching, "Liveness", lambda: Liveness(stuck_s=0.05, idle_s=60))
+    engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
+    with pytest.raises(EngineError, match="generates nothing"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+
+
+async def test_nothing_is_left_asked_when_nobody_follows_any_more():
+    engine = Engine(STILL, [60])
+    following = asyncio.create_task(follow(engine.read, engine.ask, 30))
+    while not engine.asked:
+        await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert engine.left == 1
+
+
+async def test_a_beat_is_never_late():
+    said = []
+    beating = asyncio.create_task(beat(lambda: said.append(1)))
+    await asyncio.sleep(0.2)
+    beating.cancel()
+    assert len(said) >= 5

@@ -1,0 +1,47 @@
+"""A registry of container images on loopback, as far as a pull asks it. No logins, no uploads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from aiohttp import web
+
+
+class FakeRegistry:
+    """Has one image, under every name and tag that it is asked for.
+
+    Args:
+        layout: the image, as `podman save --format oci-dir` writes it.
+    """
+
+    def __init__(self, layout: Path) -> None:
+        self._blobs = layout / "blobs" / "sha256"
+        (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+        self._kind: str = entry["mediaType"]
+        self.digest: str = entry["digest"].removeprefix("sha256:")
+        """Of its manifest."""
+
+    def app(self) -> web.Application:
+        """What it serves."""
+        app = web.Application()
+        app.router.add_get("/v2/", self._greet)
+        app.router.add_get("/v2/{name:.+}/manifests/{reference}", self._manifest)
+        app.router.add_get("/v2/{name:.+}/blobs/{digest}", self._blob)
+        return app
+
+    async def _greet(self, _: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _manifest(self, request: web.Request) -> web.Response:
+        wanted = request.match_info["reference"]
+        if wanted.startswith("sha256:") and wanted != f"sha256:{self.digest}":
+            raise web.HTTPNotFound
+        headers = {"content-type": self._kind, "docker-content-digest": f"sha256:{self.digest}"}
+        return web.Response(body=(self._blobs / self.digest).read_bytes(), headers=headers)
+
+    async def _blob(self, request: web.Request) -> web.Response:
+        file = self._blobs / request.match_info["digest"].removeprefix("sha256:")
+        if not file.is_file():
+            raise web.HTTPNotFound
+        return web.Response(body=file.read_bytes())
