@@ -58,7 +58,7 @@ class SparkfleetError(Exception):
 
 
 def _rebuild(
-    cls: type[SparkfleetError], what: str, means: str, do: str, because: Cause | None
+    cls: type[SparkfleetError], what: str, means: str, do: str, because: Cause | None = None
 ) -> SparkfleetError:
     error = cls.__new__(cls)
     SparkfleetError.__init__(error, what, means=means, do=do, because=because)

@@ -104,6 +104,8 @@ async def _carry_out(
     if client is None:
         client = await session.bring_up(requests, progress.passing)
         progress.done()
+        # They are wanted already, and start: to try again a second time would be to start anew.
+        requests = [request.model_copy(update={"retry": False}) for request in requests]
     async with client:
         after = 0 if cold else (await client.fleet()).last_event
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}

@@ -31,7 +31,7 @@ def describe(
 async def _describe(name: str, session: Session, json: bool) -> int:
     async with await session.controller() as client:
         deployment = find(await client.fleet(), name)
-        events = [event for event in await client.events(0, name) if event.kind != "progress"]
+        events = [event for event in await client.all_events(name) if event.kind != "progress"]
     if json:
         print_json(
             {

@@ -24,6 +24,8 @@ from sparkfleet.values import Value
 PROMPT = "Hello"
 FIRST_TOKEN_S = 120.0
 """How long the first token may take: kernels are compiled for it, which takes a minute of two busy cores."""
+MEASURE_S = 120.0
+"""How long an answer may take that is asked for to measure or to check."""
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
@@ -182,7 +184,7 @@ class Probe:
             raise _no_token(repr(error)) from error
         raise _no_token(f"HTTP {response.status}: {text[:300]}")
 
-    async def measure(self, tokens: int = MEASURED_TOKENS, timeout_s: float = 120.0) -> Measured:
+    async def measure(self, tokens: int = MEASURED_TOKENS, timeout_s: float = MEASURE_S) -> Measured:
         """Stream `tokens` tokens and time them. Raises EngineError where fewer than half of them come."""
         body = {
             "model": self._model,
@@ -211,13 +213,13 @@ class Probe:
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return Measured(ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - 1) / span, tokens=counted)
 
-    async def scores(self, text: str, timeout_s: float = 120.0) -> tuple[Score, ...]:
+    async def scores(self, text: str, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
         """The model's own probabilities of each token of a text; () where the engine does not give them for a prompt."""
         body = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
         told = _pairs(await self._complete(body, timeout_s))
         return _scores(told[1:-1])  # nothing comes before the first token, and the last one was generated
 
-    async def said(self, prompt: str, tokens: int, timeout_s: float = 120.0) -> tuple[Score, ...]:
+    async def said(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
         """Probabilities of the tokens that it goes on with, as it generates them; () where the engine does not give them.
 
         Of less use than `scores` of the same text: what has gone wrong in generating them is in these, too.
@@ -225,7 +227,7 @@ class Probe:
         body = {"prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
         return _scores(_pairs(await self._complete(body, timeout_s)))
 
-    async def greedy(self, prompt: str, tokens: int, timeout_s: float = 120.0) -> tuple[str, int]:
+    async def greedy(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[str, int]:
         """How the model goes on by itself at temperature 0: the text, and how many tokens it is."""
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
         answer = await self._complete(body, timeout_s)
@@ -268,18 +270,23 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
     return sums
 
 
-async def sanity(probe: Probe, engine: Engine, speculation: Speculation) -> Sanity:
-    """Ask for the model's own probabilities."""
+async def drafts_of(probe: Probe, engine: Engine, speculation: Speculation) -> Drafts:
+    """Draft tokens since the engine started, as it counts them."""
+    if speculation.method == "none" or not engine.draft_metrics:
+        return Drafts()
+    return engine.drafts(await probe.gauges(engine.metrics_path, engine.draft_metrics), speculation.tokens)
+
+
+async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before: Drafts) -> Sanity:
+    """Ask for the model's own probabilities. `before`: draft tokens that are not the canary's."""
     text = await probe.scores(TEXT)
     said, tokens = await probe.greedy(OPENING, OWN_TOKENS)
     own: tuple[Score, ...] = ()
     if tokens >= ENOUGH_TOKENS:
         own = (await probe.scores(OPENING + said))[-tokens:] or await probe.said(OPENING, OWN_TOKENS)
-    drafts = Drafts()
-    if speculation.method != "none" and engine.draft_metrics:
-        sums = await probe.gauges(engine.metrics_path, engine.draft_metrics)
-        drafts = engine.drafts(sums, speculation.tokens)
-    share = drafts.accepted / drafts.proposed if drafts.proposed >= ENOUGH_DRAFTS else None
+    drafts = await drafts_of(probe, engine, speculation)
+    proposed, accepted = drafts.proposed - before.proposed, drafts.accepted - before.accepted
+    share = accepted / proposed if proposed >= ENOUGH_DRAFTS else None
     return Sanity(
         method=speculation.method,
         only=only_character(said) if tokens >= ENOUGH_TOKENS else "",

@@ -88,6 +88,13 @@ class FleetClient:
         answer = await self._call("GET", "/v1/events", params=params)
         return [Event.model_validate(event) for event in answer["events"]]
 
+    async def all_events(self, deployment: str) -> list[Event]:
+        """Every event of a deployment that is kept, oldest first: an answer has only so many of them."""
+        found: list[Event] = []
+        while more := await self.events(found[-1].id if found else 0, deployment):
+            found += more
+        return found
+
     async def keys(self) -> list[dict[str, str]]:
         """All keys: `id` and `name`."""
         keys: list[dict[str, str]] = (await self._call("GET", "/v1/keys"))["keys"]

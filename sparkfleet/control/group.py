@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import aiohttp
 
 from sparkfleet.control.backoff import Backoff
-from sparkfleet.control.canary import FIRST_TOKEN_S, Probe, sanity, wait_healthy
+from sparkfleet.control.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.control.load import Load, read_load
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.rank import RankHolder
@@ -118,7 +118,7 @@ class Group:
             token = engine_token(self._secret.encode(), self._order.name)
             self._probe = Probe(self._session, url, self._order.deployment, token)
             self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
-            measured = await self._until_exit(self._bring_up())
+            measured = await self._until_exit(self._bring_up(adopted))
             statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             diagnosis = await self._ranks.diagnose(error, self._exited)
@@ -155,7 +155,8 @@ class Group:
     async def stop(self, drain_s: float) -> None:
         """Wait for what the engine still answers, at most `drain_s`, then stop it and everything it started."""
         failed = self._report.phase is GroupPhase.FAILED  # why is the last thing it should be heard to say
-        if self._probe is not None and drain_s > 0 and not failed:
+        serves = self._report.phase is GroupPhase.READY  # what is still loading answers nobody
+        if serves and drain_s > 0:
             self._say(GroupPhase.DRAINING)
             with contextlib.suppress(TimeoutError, SparkfleetError):
                 async with asyncio.timeout(drain_s):
@@ -169,8 +170,8 @@ class Group:
             self._backoff.forget()
             self._say(GroupPhase.STOPPED)
 
-    async def _bring_up(self) -> dict[str, float]:
-        """Wait for the server, then the canary; what was measured, by name."""
+    async def _bring_up(self, adopted: bool) -> dict[str, float]:
+        """Wait for the server, then the canary; what was measured, by name. One that is adopted may be busy already."""
         assert self._probe is not None
         progress = asyncio.create_task(self._progress())
         custom = self._order.candidate.engine == "custom"
@@ -191,10 +192,14 @@ class Group:
         if custom:
             return {}  # what it serves is its own: its health is all that can be asked
         self._say(GroupPhase.PROBING, "asking for a token")
-        await self._probe.one_token(min(FIRST_TOKEN_S, self._order.silence_s))
-        measured = await self._probe.measure()
+        speculation = self._order.candidate.speculation
+        before = await drafts_of(self._probe, self._engine, speculation)
+        first_s = min(FIRST_TOKEN_S, self._order.silence_s)
+        wait_s = max(first_s, self._order.patience_s) if adopted else first_s
+        await self._probe.one_token(wait_s)
+        measured = await self._probe.measure(timeout_s=max(MEASURE_S, wait_s))
         self._say(GroupPhase.PROBING, "reading its own probabilities")
-        found = await sanity(self._probe, self._engine, self._order.candidate.speculation)
+        found = await sanity(self._probe, self._engine, speculation, before)
         self._say(GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked())
         if complaint := found.complaint():
             raise EngineError(

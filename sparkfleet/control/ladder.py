@@ -31,12 +31,13 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
         diagnosis: why, where that is known.
     """
     failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
-    why = str(diagnosis) if diagnosis else "it did not start"
+    why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
     tries = standing.tries + 1
     if diagnosis is not None and diagnosis.again and tries < TRIES:
         again = standing.model_copy(update={"tries": tries, "restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again")
-    passed = (*standing.passed, why)
+    missing = standing.rung - len(standing.passed)  # what an earlier release did not write down
+    passed = (*standing.passed, *("not known" for _ in range(missing)), why)
     if standing.rung + 1 < len(group.ladder):
         following = group.ladder[standing.rung + 1]
         words = f"{_what(failed)} did not start ({why}); next: {_what(following)}{_lost(failed, following)}"

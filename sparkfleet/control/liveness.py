@@ -12,6 +12,8 @@ IDLE_S = 60.0
 step, TensorRT-LLM after an answer, so that a hang which began in a rest reads like the rest going on."""
 PROOF_S = 30.0
 """The least that it is waited for the token."""
+PATIENCE_S = 3600.0
+"""The most: whoever waits that long for an answer has given up."""
 MARGIN = 2.0
 """Over the longest silence that is predicted: a prefill grows slower with what lies before it."""
 SLOWEST_PREFILL_TPS = 140.0
@@ -45,7 +47,8 @@ class Liveness:
             figures: any of them moves when it works; None where its metrics did not answer.
         """
         moved = figures is not None and figures != self._figures
-        began = requests > 0 and not self._busy and not self._suspect
+        rested = self._moved_at is None or now - self._moved_at > self._stuck_s
+        began = requests > 0 and not self._busy and not self._suspect and rested
         if self._moved_at is None or moved or began:
             self._moved_at, self._suspect = now, False
         if figures is not None:
@@ -74,7 +77,8 @@ def patience_s(context: int, concurrency: int, prediction: Prediction, *, steps:
         return max(PROOF_S, MARGIN * prefill_s)
     alone = _least(prediction.decode_tps_per_request, SLOWEST_DECODE_TPS)
     together = _least(prediction.decode_tps_aggregate, alone) / (prediction.concurrency or 1)
-    return max(PROOF_S, MARGIN * (concurrency * prefill_s + context / min(alone, together)))
+    longest_s = MARGIN * (concurrency * prefill_s + context / min(alone, together))
+    return min(PATIENCE_S, max(PROOF_S, longest_s))
 
 
 def _least(band: Band | None, unknown: float) -> float:

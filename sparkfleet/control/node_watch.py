@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often the nodes are looked at."""
+LONGEST_S = 60.0
+"""A look that takes longer is given up for the next: Ray's own questions have no limit."""
 
 
 class NodeWatch:
@@ -47,7 +49,8 @@ class NodeWatch:
     async def look(self) -> None:
         """Look once: keep what is seen, and say who has joined or left since."""
         began = time.monotonic()
-        nodes = await self._nodes.look()
+        async with asyncio.timeout(LONGEST_S):
+            nodes = await self._nodes.look()
         before = {node.name: node.joined for node in self.reports}
         self._recovery.see(nodes, began)
         self.reports = nodes

@@ -155,6 +155,10 @@ class Ranks:
             error: what was seen of it.
             exited: how the first rank has ended; None where none has.
         """
+        if (
+            error.because is Cause.MEMORY
+        ):  # nothing is asked of a node that is about to wedge: it has to be stopped
+            return Diagnosis(cause=error.because, says=error.what, began=self._taken)
         told = [Diagnosis(cause=error.because, says=error.what)] if error.because else []
         logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
         for index, lines in enumerate(logs):

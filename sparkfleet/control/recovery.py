@@ -107,9 +107,12 @@ class Recovery:
         """A group has failed, while it was starting or while it served."""
         group = (report.deployment, report.generation, report.replica)
         standing = self._standing(group)
+        if report.rung != standing.rung:
+            return  # of a rung that it has left already
         if report.was_starting:
             self._starts.fail(group)
-            self._store.stand(*group, standing.model_copy(update={"restarts": standing.restarts + 1}))
+            if group not in self._counted:
+                self._store.stand(*group, standing.model_copy(update={"restarts": standing.restarts + 1}))
             return
         self._starts.end(group)
         now = time.time()
@@ -217,11 +220,11 @@ class Recovery:
     async def _stop_circling(self, app: App, wanted: Desired, reports: Mapping[str, GroupReport]) -> None:
         """Stop a group that comes up and falls again and again; take one that no longer comes up down its ladder."""
         standing = self._standing(_group(app))
-        if standing.restarts >= RESTARTS:
+        if standing.restarts >= RESTARTS and app.status != "running":
             if await self._answer(app, wanted, reports) == "end":
                 await self._apps.retire(*_group(app))
             return
-        if len(standing.falls) < BREAKER_FAILURES:
+        if sum(at > time.time() - BREAKER_S for at in standing.falls) < BREAKER_FAILURES:
             return
         self._starts.end(_group(app))
         self._store.stand(*_group(app), standing.model_copy(update={"given_up": True}))

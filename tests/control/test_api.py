@@ -48,6 +48,16 @@ async def test_apply_status_events_delete(served):
             await fleet.delete("tiny", "me")
 
 
+async def test_more_events_than_an_answer_has_are_all_told(served):
+    for number in range(2100):
+        served.store.record("tiny", 1, "tiny/g1/0", "progress", str(number))
+    async with client(served) as fleet:
+        told = await fleet.all_events("tiny")
+    assert [event.message for event in told][-3:] == ["2097", "2098", "2099"]
+    assert len(told) == 2100
+    assert len({event.id for event in told}) == 2100
+
+
 async def test_keys(served):
     async with client(served) as fleet:
         made = await fleet.create_key("laptop")

@@ -15,6 +15,7 @@ from sparkfleet.control.canary import (
     perplexity,
     sanity,
 )
+from sparkfleet.engines.base import Drafts
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.planning.plan import Speculation
 
@@ -95,6 +96,7 @@ class Server:
 
     def __init__(self, say, echo=None, page=""):
         self.say, self.echo, self.page = say, echo, page
+        self.before = Drafts()
 
     async def completions(self, request):
         body = await request.json()
@@ -116,7 +118,7 @@ class Server:
         app.router.add_get(engine.metrics_path, self.metrics)
         async with TestServer(app) as server, aiohttp.ClientSession() as session:
             probe = Probe(session, str(server.make_url("")).rstrip("/"), "m", "t")
-            return await sanity(probe, engine, speculation)
+            return await sanity(probe, engine, speculation, self.before)
 
 
 async def test_a_sound_engine():
@@ -167,3 +169,11 @@ async def test_sglang_tells_acceptance_by_what_a_verification_yields(tokens, sha
     found = await server.check("sglang", Speculation(method="nextn", tokens=2))
     assert found.accepted_share == pytest.approx(share)
     assert bool(found.complaint()) == (share == 0.0)
+
+
+async def test_drafts_of_before_the_canary_are_not_held_against_it():
+    page = "vllm:spec_decode_num_draft_tokens_total 10100\nvllm:spec_decode_num_accepted_tokens_total 550\n"
+    server = Server(lambda _: ("it is", None), echo=lambda _: ("", told(60)), page=page)
+    server.before = Drafts(10_000, 500)
+    found = await server.check("vllm", Speculation(method="mtp", tokens=2))
+    assert found.accepted_share == pytest.approx(0.5)

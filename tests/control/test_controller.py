@@ -427,6 +427,20 @@ async def test_falls_of_long_ago_do_not_count(world, monkeypatch):
     assert world.apps.apps["tiny", 1, 0].status == "running"
 
 
+async def test_the_end_of_a_rung_that_was_left_is_not_counted_on_the_next(world):
+    await world.put(rungs=2)
+    await world.controller.report(diagnosed())
+    world.apps.become("tiny", 1, "failed")
+    await world.controller.reconcile()
+    assert world.store.rungs("tiny", 1)[0].rung == 1
+    await world.controller.report(report())
+    await world.controller.report(diagnosed())
+    assert world.store.rungs("tiny", 1)[0].restarts == 0
+    await world.controller.report(report(rung=1))
+    await world.controller.report(diagnosed(rung=1))
+    assert world.store.rungs("tiny", 1)[0].restarts == 1
+
+
 async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):
     """Serve goes on with one that was ready."""
     await world.put(rungs=2)

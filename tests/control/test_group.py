@@ -279,6 +279,21 @@ async def test_a_stop_waits_for_what_is_still_answered(world, engine):
     assert world.runtime.stopped == [world.rank_id()]
 
 
+async def test_what_still_loads_answers_nobody_and_is_stopped_at_once(world, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    group = world.group()
+    starting = asyncio.create_task(group.start())
+    while not any(report.ranks for report in world.reports):
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await group.stop(drain_s=30)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+
+
 async def test_the_token_is_not_in_the_command(world, engine):
     spec = rank_spec(order(), 0, engine, SECRET)
     token = dict(spec.secret_env)["VLLM_API_KEY"]

@@ -42,6 +42,13 @@ def test_one_that_begins_to_work_after_a_long_rest_has_its_time():
     assert liveness.is_suspect(71, requests=1, figures=(5,))
 
 
+def test_requests_that_come_and_go_are_no_life():
+    """Clients give up and others come: nothing has moved."""
+    liveness = Liveness(stuck_s=20, idle_s=60)
+    readings = [(second, 1 if second % 14 < 10 else 0) for second in range(0, 60, 2)]
+    assert any(liveness.is_suspect(second, requests=requests, figures=(5,)) for second, requests in readings)
+
+
 def test_what_is_asked_of_a_suspect_does_not_clear_it():
     """It waits for capacity that never comes free: one more that waits is no movement, nor is it when that one gives up."""
     liveness = Liveness(stuck_s=20, idle_s=60)

@@ -86,7 +86,7 @@ CONFIG = {
 
 def asked(program, lines, **env):
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [PYTHONS["sglang" if program in (SGLANG, SGLANG_DEEP) else "vllm"], "-c", program],
         input=json.dumps([list(line) for line in lines]),
         capture_output=True,
         text=True,
@@ -104,8 +104,13 @@ def asked(program, lines, **env):
     return json.loads(results[-1].removeprefix("RESULT "))
 
 
+SGLANG_ELSEWHERE = os.environ.get("SPARKFLEET_SGLANG_PYTHON")
+PYTHONS = {"vllm": sys.executable, "sglang": SGLANG_ELSEWHERE or sys.executable}
+
+
 def installed(name):
-    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed here")
+    there = importlib.util.find_spec(name) is not None or (name == "sglang" and SGLANG_ELSEWHERE)
+    return pytest.mark.skipif(not there, reason=f"{name} is not installed here")
 
 
 METHODS = {
