@@ -141,9 +141,6 @@ def _quant(model: str, texts: tuple[str, ...], assumed: list[str]) -> str:
     return usual or published_quant(hub or model)
 
 
-_KV_TYPES = "nvfp4|fp8|bf16|fp16|q8_0|q4_0"
-
-
 def _kv(text: str) -> str:
     found = re.search(
         r"\b(nvfp4|fp8|bf16|fp16|q8_0|q4_0)[- ]kv\b|\bkv[ =:-]*(nvfp4|fp8|bf16|fp16|q8_0|q4_0)\b",

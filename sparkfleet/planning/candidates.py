@@ -141,7 +141,10 @@ def _known_images(engine: EngineName, quant: str, model: str) -> Found:
         if image is not images_of(image.image)[-1]:
             continue  # the tag has been moved since: a pull gives the last build
         stack = Stack(engine, image.engine_version or "", "container", image.image, known=image)
-        if image.status == "broken":
+        if "/" not in image.image:
+            reason = "is built on a node, and no registry has it; name it as `image:` where you have it"
+            rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
+        elif image.status == "broken":
             reason = image.note or "does not work"
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
         elif not image.quants or quant in image.quants:

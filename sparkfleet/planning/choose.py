@@ -331,10 +331,9 @@ def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:
 def _serve_variant(
     spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger, *, share: int
 ) -> Served:
-    known = [node.name for node in desk.fleet.nodes]
-    if unknown := sorted(set(variant.nodes) - set(known)):
-        reason = f"{', '.join(unknown)}: no node of this fleet, which has {', '.join(known)}"
-        return [], [_wanted("nodes", reason)], []
+    mistaken = _mistaken(spec, number, variant, desk.fleet)
+    if mistaken is not None:
+        return [], [mistaken], []
     if variant.engine == "custom":
         runs_on = desk.nodes_of(spec.name)
         return custom_groups(spec.name, number, variant, desk.fleet, ledger, runs_on=runs_on)
@@ -362,6 +361,18 @@ def _case(spec: Deployment, variant: Variant, desk: Desk, share: int) -> Case | 
         fleet = fleet.model_copy(update={"nodes": with_gpu})
     case = Case(spec, variant, outlook, fleet, share, desk.most.get(spec.name))
     return _unwanted(case) or case
+
+
+def _mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> Rejection | None:
+    """What the deployment says that cannot be meant. Not refused where it is read: it may be in stores already."""
+    known = [node.name for node in fleet.nodes]
+    if unknown := sorted(set(variant.nodes) - set(known)):
+        return _wanted("nodes", f"{', '.join(unknown)}: no node of this fleet, which has {', '.join(known)}")
+    own = bool(spec.variants) and spec.variants[number].memory is not None
+    meant = variant.engine == "custom" or not (own or all(one.engine != "custom" for one in spec.resolved()))
+    if variant.memory is not None and not meant:
+        return _wanted("memory", "given, but only `engine: custom` takes it: what others need is predicted")
+    return None
 
 
 # --- constraints ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@ from sparkfleet.values import Value
 Verb = Literal["start", "change", "keep"]
 
 
+FOLLOWS = ("memory_fraction",)
+"""What follows from a prediction: where nothing else is asked for, a better one is no reason to start a model again."""
+
+
 class Change(Value):
     """One line of a diff: what happens to a deployment, and which fields make it so."""
 
@@ -30,10 +34,9 @@ def compare(
     if before is None:
         return Change(verb="start", name=spec.name)
     old_spec, old_plan = before
-    fields = (
-        *_differences("", old_spec.model_dump(), spec.model_dump()),
-        *_differences("plan.", _launched(old_plan), _launched(plan)),
-    )
+    asked = _differences("", old_spec.model_dump(), spec.model_dump())
+    launched = _differences("plan.", _launched(old_plan), _launched(plan), () if asked else FOLLOWS)
+    fields = (*asked, *launched)
     return Change(verb="change" if fields else "keep", name=spec.name, fields=fields)
 
 
@@ -52,16 +55,21 @@ def _launched(plan: DeploymentPlan) -> dict[str, object]:
     return launched
 
 
-def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
+def _differences(
+    prefix: str, old: dict[str, object], new: dict[str, object], apart: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Fields that differ, in words; `apart` from those of these names, of whichever group."""
     return tuple(
         f"{prefix}{name}: {_shown(name, old.get(name))} → {_shown(name, new.get(name))}"
         for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) and name.rpartition(" ")[2] not in apart
     )
 
 
 def _shown(name: str, value: object) -> str:
     """Values of environment variables may be secrets: only their names are shown."""
+    if name == "variants" and isinstance(value, tuple):
+        return str(tuple({**one, "env": tuple(one["env"] or ())} for one in value))
     if name.rpartition(" ")[2] == "env":
         items = value if isinstance(value, dict | tuple) else ()
         names = [item[0] if isinstance(item, tuple) else item for item in items]

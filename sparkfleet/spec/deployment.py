@@ -107,7 +107,7 @@ class Constraints(Spec):
     replicas: Replicas | None = None
     """Engine instances. Left out: the planner decides."""
     memory: MemorySize | None = None
-    """Memory that is set aside, such as "24 GiB". Required for `engine: custom`, and only there: others' is predicted."""
+    """Memory that is set aside, such as "24 GiB". Only `engine: custom` takes it, and needs it; others' is predicted."""
 
     @property
     def memory_bytes(self) -> int | None:
@@ -210,19 +210,13 @@ class Deployment(Constraints):
             yield from _runtime_problems(variant, at)
             if variant.engine == "custom":
                 yield from _custom_problems(variant, at)
-            elif self.variants and self.variants[index].memory is not None:
-                yield _only_custom((*at, "memory"))
         if all(variant.engine != "custom" for variant in variants):
             yield from self._only_for_custom()
 
     def _only_for_custom(self) -> Iterator[Problem]:
-        for name in ("command", "port", "health", "memory"):
+        for name in ("command", "port", "health"):
             if getattr(self, name):
-                yield _only_custom((name,))
-
-
-def _only_custom(at: Where) -> Problem:
-    return Problem(at, "given, but only `engine: custom` takes it. Expected none.")
+                yield Problem((name,), "given, but only `engine: custom` takes it. Expected none.")
 
 
 def _runtime_problems(variant: Variant, at: Where) -> Iterator[Problem]:

@@ -84,7 +84,10 @@ class Fleet:
 
         async def one(node: str) -> ImageHeld:
             own = {"cache": self.settings.cache_on(node), "tool": self.settings.tool}
-            return await self.ask(node, "images", request.model_copy(update=own), ImageHeld)
+            limit_s = LOOK_S if request.action == "look" else LIMIT_S
+            return await self.ask(
+                node, "images", request.model_copy(update=own), ImageHeld, timeout_s=limit_s
+            )
 
         return await self._all(tuple(nodes), one, frozenset(needed))
 

@@ -147,6 +147,11 @@ class TestWishes:
             "spark5",
         )
 
+    def test_memory_is_told_by_custom_workloads_only(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(2), ask(memory="24 GiB")).refused
+        assert refusal.rejected[0].what == "memory"
+        assert "only `engine: custom` takes it" in refusal.rejected[0].reason
+
     def test_a_node_that_does_not_exist(self, sparks, plan, ask):
         (refusal,) = plan(sparks(2), ask(nodes=["spark2", "spark9"])).refused
         assert "spark9: no node of this fleet" in refusal.rejected[0].reason

@@ -13,6 +13,25 @@ def test_the_same_again_is_kept(sparks, plan, ask):
     assert compare(spec, one, (spec, two)).verb == "keep"
 
 
+def test_a_share_of_the_memory_that_is_predicted_anew_starts_nothing_again(sparks, plan, ask):
+    spec, fleet = ask(), sparks(1)
+    found = plan(fleet, spec).deployments[0]
+    candidate = found.groups[0].choice.candidate.model_copy(update={"memory_fraction": 0.99})
+    rung = found.groups[0].choice.model_copy(update={"candidate": candidate})
+    older = found.model_copy(update={"groups": (found.groups[0].model_copy(update={"ladder": (rung,)}),)})
+    assert compare(spec, found, (spec, older)).verb == "keep"
+    assert compare(spec, found, (ask(context=4096), older)).verb == "change"
+
+
+def test_variables_of_variants_are_named_and_not_shown(sparks, plan, ask):
+    variants = [{"model": "Qwen/Qwen3-30B-A3B-FP8", "env": {"HF_TOKEN": secret}} for secret in ("one", "two")]
+    before, after = (ask(None, variants=[variant]) for variant in variants)
+    fleet = sparks(1)
+    change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
+    assert "HF_TOKEN" in "".join(change.fields)
+    assert not {"one", "two"} & set("".join(change.fields).replace("'", " ").split())
+
+
 def test_predictions_do_not_matter(sparks, plan, ask):
     found = plan(sparks(1), ask()).deployments[0]
     choice = found.groups[0].ladder[0]

@@ -305,11 +305,6 @@ def test_a_size(size: str, expected: int) -> None:
     assert parse_deployment(with_line(text)).memory_bytes == expected
 
 
-def test_memory_is_told_by_custom_workloads_only() -> None:
-    words = "memory: given, but only `engine: custom` takes it. Expected none."
-    assert problems(with_line("memory: 24 GiB")) == [f"d.yaml:3: {words}"]
-
-
 def test_secrets_are_not_shown() -> None:
     found = problems(with_line("env: {HF_TOKEN: 4242, OTHER: \"4242\\n\", BAD-NAME: '4242'}"))
     assert [line.split(":")[2] for line in found] == [" env.HF_TOKEN", " env.OTHER", " env.BAD-NAME"]
