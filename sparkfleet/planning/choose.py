@@ -18,8 +18,7 @@ from sparkfleet.errors import Infeasible
 from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.facts.link import LinkFacts
 from sparkfleet.facts.node import NodeFacts
-from sparkfleet.knowledge.rules import Rule, planning_rules
-from sparkfleet.planning import embedded
+from sparkfleet.planning import constraints, embedded
 from sparkfleet.planning.beside import with_room
 from sparkfleet.planning.custom import custom_groups
 from sparkfleet.planning.fleet import Fleet
@@ -27,7 +26,7 @@ from sparkfleet.planning.ladder import Chooser
 from sparkfleet.planning.measured import Measured
 from sparkfleet.planning.outlook import Outlook, outlook_of
 from sparkfleet.planning.pack import Ledger
-from sparkfleet.planning.pinned import misread, take_over
+from sparkfleet.planning.pinned import take_over
 from sparkfleet.planning.plan import (
     DeploymentPlan,
     GroupPlan,
@@ -38,7 +37,7 @@ from sparkfleet.planning.plan import (
 )
 from sparkfleet.planning.reach import reached
 from sparkfleet.planning.rungs import Served, lies
-from sparkfleet.planning.sizing import Case, Most, quant_of
+from sparkfleet.planning.sizing import Case, Most
 from sparkfleet.spec.deployment import Deployment, Variant
 
 ATTEMPTS = 3
@@ -331,7 +330,7 @@ def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:
 def _serve_variant(
     spec: Deployment, number: int, variant: Variant, desk: Desk, ledger: Ledger, *, share: int
 ) -> Served:
-    mistaken = _mistaken(spec, number, variant, desk.fleet)
+    mistaken = constraints.mistaken(spec, number, variant, desk.fleet)
     if mistaken is not None:
         return [], [mistaken], []
     if variant.engine == "custom":
@@ -339,7 +338,11 @@ def _serve_variant(
         return custom_groups(spec.name, number, variant, desk.fleet, ledger, runs_on=runs_on)
     variant, wrong = take_over(variant)
     if wrong:
-        return [], [_wanted("engine_args", one.reason) for one in wrong], [one.remedy for one in wrong]
+        return (
+            [],
+            [constraints.wanted("engine_args", one.reason) for one in wrong],
+            [one.remedy for one in wrong],
+        )
     if embedded.takes(variant, desk.fleet):
         groups, rejected = embedded.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
         return groups, rejected, []
@@ -360,57 +363,4 @@ def _case(spec: Deployment, variant: Variant, desk: Desk, share: int) -> Case | 
     if len(with_gpu) < len(fleet.nodes):
         fleet = fleet.model_copy(update={"nodes": with_gpu})
     case = Case(spec, variant, outlook, fleet, share, desk.most.get(spec.name))
-    return _unwanted(case) or case
-
-
-def _mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> Rejection | None:
-    """What the deployment says that cannot be meant. Not refused where it is read: it may be in stores already."""
-    known = [node.name for node in fleet.nodes]
-    if unknown := sorted(set(variant.nodes) - set(known)):
-        return _wanted("nodes", f"{', '.join(unknown)}: no node of this fleet, which has {', '.join(known)}")
-    own = bool(spec.variants) and spec.variants[number].memory is not None
-    meant = variant.engine == "custom" or not (own or all(one.engine != "custom" for one in spec.resolved()))
-    if variant.memory is not None and not meant:
-        return _wanted("memory", "given, but only `engine: custom` takes it: what others need is predicted")
-    return None
-
-
-# --- constraints ------------------------------------------------------------------------------------------------------
-
-
-def _unwanted(case: Case) -> Rejection | None:
-    """Why no candidate of this checkpoint may be taken, whatever its shape; None where any may."""
-    spec, variant, checkpoint = case.spec, case.variant, case.outlook.checkpoint
-    name = variant.model.rpartition("/")[2]
-    if spec.license == "open" and checkpoint.license.kind != "open-source":
-        said = checkpoint.license.id or "not known"
-        kind = "is no open-source license" if checkpoint.license.id else "so that it cannot be called open"
-        return _wanted(
-            name,
-            f"license {said}: {kind}, and the deployment says `license: open`",
-            _license_rule(checkpoint),
-        )
-    vision = checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision
-    if "vision" in spec.needs and not vision:
-        return _wanted(name, "has no vision tower among its weights, and the deployment needs vision")
-    most = checkpoint.max_positions
-    if variant.context is not None and most is not None and variant.context > most:
-        return _wanted(
-            name, f"is made for {most} tokens, and the deployment asks for a context of {variant.context}"
-        )
-    unreadable = misread(variant.engine_args, quant_of(case))
-    if unreadable:
-        return _wanted(name, unreadable)
-    if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:
-        return _wanted(name, f"none of the nodes {', '.join(variant.nodes)} has a GPU")
-    return None
-
-
-def _license_rule(checkpoint: Checkpoint) -> Rule | None:
-    wanted = "license-nvidia-open-model" if "nvidia-open-model" in checkpoint.license.id else ""
-    return next((rule for rule in planning_rules() if rule.id == wanted), None)
-
-
-def _wanted(what: str, reason: str, rule: Rule | None = None) -> Rejection:
-    cited = {} if rule is None else {"rule": rule.id, "source": rule.sources[0]}
-    return Rejection.model_validate({"what": what, "reason": reason, "why": "wanted", **cited})
+    return constraints.unwanted(case) or case
