@@ -303,6 +303,7 @@ def _serve(
     groups: list[GroupPlan] = []
     rejected: list[Rejection] = []
     near: list[str] = []
+    missing: list[str] = []
     variants = spec.resolved()
     for number, variant in enumerate(variants):
         found, reasons, nearest_ = _serve_variant(
@@ -312,7 +313,16 @@ def _serve(
         groups += [group.model_copy(update=known) for group in found]
         rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
         near += nearest_
+        missing += [] if found else [variant.model]
+    if groups and missing:
+        groups[0] = _without(groups[0], f"not served beside it: {', '.join(missing)}")
     return groups, rejected, near
+
+
+def _without(group: GroupPlan, note: str) -> GroupPlan:
+    first, *others = group.ladder
+    told = first.model_copy(update={"notes": (note, *first.notes)})
+    return group.model_copy(update={"ladder": (told, *others)})
 
 
 def _known(checkpoint: Checkpoint | None) -> dict[str, object]:

@@ -147,6 +147,13 @@ class TestWishes:
             "spark5",
         )
 
+    def test_a_variant_that_has_no_room_is_named_where_it_cannot_be_missed(self, sparks, plan, ask):
+        spec = ask(
+            None, variants=[{"model": "openai/gpt-oss-120b"}, {"model": "nvidia/Llama-3.3-70B-Instruct-FP4"}]
+        )
+        (group,) = plan(sparks(1), spec).deployments[0].groups
+        assert group.choice.notes[0] == "not served beside it: nvidia/Llama-3.3-70B-Instruct-FP4"
+
     def test_memory_is_told_by_custom_workloads_only(self, sparks, plan, ask):
         (refusal,) = plan(sparks(2), ask(memory="24 GiB")).refused
         assert refusal.rejected[0].what == "memory"
