@@ -76,5 +76,7 @@ async def _held(fleet: Fleet, need: Need) -> dict[str, ImageHeld]:
 
 def _first(tag: str, held: Mapping[str, ImageHeld]) -> Pinned:
     node, *others = held
-    different = tuple(name for name in others if held[name].id != held[node].id)
+    # By digest where there are: docker's two stores give one image two ids.
+    mine = held[node].digest or held[node].id
+    different = tuple(name for name in others if (held[name].digest or held[name].id) != mine)
     return Pinned(image=f"{tag}@sha256:{held[node].digest or held[node].id}", node=node, others=different)
