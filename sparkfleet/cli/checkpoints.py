@@ -15,6 +15,7 @@ from sparkfleet.facts.outline import Outline, Wanted, read_outline
 from sparkfleet.knowledge.models import known_checkpoint, load_models
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.outlines import ask_outlines
+from sparkfleet.planning.choose import drafts_of
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.inventory import Inventory
 
@@ -66,18 +67,6 @@ def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
             for spec in specs
             for variant in spec.resolved()
             if variant.engine != "custom" and not variant.model.startswith("builtin:")
-        )
-    )
-
-
-def drafts_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
-    """The drafts that deployments name. By name alone nothing is known of one: a head is called as its target is."""
-    return tuple(
-        dict.fromkeys(
-            draft
-            for spec in specs
-            for variant in spec.resolved()
-            if (draft := variant.speculation.draft) and not draft.startswith("builtin:")
         )
     )
 

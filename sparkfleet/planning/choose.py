@@ -73,7 +73,7 @@ def plan_fleet(
         dict(checkpoints or {}),
         dict(running or {}),
         measurements=tuple(measurements),
-        drafts=_drafts(specs),
+        drafts=drafts_of(specs),
     )
     order = sorted(specs, key=lambda spec: _hardest_first(spec, known))
     tried: list[tuple[list[Deployment], Plan]] = []
@@ -117,7 +117,7 @@ def plan_deployment(
     """
     fleet = Fleet(nodes=tuple(nodes), links=tuple(links), assumed=tuple(assumed))
     desk = Desk(
-        fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements), drafts=_drafts([spec])
+        fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements), drafts=drafts_of([spec])
     )
     plan = _finished(_pack([spec], [spec], desk), [spec], desk)
     if plan.refused:
@@ -125,9 +125,10 @@ def plan_deployment(
     return plan.deployments[0]
 
 
-def _drafts(specs: Sequence[Deployment]) -> tuple[str, ...]:
+def drafts_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
+    """The drafts that deployments name. By name alone nothing is known of one: a head is called as its target is."""
     found = (variant.speculation.draft for spec in specs for variant in spec.resolved())
-    return tuple(dict.fromkeys(name for name in found if name))
+    return tuple(dict.fromkeys(name for name in found if name and not name.startswith("builtin:")))
 
 
 def infeasible(refusal: Refusal) -> Infeasible:
