@@ -13,29 +13,11 @@ import re
 import sys
 from pathlib import Path
 
+from sparkfleet.bench.notes import telling
 from sparkfleet.bench.rows import read_rows
 
 TARGET = Path(__file__).parents[1] / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
-DROPPED = ("peak_mem_gb", "startup_s", "mem_util_flag", "max_model_len")
-
-WORDS = re.compile(
-    r"not_measured|marlin|enforce[-_]eager|non-eager|\beager|llama-batched-bench|s_tg|decode net of prefill|served"
-    r"|incl\.? (?:prefill|ttft)|\bwall|bench_serve|closed-loop|open-loop|bench serve|prefill overlap|llama-benchy|\bmesh"
-    r"|prompt ~\d+|rate=[\d.]+ rps|rate sweep at [\d.]+ rps|completed=\d+"
-    r"|(?:max[-_ ]num[-_ ]seqs|max-running-requests|--parallel|server parallel)[ =]*\d+|\d+ (?:serving )?slots|\bseqs\d+\b"
-    r"|(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*\d+k?|topk=4|\b2x solo|replicas|pipeline parallel"
-    r"|over tcp|tcp socket|1 gbe|per-request prompt/ttft|prompt/ttft"
-    r"|mixed code|prose reasoning|ifeval|reasoning"
-    r"|structur|json|\bcount|numbered|schema|high-acceptance|high acceptance|objective task|workload repeat|agentic"
-    r"|agent (?:turn|session|traffic)|narrative|workload tools|r0b0bench concurrency lane|spark-arena"
-    r"|\b(?:fr|de)\b|german|french|\bcod(?:e|ing)|codegen|\bbst\b|hash-map|\blru|is_prime|humaneval|script|math"
-    r"|gsm|mmlu|reason|eval\b|prose|essay|story|explanation|summar|translat|synthetic|random"
-)
-
-
-def words_of(notes: str) -> str:
-    """The words of some notes that say how a figure was measured, each once, in order."""
-    return "; ".join(dict.fromkeys(WORDS.findall(notes.lower())))
+DROPPED = ("peak_mem_gb", "startup_s", "max_model_len")
 
 
 def normalised(row: dict[str, str]) -> dict[str, str]:
@@ -43,7 +25,7 @@ def normalised(row: dict[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in row.items() if key not in DROPPED}
     source = re.sub(r"\s*\((?:mirror|stored)[^)]*\)", "", kept["source_url_or_repo_path"])
     kept["source_url_or_repo_path"] = re.sub(r"^seed:(\d+)_\w+\.txt", r"field report \1", source)
-    return kept | {"notes": words_of(kept["notes"])}
+    return kept | {"notes": telling(kept["notes"])}
 
 
 def main() -> None:

@@ -28,7 +28,9 @@ from sparkfleet.bench.words import (
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.arch import PartKind
-from sparkfleet.planning.speed import CHUNK, Setup
+from sparkfleet.planning.memory import Run, slots
+from sparkfleet.planning.rates import MAX_RUNNING
+from sparkfleet.planning.speed import Setup, own_chunk
 from sparkfleet.planning.workload import Workload
 from sparkfleet.values import Value
 
@@ -97,7 +99,7 @@ def case_of(row: Row, configs: Configs) -> Case:
         Declined: with the reason, when the row does not say enough.
     """
     notes = row.get("notes", "").lower()
-    if notes.startswith("not_measured"):
+    if said.says("estimate", notes):
         raise Declined("estimate, not a measurement")
     assumed: list[str] = []
     engine = _engine(row, assumed)
@@ -125,13 +127,13 @@ def case_of(row: Row, configs: Configs) -> Case:
         link=_link(row, notes, tp * pp, assumed),
         kv_bytes=_kv_bytes(row, assumed),
         kernel=_kernel(row, notes, format_name),
-        eager="eager" in notes.replace("non-eager", ""),
+        eager=said.says("eager", notes),
         release=_release(row),
-        max_running=said.slots(notes),
-        chunk=said.chunk(notes) or (2048 if engine in ("llama.cpp", "ollama", "vllm") else CHUNK),
+        chunk=said.chunk(notes) or own_chunk(engine),
         method=method,
         k=k,
     )
+    setup = setup.model_copy(update={"max_running": _running(row, setup, workload, assumed)})
     return Case(
         id=row.get("id", ""),
         source=source_of(row),
@@ -167,8 +169,8 @@ def _yielded(row: Row, k: int) -> float | None:
 
 def _by_ttft(engine: str, notes: str, workload: Workload) -> bool:
     """Whether a prefill rate was computed from the TTFT: said, or one request without a harness that knows better."""
-    better = engine in ("llama.cpp", "ollama", "ds4") or "llama-benchy" in notes
-    return "prompt/ttft" in notes or (workload.concurrency == 1 and not better)
+    better = engine in ("llama.cpp", "ollama", "ds4") or said.says("benchy", notes)
+    return said.says("by ttft", notes) or (workload.concurrency == 1 and not better)
 
 
 def _engine(row: Row, assumed: list[str]) -> str:
@@ -290,9 +292,9 @@ def _link(row: Row, notes: str, ranks: int, assumed: list[str]) -> LinkSpeed | N
     if ranks < 2:
         return None
     links, label = physics().links, lowered(row.get("link", ""))
-    if "over tcp" in notes or "tcp socket" in notes or re.search(r"\btcp\b", label):
+    if said.says("tcp", notes) or re.search(r"\btcp\b", label):
         return links["tcp"]
-    if re.search(r"\b1 ?gb(?:e|it)?\b", label) or "1 gbe" in notes:
+    if re.search(r"\b1 ?gb(?:e|it)?\b", label) or said.says("1gbe", notes):
         return links["1gbe"]
     if re.search(r"\b(?:2\.5|5|10|25) ?gb?(?:e|it)?\b", label):
         raise Declined(f"link not known: {label[:40]}")
@@ -316,16 +318,41 @@ def _topology(row: Row, notes: str, assumed: list[str]) -> tuple[int, int, int, 
         nodes = ranks
     if ranks > nodes:
         raise Declined("tp x pp is more than nodes")  # a Spark has one GPU
-    if "replica" in row.get("link", "").lower() or re.search(r"\b2x solo|replicas", notes):
+    if "replica" in row.get("link", "").lower() or said.says("replicas", notes):
         return nodes, 1, 1, nodes
     if ranks == nodes:
         return nodes, tp or 1, pp or 1, 1
-    if "pipeline parallel" in notes and nodes % (tp or 1) == 0:
+    if said.says("pipeline", notes) and nodes % (tp or 1) == 0:
         return nodes, tp or 1, nodes // (tp or 1), 1
     if tp is not None and ranks > 1:
         raise Declined("tp x pp is less than nodes")
     assumed.append("tp not given: nodes" if tp is None else "tp 1 on several nodes: nodes")
     return nodes, nodes, 1, 1
+
+
+def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> int | None:
+    """Most requests at once: what the notes say, and no more than vLLM's pool holds (its own share is 0.9)."""
+    most = said.slots(row.get("notes", "").lower())
+    if setup.engine != "vllm":
+        return most
+    run = Run(
+        tp=setup.tp,
+        pp=setup.pp,
+        ep=setup.ep,
+        context=round(workload.depth + workload.prompt + workload.generate),
+        kv_bytes=setup.kv_bytes,
+        method=setup.method,
+        k=setup.k,
+        chunk=setup.chunk,
+        eager=setup.eager,
+    )
+    share = amount(row, "mem_util_flag")
+    room = slots(setup.arch, run, share or 0.9)
+    if room is None or room >= min(most or MAX_RUNNING, workload.concurrency):
+        return most
+    if not share:
+        assumed.append("mem_util_flag not given: 0.9")
+    return room
 
 
 def _experts_parallel(row: Row, nodes: int) -> int:
@@ -339,7 +366,7 @@ def _kernel(row: Row, notes: str, format_name: str) -> str:
     """Marlin where it is said, and on vLLM's CUDA 12.9 images, which have no FP8 or FP4 kernel for SM121."""
     without = "cu129" in row.get("engine_version_or_image", "").lower()
     blocks = format_name.startswith("nvfp4") or (format_name == "fp8" and _qwen_blocks(row["model"]))
-    return "marlin" if "marlin" in notes or (without and blocks) else ""
+    return "marlin" if said.says("marlin", notes) or (without and blocks) else ""
 
 
 def _qwen_blocks(model: str) -> bool:
@@ -377,7 +404,8 @@ def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
             assumed.append("prompt length not given")
     if not generate:
         assumed.append("answer length not given: 256")
-    cached = not (depth and "llama-benchy" in notes and "mesh" not in notes) and "enforce-eager" not in notes
+    once = depth and said.says("benchy", notes) and not said.says("mesh", notes)
+    cached = not once and not said.says("uncached", notes)
     return Workload(
         prompt=prompt,
         depth=depth,

@@ -239,7 +239,10 @@ def _bring(model: str, asked: bool) -> str:
     also = f" Or did you mean {' or '.join(near)}?" if near else ""
     pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
     download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
-    return f"{pull}`{download}` for this machine, or give the directory of the checkpoint.{also}"
+    return (
+        f"{pull}`{download}` for this machine (its config.json alone is enough for a plan), "
+        f"or give the directory of the checkpoint.{also}"
+    )
 
 
 def _words(places: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import typer
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import measured_words
 from sparkfleet.cli.outcome import failed_lines, rung_lines
-from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json
+from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
 from sparkfleet.control.store import Event
@@ -62,7 +62,7 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
         console.print(f"  {line}", markup=False)
     if deployment.plan is not None:
         for line in explain_plan(deployment.plan):
-            console.print(line)
+            print_line(line)
     for group in deployment.groups:
         console.print(f"\n  group {group.name}   {group.phase.value}   on {group.node}, {group.url}")
         console.print(f"    measured: {measured_words(deployment, group)}")

@@ -11,8 +11,9 @@ class Exit(IntEnum):
     DONE = 0
     """Done, or nothing to change."""
     ERROR = 1
+    """Also a wrong command line, which gives 2 elsewhere: a script must not take it for PENDING."""
     PENDING = 2
-    """`plan`: applying would change something. (Also what a wrong command line gives, as everywhere.)"""
+    """`plan`, `fabric plan`: applying would change something."""
     INFEASIBLE = 3
     """Nothing in the fleet can serve what was asked for."""
     INTERRUPTED = 130

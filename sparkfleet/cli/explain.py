@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import console
+from sparkfleet.cli.output import print_line
 from sparkfleet.planning.rules import explain_rule
 
 
@@ -17,5 +17,6 @@ def explain(
     ],
 ) -> int:
     """Show a rule: what happens, when, what to do about it, and the sources."""
-    console.print(explain_rule(rule), markup=False)
+    for line in explain_rule(rule).splitlines():
+        print_line(line)
     return Exit.DONE

@@ -91,7 +91,9 @@ async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
     try:
         picture = await _picture(channels)
         if not _pending(picture):
-            console.print("Every rail is as it should be.")
+            _tell_seen(picture)
+            if picture.found.links:
+                console.print("Every rail is as it should be.")
             return Exit.DONE
         helpers = await _helpers(channels)
         _show(picture, helpers)
@@ -160,11 +162,17 @@ def _together(errors: Sequence[NotPermitted]) -> NotPermitted:
     )
 
 
-def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> None:
+def _tell_seen(picture: Picture) -> None:
     for link in picture.found.links:
         console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
+    if not picture.found.links:
+        console.print("No cable between nodes of the inventory was found: no rail needs an address.")
     for finding in picture.found.findings:
         console.print(Text(f"  {finding}", "yellow"))
+
+
+def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> None:
+    _tell_seen(picture)
     for view in picture.views:
         _show_node(picture.plan, view, helpers[view.node])
 

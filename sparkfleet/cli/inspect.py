@@ -57,7 +57,7 @@ def _find(model: str, inventory: Path | None) -> Checkpoint:
         if not builtin_cache.is_built(name):
             raise FactError(
                 f"{model} is not there yet: it is trained on the node that serves it, when it is first served.",
-                do="`sparkfleet apply` a deployment of it, or `python -m sparkfleet.builtin build NAME`.",
+                do=f"`sparkfleet apply` a deployment of it, or `python -m sparkfleet.builtin build {name}`.",
             )
         return read_checkpoint(builtin_cache.path(name), id=model)
     whole = whole_here(model)

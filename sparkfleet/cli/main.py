@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -31,7 +32,7 @@ from sparkfleet.cli.output import errors, print_error
 from sparkfleet.errors import SparkfleetError
 
 EPILOG = (
-    "Exit codes: 0 done or no change · 1 error · 2 plan: changes pending · 3 infeasible · "
+    "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
     "130 interrupted (the work goes on)"
 )
 VERBS = (
@@ -52,6 +53,13 @@ VERBS = (
     version.version,
 )
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version.version()
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="sparkfleet",
     help="Serve open models well on NVIDIA DGX Sparks.",
@@ -60,6 +68,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Options that need no verb."""
+
+
 for verb in VERBS:
     app.command()(verb)
 app.add_typer(keys.app, name="keys")
@@ -89,7 +109,7 @@ def _code() -> int:
         if not hasattr(error, "show"):
             raise
         error.show()
-        return Exit.PENDING
+        return Exit.ERROR
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sparkfleet.cli.measured import rung_of
+from sparkfleet.control.ladder import instead
 from sparkfleet.control.status import DeploymentStatus, GroupReport
 from sparkfleet.planning.plan import GroupPlan, Rung
 
@@ -44,5 +45,4 @@ def _lost(first: Rung, rung: Rung) -> str:
     before, after = first.prediction.decode_tps_per_request, rung.prediction.decode_tps_per_request
     if before is None or after is None or not before.mid:
         return "against rung 1: what that costs is not predicted"
-    words = f"predicted {after.mid:.1f} instead of {before.mid:.1f} tok/s alone"
-    return f"against rung 1: {words} ({100 * (after.mid / before.mid - 1):+.0f} %)"
+    return f"against rung 1: {instead(first, rung)} ({100 * (after.mid / before.mid - 1):+.0f} %)"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -18,6 +20,8 @@ from sparkfleet.errors import SparkfleetError
 
 OUTPUT_VERSION = 1
 GIB = 1 << 30
+_TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
+"""Behind the indentation, or behind a label and the spaces that set it apart."""
 
 # Width follows the terminal; where there is none, nothing is wrapped, so that a line stays a line for grep.
 console = Console(highlight=False, soft_wrap=True)
@@ -38,6 +42,29 @@ STATE_STYLE = {
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_line(line: str) -> None:
+    """One line of an explanation as it stands; on a terminal broken to its width."""
+    console.print(fold(line, console.width) if console.is_terminal else line, markup=False)
+
+
+def fold(line: str, width: int) -> str:
+    """`line` broken at spaces to at most `width` columns, where words allow it; what follows begins below its text.
+
+    Args:
+        line: `  label       text`, or text behind spaces.
+        width: of the terminal, columns.
+    """
+    begins = _TEXT_BEGINS.match(line)
+    below = begins.end() if begins else 0
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=" " * (below + 2 if below < width // 2 else 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def print_error(error: SparkfleetError) -> None:

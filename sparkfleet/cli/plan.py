@@ -12,12 +12,13 @@ from sparkfleet.cli.assume import assume
 from sparkfleet.cli.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import measured_lines, measurements_of
-from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
+from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.planning.choose import infeasible, plan_fleet
@@ -61,6 +62,9 @@ WhyOption = Annotated[
 ]
 
 
+_WITHOUT_NODES = "`--assume dgx-spark` plans without asking the nodes."
+
+
 class Planned(Value):
     """One deployment, planned, next to what is wanted now."""
 
@@ -95,7 +99,10 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
 async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: Shown) -> int:
     specs = load_deployments(files)
     session = Session(inventory)
-    fleet = await fleet_of(session, assumed)
+    try:
+        fleet = await fleet_of(session, assumed)
+    except NodeError as error:
+        raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
     # On assumed nodes nothing is asked, so nothing runs.
     status = await current(await session.find_controller()) if assumed is None else None
     found = planned_with(specs, fleet, status, await checkpoints_for(session, specs, fleet))
@@ -206,9 +213,9 @@ def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> Deployment
 def show(planned: list[Planned], fleet: Fleet) -> None:
     """The plans for a person."""
     for one in planned:
-        console.print(explain_fleet(one.spec, one.plan, fleet.nodes, fleet.name, links=fleet.links))
+        print_line(explain_fleet(one.spec, one.plan, fleet.nodes, fleet.name, links=fleet.links))
         for line in _lines(one):
-            console.print(line)
+            print_line(line)
 
 
 def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
@@ -249,7 +256,7 @@ def _tell(
     refusals = {one.name: one for one in found.refused}
     for spec in specs:
         plan, refusal = plans.get(spec.name), refusals.get(spec.name)
-        console.print(
+        print_line(
             explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
         )
         rejected = plan.rejected if plan else refusal.rejected if refusal else ()
@@ -260,11 +267,11 @@ def _tell(
         else:
             lines = [*explain_refusal(refusals[spec.name], everything=shown.everything), *_hint(fleet)]
         for line in lines:
-            console.print(line, markup=False)
+            print_line(line)
         console.print()
     if len(specs) > 1:
         for line in explain_nodes(found.nodes):
-            console.print(line)
+            print_line(line)
 
 
 def _hint(fleet: Fleet) -> list[str]:

@@ -16,7 +16,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import Field
 
-from sparkfleet.control.client import FleetClient, Reach, answering
+from sparkfleet import __version__
+from sparkfleet.cli.output import errors
+from sparkfleet.control.client import FleetClient, Reach, answering, unlike
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.head import Address
 from sparkfleet.control.requests import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
@@ -83,11 +85,14 @@ class Session:
         return self.channels[self.inventory.head]
 
     async def find_controller(self) -> FleetClient | None:
-        """A client of the controller, if one answers now."""
+        """A client of the controller, if one answers now. Says so where it is of another sparkfleet than this."""
         found = await self._found(self.inventory.head)
         if found.address is None:
             return None
-        return await answering(found.address, found.api_token, self._reach)
+        client = await answering(found.address, found.api_token, self._reach)
+        if client is not None and client.version != __version__:
+            errors.print(" ".join(str(unlike(client.version)).splitlines()), markup=False)
+        return client
 
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError where none answers."""

@@ -10,6 +10,7 @@ from sparkfleet.cli.output import console, event_line
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
 from sparkfleet.control.store import Event
+from sparkfleet.errors import ControlError
 
 QUIET_S = 3.0
 """Without a terminal a line is printed at least this often."""
@@ -63,13 +64,23 @@ class Progress:
 async def until_settled(
     client: FleetClient, wanted: dict[str, int], after: int, progress: Progress
 ) -> dict[str, DeploymentStatus]:
-    """Show events until every wanted deployment (name to generation) is ready or has failed; their last status."""
+    """Show events until every wanted deployment (name to generation) is ready or has failed; their last status.
+
+    Raises:
+        ControlError: one of them is no longer wanted by anybody.
+    """
     while True:
         for event in await client.events(after, wait_s=WAIT_S):
             after = event.id
             if event.deployment in wanted:
                 progress.event(event)
-        settled = _settled(await client.fleet(), wanted)
+        fleet = await client.fleet()
+        if lost := wanted.keys() - {one.name for one in fleet.deployments if one.state != "stopping"}:
+            progress.done()
+            raise ControlError(
+                f"{', '.join(sorted(lost))}: somebody deleted it, or took the fleet down, meanwhile."
+            )
+        settled = _settled(fleet, wanted)
         if len(settled) == len(wanted):
             progress.done()
             return settled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from urllib.parse import urlsplit
 
 import ray
@@ -28,6 +29,8 @@ from sparkfleet.gateway.serve import GatewayConfig, gateway_app
 from sparkfleet.observe.metrics import ControlMetrics
 from sparkfleet.spec.inventory import Inventory
 from sparkfleet.values import Value
+
+log = logging.getLogger(__name__)
 
 
 class ControllerConfig(Value):
@@ -64,6 +67,7 @@ class ControllerActor:
             api.build(self._controller, self._paths.api_token.read_text(), registry), config.api
         )
         self._work = asyncio.create_task(self._run(config.gateway))
+        self._work.add_done_callback(_end)
 
     async def report(self, report_json: str) -> None:
         """A group says where it is."""
@@ -91,6 +95,13 @@ class ControllerActor:
         await runner.setup()
         parts = urlsplit(url)
         await web.TCPSite(runner, parts.hostname, parts.port, reuse_address=True).start()
+
+
+def _end(work: asyncio.Task[None]) -> None:
+    """End this process where its work has failed: it would answer and do nothing. Ray makes another one."""
+    if not work.cancelled() and (error := work.exception()) is not None:
+        log.critical("the controller ends", exc_info=error)
+        os._exit(1)
 
 
 def _deploy_gateway(config: GatewayConfig, head: str) -> None:

@@ -6,6 +6,7 @@ Every path but `/metrics` and `/targets` needs the fleet's API token. Answers ca
 from __future__ import annotations
 
 import hmac
+import logging
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -17,6 +18,8 @@ from sparkfleet.control.requests import ApplyRequest, KeyRequest
 from sparkfleet.control.status import STATUS_VERSION
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.values import Value
+
+log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/metrics", "/targets"})
 MAX_WAIT_S = 30.0
@@ -128,6 +131,12 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error(400, f"The request is not understood: {error.errors(include_url=False)[0]['msg']}.")
     except SparkfleetError as error:
         return _error(409, error.what, error.means, error.do)
+    except web.HTTPException as error:
+        return _error(error.status, f"{request.method} {request.path}: {error.reason}.")
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        means = "Its state is on the head's disk: where that is full, or not to be written, nothing can be changed."
+        return _error(500, f"The controller failed: {error!r}.", means)
 
 
 def _error(status: int, what: str, means: str = "", do: str = "") -> web.Response:

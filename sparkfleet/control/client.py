@@ -11,7 +11,9 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+from pydantic import ValidationError
 
+from sparkfleet import __version__
 from sparkfleet.control.head import Address, read_address
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.requests import ApplyRequest, KeyRequest
@@ -45,6 +47,8 @@ class FleetClient:
         self._reach = reach
         self._open = contextlib.AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
+        self.version = ""
+        """Which sparkfleet the controller is of; "" before it was asked."""
 
     async def __aenter__(self) -> Self:
         url = self.address.api
@@ -67,8 +71,16 @@ class FleetClient:
         return FleetClient(self.address, self._token, self._patience_s, self._reach)
 
     async def fleet(self) -> FleetStatus:
-        """The whole fleet as it is now."""
-        return FleetStatus.model_validate_json(json.dumps(await self._call("GET", "/v1/fleet")))
+        """The whole fleet as it is now. Raises ControlError where the controller is of another sparkfleet's kind."""
+        answer = await self._call("GET", "/v1/fleet")
+        try:
+            return FleetStatus.model_validate_json(json.dumps(answer))
+        except ValidationError as error:
+            raise unlike(str(answer.get("sparkfleet", "?"))) from error
+
+    async def ask_version(self) -> None:
+        """Ask which sparkfleet the controller is of."""
+        self.version = str((await self._call("GET", "/v1/fleet")).get("sparkfleet", "?"))
 
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
         """Ask for a deployment: its generation, and whether that changed anything."""
@@ -133,6 +145,11 @@ class FleetClient:
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=60)
         async with self._session.request(method, path, data=body, params=params, timeout=timeout) as response:
+            if response.content_type != "application/json":
+                raise ControlError(
+                    f"The controller answered {response.status} to {method} {path}, and did not say why.",
+                    means="It is of another version than this command, or something else listens there.",
+                )
             answer: dict[str, Any] = await response.json()
         if "error" in answer:
             raise ControlError(
@@ -151,10 +168,21 @@ async def answering(address: Address, token: str, reach: Reach | None = None) ->
     """A client, if a controller answers at this address now; None where none does."""
     async with FleetClient(address, token, patience_s=0, reach=reach) as probe:
         try:
-            await probe.fleet()
+            await probe.ask_version()
         except ControlError:
             return None
-    return FleetClient(address, token, reach=reach)
+    client = FleetClient(address, token, reach=reach)
+    client.version = probe.version
+    return client
+
+
+def unlike(version: str) -> ControlError:
+    """What is said where the controller is of another sparkfleet than this command."""
+    return ControlError(
+        f"The control plane runs sparkfleet {version}, this command is {__version__}.",
+        means="They may not understand each other.",
+        do="`sparkfleet down` and then `sparkfleet up`, with the newer one, puts it on every node; engines load anew.",
+    )
 
 
 def _unanswered(address: Address) -> ControlError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 
 from sparkfleet import __version__
@@ -174,9 +175,10 @@ class Controller:
                 await self.reconcile()
             except Exception as error:
                 log.exception("a round of reconciling failed")
-                await self._journal.record_once(
-                    "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
-                )
+                with contextlib.suppress(sqlite3.Error):  # a full disk may be why it failed
+                    await self._journal.record_once(
+                        "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
+                    )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._wake.wait()
@@ -193,7 +195,11 @@ class Controller:
             self._metrics.starts.labels(deployment, "failed").inc()
         room = await self._room(desired)
         wanted = {
-            name: Wanted(generation=one.generation, groups=len(one.plan.groups))
+            name: Wanted(
+                generation=one.generation,
+                groups=len(one.plan.groups),
+                given_up=self._recovery.has_given_up(name, one.generation),
+            )
             for name, one in desired.items()
         }
         for action in decide(wanted, self._seen, room):
@@ -220,13 +226,24 @@ class Controller:
             await self._publish(desired, without=(action.deployment, action.generation))
             await self._journal.record(action.deployment, action.generation, "", "retire", action.reason)
             await self._apps.retire(action.deployment, action.generation, action.replica)
+            self._retires(action)
             self._recovery.ended((action.deployment, action.generation, action.replica))
+
+    def _retires(self, action: Action) -> None:
+        """What was looked at in this round is older: the gateways must not be told of it again."""
+        group = (action.deployment, action.generation, action.replica)
+        self._seen = tuple(
+            app.model_copy(update={"status": "retiring"})
+            if (app.deployment, app.generation, app.replica) == group
+            else app
+            for app in self._seen
+        )
 
     def _order(self, desired: Desired, replica: int) -> GroupOrder:
         standings = self._store.rungs(desired.name, desired.generation)
         return self._orders_of(desired, {at: one.rung for at, one in standings.items()})[replica]
 
-    async def _room(self, desired: dict[str, Desired]) -> dict[str, bool]:
+    async def _room(self, desired: dict[str, Desired]) -> dict[str, bool | None]:
         """Whether each wanted generation fits beside what runs. Only asked where there is an older one."""
         replaced = {app.deployment for app in self._seen}
         waiting = [
@@ -234,8 +251,15 @@ class Controller:
         ]
         if not waiting:
             return {}
-        available = {node.name: node.memory_available or 0 for node in await self._nodes.look()}
-        return fitting(waiting, filter(self._is_loading, desired.values()), available)
+        told = {node.name: node.memory_available for node in await self._nodes.look()}
+        available = {name: memory for name, memory in told.items() if memory is not None}
+        room = fitting(waiting, filter(self._is_loading, desired.values()), available)
+        for one in waiting:
+            if room[one.name] is None:
+                silent = ", ".join(sorted(told.keys() - available.keys()))
+                words = f"not known how much memory is free on {silent}; the generation before it serves on"
+                await self._journal.record_once(one.name, one.generation, one.name, "waits", words)
+        return room
 
     def _is_loading(self, desired: Desired) -> bool:
         """Whether a wanted generation has groups that are starting."""
@@ -271,10 +295,9 @@ class Controller:
             if self._recovery.has_given_up(name, one.generation)
         }
         passed = {name: self._recovery.passed(one) for name, one in desired.items()}
-        heard = self._heard
-        return View(
-            desired, self._seen, heard.groups(), heard.fresh(), failed, self._publisher.told(), passed
-        )
+        stranded = {name: self._recovery.stranded(one) for name, one in desired.items()}
+        heard, told = self._heard, self._publisher.told()
+        return View(desired, self._seen, heard.groups(), heard.fresh(), failed, told, passed, stranded)
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail

@@ -144,7 +144,7 @@ class Group:
         try:
             await self._until_exit(*works)
         except EngineError as error:
-            diagnosis = await self._ranks.diagnose(error, self._exited)
+            diagnosis = await self._ranks.diagnose(error, self._exited, served=True)
             self.ended = error.what.removesuffix(".")
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"

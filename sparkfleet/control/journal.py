@@ -32,8 +32,8 @@ class Journal:
     ) -> None:
         """Write an event unless it says what was written here last of this subject."""
         if self._said.get(subject) != message:
-            self._said[subject] = message
             await self.record(deployment, generation, subject, kind, message)
+            self._said[subject] = message
 
     async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:
         """Events with an id above `after`; waits for one, at most `wait_s`."""

@@ -40,12 +40,13 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     passed = (*standing.passed, *("not known" for _ in range(missing)), why)
     if standing.rung + 1 < len(group.ladder):
         following = group.ladder[standing.rung + 1]
-        words = f"{_what(failed)} did not start ({why}); next: {_what(following)}{_lost(failed, following)}"
+        cost = instead(failed, following)
+        words = f"{what(failed)} did not start ({why}); next: {what(following)}{cost and f', {cost}'}"
         lower = Standing(rung=standing.rung + 1, falls=standing.falls, passed=passed)
         return Step(verb="next", standing=lower, words=words)
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
-    words = f"{_what(failed)} did not start ({why}); {end}"
+    words = f"{what(failed)} did not start ({why}); {end}"
     last = Standing(rung=standing.rung, tries=tries, given_up=True, passed=passed)
     return Step(verb="end", standing=last, words=words)
 
@@ -61,14 +62,21 @@ def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) ->
     return None
 
 
-def _what(rung: Rung) -> str:
+def rung_with_less(group: GroupPlan, standing: int) -> int | None:
+    """The first rung below `standing` that is predicted to need less memory than that one; None where none does."""
+    needs = [rung.prediction.memory_bytes_per_rank.mid for rung in group.ladder]
+    return next((at for at in range(standing + 1, len(needs)) if needs[at] < needs[standing]), None)
+
+
+def instead(before: Rung, after: Rung) -> str:
+    """What it costs to serve with one rung instead of another, in predicted tokens per second; "" where that is unknown."""
+    was, becomes = before.prediction.decode_tps_per_request, after.prediction.decode_tps_per_request
+    if was is None or becomes is None:
+        return ""
+    return f"predicted {becomes.mid:.1f} instead of {was.mid:.1f} tok/s alone"
+
+
+def what(rung: Rung) -> str:
+    """A rung in a few words: where, which engine, and how it speculates."""
     candidate = rung.candidate
     return f"{'+'.join(candidate.shape.nodes)} · {candidate.engine} · {candidate.speculation}"
-
-
-def _lost(failed: Rung, following: Rung) -> str:
-    """What the fall costs, in predicted tokens per second; "" where that is not predicted."""
-    before, after = failed.prediction.decode_tps_per_request, following.prediction.decode_tps_per_request
-    if before is None or after is None:
-        return ""
-    return f", predicted {after.mid:.1f} instead of {before.mid:.1f} tok/s alone"

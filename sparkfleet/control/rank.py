@@ -79,6 +79,10 @@ class RankHolder(Protocol):
         """Memory available on its node, bytes."""
         ...
 
+    async def is_followed(self) -> bool:
+        """Whether a rank of another group of this fleet, which was started later, still holds memory on its node."""
+        ...
+
 
 class LocalRank:
     """A rank on the node that this process runs on.
@@ -105,10 +109,12 @@ class LocalRank:
         self._rank: Rank | None = None
 
     async def adopt(self) -> RankStatus | None:
-        """See `RankHolder.adopt`."""
-        rank = await self._runtime.own(self._id)
-        if rank is None:
-            return None
+        """See `RankHolder.adopt`. A holder that is about to go, as that of the group's last process, is waited for."""
+        deadline = time.monotonic() + OWNED_S
+        while (rank := await self._runtime.own(self._id)) is None:
+            if time.monotonic() >= deadline or not await self._is_held_elsewhere():
+                return None
+            await asyncio.sleep(0.2)
         status = await rank.status()
         if status.phase in (Phase.PREPARING, Phase.RUNNING) and status.digest == await self._digest():
             self._rank = rank
@@ -162,6 +168,19 @@ class LocalRank:
     async def memory(self) -> int:
         """See `RankHolder.memory`."""
         return available_memory()
+
+    async def is_followed(self) -> bool:
+        """See `RankHolder.is_followed`."""
+        own, there = await asyncio.gather(self._held.status(), self._runtime.list())
+        return any(
+            other.started_at > own.started_at and other.phase is not Phase.EXITED
+            for other in there
+            if other.id != self._id
+        )
+
+    async def _is_held_elsewhere(self) -> bool:
+        mine = (status for status in await self._runtime.list() if status.id == self._id)
+        return any(status.owned and status.phase in (Phase.PREPARING, Phase.RUNNING) for status in mine)
 
     @property
     def _held(self) -> Rank:
@@ -242,6 +261,10 @@ class RemoteRank:
     async def memory(self) -> int:
         """See `RankHolder.memory`."""
         return int(await self._ask(self._actor.memory.remote))
+
+    async def is_followed(self) -> bool:
+        """See `RankHolder.is_followed`."""
+        return bool(await self._ask(self._actor.is_followed.remote))
 
     def _read(self, text: str) -> RankStatus:
         seen = Seen.model_validate_json(text)

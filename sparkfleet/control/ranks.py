@@ -29,6 +29,9 @@ ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,
 and has to be switched off (research on memory of GB10). A CPU node swaps or kills, so less will do."""
+WEDGES = 2 / 3
+"""Below this share of the floor every group of the node goes. Above it only the one that was started last, and the others
+wait for what it gives back: as long as a start waits for memory."""
 MEMORY_S = 1.0
 """Between two looks at a node's memory: an engine that loads takes gigabytes in that time."""
 TAIL_LINES = 500
@@ -81,6 +84,7 @@ class Ranks:
             waiting(f"waiting {pause_s:.0f} s: it has just ended")
             await asyncio.sleep(pause_s)
         await self._room(waiting)
+        self._low.clear()  # what was missing before is no fault of this start
         rendezvous = free_port(self._order.seats[0].address) if len(self.holders) > 1 else 0
         # All are waited for, also where one fails: a rank that is still being started cannot be stopped.
         started = await asyncio.gather(
@@ -141,19 +145,38 @@ class Ranks:
             await cancel(*watches)
 
     async def _watch_node(self, index: int) -> None:
+        until: float | None = None  # then a shortage is no longer left to a group that was started later
         while True:
             with suppress(NodeError):  # the rank's exit says so, if that is what it is
                 memory = await self._available(index)
-                if memory < self._floor:
+                wedges = memory < self._floor * WEDGES
+                if memory >= self._floor:
+                    if until is not None:
+                        self._low[index] = memory  # that was another group's: it explains nothing later
+                    until = None
+                elif until is None and not wedges and await self._is_followed(index):
+                    until = time.monotonic() + ROOM_S
+                elif until is None or wedges or time.monotonic() >= until:
                     raise _runs_out(memory, self.holders[index].node)
             await asyncio.sleep(MEMORY_S)
 
-    async def diagnose(self, error: SparkfleetError, exited: RankStatus | None) -> Diagnosis:
-        """Why they did not start, from what the error says of itself, and from every rank's log, memory and end.
+    async def _is_followed(self, index: int) -> bool:
+        """Whether a group that was started later is on the same node; False where the node does not say."""
+        try:
+            async with asyncio.timeout(TAIL_S):
+                return await self.holders[index].is_followed()
+        except (NodeError, TimeoutError):
+            return False
+
+    async def diagnose(
+        self, error: SparkfleetError, exited: RankStatus | None, *, served: bool = False
+    ) -> Diagnosis:
+        """Why they did not start, or fell, from what the error says of itself, and from every rank's log, memory and end.
 
         Args:
             error: what was seen of it.
             exited: how the first rank has ended; None where none has.
+            served: whether they were ready.
         """
         if (
             error.because is Cause.MEMORY
@@ -167,6 +190,7 @@ class Ranks:
                 method=self._order.candidate.speculation.method,
                 exit_code=exited.exit_code if exited is not None else None,
                 log=lines[-TAIL_LINES:],
+                served=served,
                 memory_low=self._low.get(index),
             )
             told.append(classify(failure))

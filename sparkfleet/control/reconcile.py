@@ -23,6 +23,8 @@ class Wanted(Value):
 
     generation: int
     groups: int = 1
+    given_up: bool = False
+    """Whether one of its groups is not started any more."""
 
 
 class Action(Value):
@@ -36,11 +38,11 @@ class Action(Value):
 
 
 def decide(
-    wanted: Mapping[str, Wanted], apps: Collection[App], room: Mapping[str, bool]
+    wanted: Mapping[str, Wanted], apps: Collection[App], room: Mapping[str, bool | None]
 ) -> tuple[Action, ...]:
     """The actions that bring `apps` nearer to `wanted`, by name.
 
-    `room` says for each name whether its wanted generation fits into memory beside what runs now.
+    `room` says for each name whether its wanted generation fits into memory beside what runs now; None: not known yet.
     """
     unwanted = [
         _retire(app, "no longer wanted")
@@ -55,7 +57,7 @@ def decide(
     return (*unwanted, *changes)
 
 
-def _one(name: str, wanted: Wanted, apps: list[App], room: bool) -> list[Action]:
+def _one(name: str, wanted: Wanted, apps: list[App], room: bool | None) -> list[Action]:
     current = {app.replica: app for app in apps if app.generation == wanted.generation}
     older = [app for app in apps if app.generation != wanted.generation]
     live = [app for app in older if app.status != "retiring"]
@@ -64,6 +66,8 @@ def _one(name: str, wanted: Wanted, apps: list[App], room: bool) -> list[Action]
         reason = f"replaced by generation {wanted.generation}"
         serving = all(app.status == "running" for app in current.values())
         return [_retire(app, reason) for app in live] if serving else []
+    if older and not current and (wanted.given_up or room is None):
+        return []  # nothing is stopped for what is not started, or where nobody knows if that is needed
     if older and not current and not room:
         # Too little memory for both: stop first. `deploy` follows once the old ones are gone.
         reason = f"no memory for it and generation {wanted.generation} at once"

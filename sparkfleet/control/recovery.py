@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from sparkfleet.control.apps import Apps
-from sparkfleet.control.ladder import rung_without, step
+from sparkfleet.control.ladder import instead, rung_with_less, rung_without, step, what
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.starts import Starts, went_away
 from sparkfleet.control.status import App, GroupReport, NodeReport
@@ -22,6 +22,11 @@ from sparkfleet.planning.remembered import fingerprint
 BREAKER_FAILURES = 5
 BREAKER_S = 600.0
 """A group that was ready and failed this often within this time is stopped for good: it would only crash again."""
+
+STARVED = 2
+STARVED_S = 3600.0
+"""Memory that ran out this often within this time, while a group served, is no accident: it takes a rung that needs less.
+The window is long because the load of a large model alone takes a quarter of an hour."""
 
 RESTARTS = 3
 """Starts in a row that fail without an end: Serve gives up a group that never started, and goes on with one that has."""
@@ -60,6 +65,8 @@ class Recovery:
         """Groups whose failed start is counted, and which are yet to be started again: its end, told once more, is not."""
         self._gone: dict[str, float] = {}
         """Nodes that are not part of the fleet, and since when."""
+        self._stranded: dict[GroupKey, str] = {}
+        """Groups that wait for nodes that have been gone for long, and what is said of that."""
 
     def has_given_up(self, deployment: str, generation: int, replica: int | None = None) -> bool:
         """Whether a group, or (None) any group of this generation, is not started again until it is applied again."""
@@ -70,6 +77,11 @@ class Recovery:
         """Of each group of a deployment why it has left the rungs above the one where it stands."""
         standings = self._store.rungs(wanted.name, wanted.generation)
         return tuple(standings.get(at, Standing()).passed for at in range(len(wanted.plan.groups)))
+
+    def stranded(self, wanted: Desired) -> str:
+        """What a group of a deployment waits for that may never come; "" where none does."""
+        keys = ((wanted.name, wanted.generation, at) for at in range(len(wanted.plan.groups)))
+        return next((self._stranded[key] for key in keys if key in self._stranded), "")
 
     def may_start(self, group: GroupKey) -> bool:
         """Whether a group that nobody starts may be: it is not given up, and no node has yet to say if it took it down."""
@@ -117,7 +129,10 @@ class Recovery:
         self._starts.end(group)
         now = time.time()
         falls = (*(at for at in standing.falls if now - BREAKER_S < at <= now), now)
-        self._store.stand(*group, standing.model_copy(update={"falls": falls}))
+        starved = tuple(at for at in standing.starved if now - STARVED_S < at <= now)
+        if report.diagnosis is not None and report.diagnosis.cause is Cause.MEMORY:
+            starved = (*starved, now)
+        self._store.stand(*group, standing.model_copy(update={"falls": falls, "starved": starved}))
 
     async def judge(self, apps: Collection[App], desired: Mapping[str, Desired]) -> tuple[str, ...]:
         """Count starts that took their node down, before anything is started again. Arguments and result as in `run`."""
@@ -225,6 +240,10 @@ class Recovery:
                 await self._apps.retire(*_group(app))
             return
         if sum(at > time.time() - BREAKER_S for at in standing.falls) < BREAKER_FAILURES:
+            rung = rung_with_less(wanted.plan.groups[app.replica], standing.rung)
+            if len(standing.starved) >= STARVED and rung is not None:
+                why = f"memory ran out {STARVED} times within {STARVED_S / 60:.0f} minutes while it served"
+                await self._move(app, wanted, rung, why)
             return
         self._starts.end(_group(app))
         self._store.stand(*_group(app), standing.model_copy(update={"given_up": True}))
@@ -236,23 +255,41 @@ class Recovery:
         await self._apps.retire(*_group(app))
 
     async def _leave_gone_nodes(self, apps: Collection[App], desired: Mapping[str, Desired]) -> None:
-        """Move groups off nodes that do not come back, to the first rung of their ladder that needs none of them."""
+        """Move groups off nodes that do not come back, to the first rung of their ladder that needs none of them.
+
+        Where each needs one, that is told, and the group waits: it starts when the node is back.
+        """
         gone = {name for name, since in self._gone.items() if time.monotonic() - since >= GONE_S}
+        stranded: dict[GroupKey, str] = {}
         for app in apps if gone else ():
-            wanted = desired[app.deployment]
-            standing = self._standing(_group(app))
+            wanted, group = desired[app.deployment], _group(app)
+            standing = self._standing(group)
             away = gone.intersection(seat.node for seat in self._order_of(wanted, app.replica).seats)
-            rung = rung_without(wanted.plan.groups[app.replica], gone, standing.rung)
-            if app.status == "retiring" or not away or rung is None or standing.given_up:
+            if app.status == "retiring" or not away or standing.given_up:
                 continue
-            why = f"{', '.join(sorted(away))} is gone"
-            passed = (*standing.passed, *(why for _ in range(standing.rung, rung)))
-            self._store.stand(*_group(app), Standing(rung=rung, falls=standing.falls, passed=passed))
-            order = self._order_of(wanted, app.replica)
-            self._starts.begin_anew(order)
-            words = f"{why}; next: {'+'.join(seat.node for seat in order.seats)}"
-            await self._record(app.deployment, app.generation, order.name, "fallback", words)
-            await self._deploy(app, wanted)
+            names = ", ".join(sorted(away))
+            rung = rung_without(wanted.plan.groups[app.replica], gone, standing.rung)
+            if rung is not None:
+                await self._move(app, wanted, rung, f"{names} is gone")
+                continue
+            stranded[group] = (
+                f"{names} is gone, and no rung of its ladder does without; it starts when that is back"
+            )
+            if group not in self._stranded:
+                await self._record(*group[:2], _name(app), "waits", stranded[group])
+        self._stranded = stranded
+
+    async def _move(self, app: App, wanted: Desired, rung: int, why: str) -> None:
+        """Start a group at a lower rung, for a reason that is none of its starts'."""
+        standing = self._standing(_group(app))
+        passed = (*standing.passed, *(why for _ in range(standing.rung, rung)))
+        self._store.stand(*_group(app), Standing(rung=rung, falls=standing.falls, passed=passed))
+        self._starts.begin_anew(self._order_of(wanted, app.replica))
+        before, after = (wanted.plan.groups[app.replica].ladder[at] for at in (standing.rung, rung))
+        cost = instead(before, after)
+        words = f"{why}; next: {what(after)}{cost and f', {cost}'}"
+        await self._record(app.deployment, app.generation, _name(app), "fallback", words)
+        await self._deploy(app, wanted)
 
     def _standing(self, group: GroupKey) -> Standing:
         return self._store.rungs(*group[:2]).get(group[2], Standing())

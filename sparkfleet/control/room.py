@@ -10,20 +10,24 @@ from sparkfleet.planning.plan import DeploymentPlan
 
 def fitting(
     waiting: Iterable[Desired], loading: Iterable[Desired], available: Mapping[str, int]
-) -> dict[str, bool]:
-    """Whether each of `waiting` fits, by name. Memory is granted once: to the first of those that want it.
+) -> dict[str, bool | None]:
+    """Whether each of `waiting` fits, by name; None as long as one of its nodes does not say.
+
+    Memory is granted once: to the first of those that want it.
 
     Args:
         waiting: those that are to be started beside an older generation.
         loading: those that start now; what they will take is not all taken yet.
-        available: memory of each node, bytes.
+        available: memory of each node that says it, bytes.
     """
     left = dict(available)
     for one in loading:
         _take(left, one.plan)
-    room = {}
+    room: dict[str, bool | None] = {}
     for one in waiting:
-        room[one.name] = all(left.get(node, 0) >= need for node, need in _needed(one.plan).items())
+        needed = _needed(one.plan)
+        known = needed.keys() <= left.keys()
+        room[one.name] = all(left[node] >= need for node, need in needed.items()) if known else None
         if room[one.name]:
             _take(left, one.plan)
     return room
@@ -41,4 +45,5 @@ def _needed(plan: DeploymentPlan) -> dict[str, int]:
 def _take(left: dict[str, int], plan: DeploymentPlan) -> None:
     """Count what the groups of a plan may take as taken."""
     for node, need in _needed(plan).items():
-        left[node] = left.get(node, 0) - need
+        if node in left:
+            left[node] -= need

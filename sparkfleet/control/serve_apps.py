@@ -179,6 +179,10 @@ class RankActor:
         """See `RankHolder.memory`."""
         return await self._rank.memory()
 
+    async def is_followed(self) -> bool:
+        """See `RankHolder.is_followed`."""
+        return await self._rank.is_followed()
+
     def _seen(self, status: RankStatus) -> str:
         return Seen(status=status, log_path=self._rank.log_path).model_dump_json()
 

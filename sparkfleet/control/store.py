@@ -18,6 +18,9 @@ from sparkfleet.spec.deployment import Deployment
 from sparkfleet.values import Value
 
 KEEP_EVENTS = 10_000
+KEEP_PROGRESS = 1000
+"""How far back what a start was doing is kept, in events: one large model's load says something new a thousand times, and
+must not push out why another one failed."""
 
 KEEP_MEASUREMENTS = 1000
 """Numbers kept of a deployment: at up to six per start those of its last 160 starts and more, in some 100 KB. Of one that
@@ -77,6 +80,8 @@ class Standing(Value):
     """Starts in a row that have failed, since this rung was taken or it was ready last."""
     falls: tuple[float, ...] = ()
     """When it was ready and has failed, as far as that still counts, Unix seconds."""
+    starved: tuple[float, ...] = ()
+    """Those of its falls at this rung for which memory ran out, as far as they still count, Unix seconds."""
     passed: tuple[str, ...] = ()
     """Why each rung above this one was left, in order; of what is given up also why this one was."""
 
@@ -194,6 +199,10 @@ class Store:
         )
         assert cursor.lastrowid is not None
         self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - self._keep_events,))
+        if kind == "progress":
+            self._db.execute(
+                "DELETE FROM events WHERE kind = ? AND id <= ?", (kind, cursor.lastrowid - KEEP_PROGRESS)
+            )
         return Event(
             id=cursor.lastrowid,
             at=at,

@@ -35,6 +35,8 @@ class View:
     """What the gateways were told last of each application: all that is known of groups whose plan is no longer wanted."""
     passed: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """By deployment: of each of its groups why it has left the rungs above the one where it stands."""
+    stranded: Mapping[str, str] = field(default_factory=dict)
+    """By deployment: what one of its groups waits for that may never come; "" where none does."""
 
     def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
         """The groups that are ready, of the newest generation that has any."""
@@ -109,7 +111,13 @@ class View:
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
         if (desired.name, desired.generation) in self.failed:
-            return "failed", "its engine did not start; `sparkfleet describe` says why"
+            older = [
+                app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
+            ]
+            again = f"; generation {max(older)} is being started again" if older else ""
+            return "failed", f"its engine did not start{again}; `sparkfleet describe` says why"
+        if waits := self.stranded.get(desired.name):
+            return "failed", waits
         phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
         return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
 
@@ -148,11 +156,23 @@ class View:
         if (desired.name, wanted) in self.failed:
             still = f"{now} still serves" if now != wanted else f"{len(serving)} of {groups} groups serve"
             return "failed", f"generation {wanted} did not start; {still}"
+        waits = self.stranded.get(desired.name)
         if now != wanted:
-            return "updating", f"generation {now} serves until {wanted} is ready"
+            words = f"generation {now} serves until {wanted} is ready"
+            return ("failed", f"{words}: {waits}") if waits else ("updating", words)
         if len(serving) < groups:
-            return "starting", f"{len(serving)} of {groups} groups serve"
+            words = f"{len(serving)} of {groups} groups serve"
+            return ("failed", f"{words}: {waits}") if waits else ("starting", words)
         return "ready", ""
+
+    def _is_older(self, app: App) -> bool:
+        """Whether an application is of a generation before the one that is wanted, and Serve keeps it up."""
+        wanted = self.desired.get(app.deployment)
+        return (
+            wanted is not None
+            and app.generation < wanted.generation
+            and app.status in ("starting", "running")
+        )
 
     def _groups(self, name: str) -> tuple[GroupReport, ...]:
         return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))

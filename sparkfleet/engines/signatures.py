@@ -113,6 +113,8 @@ class Failure(Value):
     """None: it was still there when the time was up. Negative: the signal that ended it."""
     log: tuple[str, ...] = ()
     """The last lines that it printed, oldest first."""
+    served: bool = False
+    """It was ready before: what is missing in the last lines of its log was printed long ago."""
     memory_low: int | None = None
     """The least MemAvailable that was seen on its node since it was started, bytes."""
 
@@ -178,7 +180,7 @@ def _matches(signature: Signature, failure: Failure, lines: Sequence[str]) -> in
         return None
     if signature.methods and failure.method not in signature.methods:
         return None
-    if signature.without and _first(signature.without, lines) is not None:
+    if signature.without and (failure.served or _first(signature.without, lines) is not None):
         return None
     begin = max(0, len(lines) - LAST) if signature.ends else 0
     for at in range(begin, len(lines)):

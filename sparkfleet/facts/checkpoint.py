@@ -15,6 +15,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint_files import read_beside, read_config, read_tensors
 from sparkfleet.facts.config_json import Config, language_model
 from sparkfleet.facts.config_summary import check_published, expanded
+from sparkfleet.facts.contradictions import check_config, read_shapes
 from sparkfleet.facts.estimate import check_claim, estimated_portions, model_dtype, scope_of
 from sparkfleet.facts.families import PLAIN, Family, family_of
 from sparkfleet.facts.hub import Fetch, hub_cache, name_of, resolve
@@ -290,10 +291,19 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
     layers = read_layers(config, family or PLAIN)
     scope = scope_of(config, family, layers)
     stored = read_quantization(config, read_beside(source, "hf_quant_config.json"), scope)
+    shapes, experts = read_shapes(tensors, scope.names), read_experts(config).routed
     if family is None:
-        check_grouped_attention(tensors, scope.names, layers, outer.where)
+        check_grouped_attention(tensors, scope.names, shapes.keys, layers, outer.where)
     weights = map_weights(tensors, scope.names, stored, str(source))
-    check_complete(weights, layers, read_experts(config).routed, str(source))
+    check_complete(weights, layers, experts, str(source))
+    check_config(
+        shapes,
+        layers,
+        hidden=config.integer("hidden_size"),
+        experts=experts,
+        mtp_layers=mtp_layers_declared(config),
+        where=outer.where,
+    )
     tied = _tied(config, weights)
     kept = [portion for portion in weights.portions if not (tied and portion.part is Part.HEAD)]
     return _common(outer, config, name, layers).model_copy(

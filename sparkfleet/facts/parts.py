@@ -128,9 +128,9 @@ class _Name(NamedTuple):
 
 RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.VISION, lambda name: name.has(VISION_NAMES) or name.speaks_of("vision", "image")),
+    (Part.OTHER, lambda name: name.speaks_of("audio", "sound")),
     (Part.MTP, lambda name: name.has(MTP_NAMES) or name.beyond),
     (Part.DRAFT, lambda name: name.starts(*DRAFT_PREFIXES)),
-    (Part.OTHER, lambda name: name.speaks_of("audio", "sound")),
     (Part.EMBEDDING, lambda name: name.has(EMBEDDING_NAMES)),
     (Part.HEAD, lambda name: name.has(HEAD_NAMES) or name.words[0] in TOP_LEVEL_HEADS),
     (Part.ROUTER, lambda name: name.has(ROUTER_NAMES)),

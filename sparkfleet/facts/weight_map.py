@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkfleet.errors import FactError
@@ -44,8 +44,6 @@ SERVICE_SUFFIXES = (
     "inv_freq",
 )
 """Last word of the tensors that hold no parameters but serve to unpack or to compute them."""
-
-KEY_PROJECTION = re.compile(r"\.k_proj\.(weight|weight_packed|scales)$")
 
 STATEFUL = re.compile(r"\b(conv\w*|A_log|dt_proj|time_mix|recurrent)\b", re.ASCII)
 """What a layer that keeps a state has, and attention has not."""
@@ -160,22 +158,29 @@ def count_mtp(found: WeightMap, declared: int) -> int:
 
 
 def check_grouped_attention(
-    tensors: Iterable[Tensor], names: PartNames, layers: Sequence[LayerGroup], where: str
+    tensors: Iterable[Tensor],
+    names: PartNames,
+    keys: Mapping[int | None, Collection[int]],
+    layers: Sequence[LayerGroup],
+    where: str,
 ) -> None:
     """For an architecture that is not known: its weights are those of plain grouped-query attention, and of nothing else.
+
+    Args:
+        tensors: all of them.
+        names: tell their parts.
+        keys: rows of what computes the keys, by layer.
+        layers: as the config describes them.
+        where: names the config in messages.
 
     Raises:
         FactError: they are not, so what it keeps per token is not known.
     """
-    tensors = list(tensors)
     strange = next((tensor for tensor in tensors if _keeps_state(tensor, names)), None)
     if strange is not None:
         raise _not_known(where, f"has {shown(strange.name)}")
-    widths = {
-        layer_of(tensor.name): _rows(tensor) for tensor in tensors if KEY_PROJECTION.search(tensor.name)
-    }
     for index, layer in enumerate(layers):
-        if widths.get(index) != layer.kv_heads * layer.key_dim:
+        if layer.kv_heads * layer.key_dim not in keys.get(index, ()):
             raise _not_known(
                 where, f"layer {index} does not have {layer.kv_heads} KV heads of {layer.key_dim}"
             )
@@ -194,13 +199,6 @@ def _not_known(where: str, why: str) -> FactError:
         means="It is not plain attention, so how much memory it needs per token is not known.",
         do="Choose another model.",
     )
-
-
-def _rows(tensor: Tensor) -> int:
-    """The outputs of a projection; GPTQ and AWQ pack their weights, but their scales have a column for each."""
-    if not tensor.shape:
-        return 0
-    return tensor.shape[-1] if tensor.name.endswith("scales") else tensor.shape[0]
 
 
 def _meaning(tensor: Tensor, part: Part, quantization: Quantization | None) -> tuple[str, int] | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fnmatch import translate
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import Field
@@ -18,6 +20,7 @@ from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.values import Value
 
 FILE = "models.yaml"
+EMPTY: Mapping[str, str | int | bool] = MappingProxyType({})
 
 LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
 """Parts that quantisers treat in different ways: what a published size leaves over says how."""
@@ -45,6 +48,8 @@ class KnownModel(Value):
     """Globs on the Hub id, letter case aside."""
     config: str
     """Entry of `measurements/configs.json` with the same shapes."""
+    keys: dict[str, str | int | bool] = Field(default_factory=dict)
+    """Of its config.json, what that entry leaves out or has otherwise."""
     quant: str | None = None
     """As `checkpoint_from_config` takes it; None: the name says it."""
     gb: Annotated[float, Field(gt=0)] | None = None
@@ -103,7 +108,8 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
     if one is not None:
-        return _with_published(_estimated(name, one.config, one.quant or quant_in_name(name)), one)
+        quant = one.quant or quant_in_name(name)
+        return _with_published(_estimated(name, one.config, quant, one.keys), one)
     shapes = _shapes_of(name)
     return None if shapes is None else _estimated(name, shapes, quant_in_name(name))
 
@@ -122,8 +128,10 @@ def _shapes_of(name: str) -> str | None:
     return found if found in architectures() else None
 
 
-def _estimated(name: str, shapes: str, quant: str | None) -> Checkpoint:
-    config = architectures()[shapes]
+def _estimated(
+    name: str, shapes: str, quant: str | None, keys: Mapping[str, str | int | bool] = EMPTY
+) -> Checkpoint:
+    config = {**architectures()[shapes], **keys}
     # A sibling's own quantisation says nothing about this checkpoint.
     if quant is None and name != shapes:
         quant = "bf16"

@@ -69,6 +69,8 @@ class Physics(Value):
     version: Literal[1]
     ceilings: Ceilings
     formats: dict[str, Format]
+    chunks: dict[str, int]
+    """Tokens of one prefill step that an engine takes by itself, by its name."""
     links: dict[str, LinkSpeed]
 
 

@@ -30,6 +30,7 @@ from sparkfleet.planning.pinned import take_over
 from sparkfleet.planning.plan import (
     DeploymentPlan,
     GroupPlan,
+    LeftOut,
     Plan,
     Refusal,
     Rejection,
@@ -264,12 +265,13 @@ def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: Desk) 
     refused: dict[str, Refusal] = {}
     for at, spec in enumerate(order):
         share = max(1, _empty_nodes(ledger) // (len(order) - at))
-        groups, rejected, near = _serve(spec, desk, ledger, share)
+        groups, rejected, missing = _serve(spec, desk, ledger, share)
         if groups:
             plans[spec.name] = DeploymentPlan(
                 name=spec.name,
                 objective=spec.objective,
                 groups=tuple(groups),
+                left_out=tuple(missing),
                 rejected=tuple(_once(rejected)),
                 drivers=tuple((node.name, node.gpu.driver) for node in desk.fleet.nodes if node.gpu),
             )
@@ -279,7 +281,7 @@ def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: Desk) 
                 name=spec.name,
                 model=model,
                 rejected=tuple(_once(rejected)),
-                nearest=tuple(dict.fromkeys(near)),
+                nearest=tuple(dict.fromkeys(words for one in missing for words in one.nearest)),
             )
     return Plan(
         deployments=tuple(plans[spec.name] for spec in specs if spec.name in plans),
@@ -299,12 +301,11 @@ def _once(rejected: Iterable[Rejection]) -> list[Rejection]:
 
 def _serve(
     spec: Deployment, desk: Desk, ledger: Ledger, share: int
-) -> tuple[list[GroupPlan], list[Rejection], list[str]]:
+) -> tuple[list[GroupPlan], list[Rejection], list[LeftOut]]:
     """Groups for every variant of a deployment, as far as they fit; unlike replicas are all served."""
     groups: list[GroupPlan] = []
     rejected: list[Rejection] = []
-    near: list[str] = []
-    missing: list[str] = []
+    missing: list[LeftOut] = []
     variants = spec.resolved()
     for number, variant in enumerate(variants):
         found, reasons, nearest_ = _serve_variant(
@@ -313,17 +314,12 @@ def _serve(
         known = _known(desk.checkpoints.get(variant.model))
         groups += [group.model_copy(update=known) for group in found]
         rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
-        near += nearest_
-        missing += [] if found else [variant.model]
-    if groups and missing:
-        groups[0] = _without(groups[0], f"not served beside it: {', '.join(missing)}")
-    return groups, rejected, near
-
-
-def _without(group: GroupPlan, note: str) -> GroupPlan:
-    first, *others = group.ladder
-    told = first.model_copy(update={"notes": (note, *first.notes)})
-    return group.model_copy(update={"ladder": (told, *others)})
+        if not found:
+            reason = _once(reasons)[0].reason if reasons else "no nodes"
+            missing.append(
+                LeftOut(variant=number, model=variant.model, reason=reason, nearest=tuple(nearest_))
+            )
+    return groups, rejected, missing
 
 
 def _known(checkpoint: Checkpoint | None) -> dict[str, object]:

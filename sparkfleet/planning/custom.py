@@ -52,6 +52,9 @@ def custom_groups(
     if groups:
         words += f" for more than {len(groups)} of {wanted} replicas"
     near = [f"fits with `replicas: {len(groups)}`"] if groups else []
+    empty = (ledger.emptiest(pool)[1] for pool in fleet.pools(1, variant.nodes))
+    if not groups and any(room.verdict(needs) != "no" for room in empty):
+        near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
     return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], near
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from sparkfleet.knowledge.rules import Limits, Penalise
@@ -11,7 +12,7 @@ from sparkfleet.knowledge.situation import Situation, parse_flags
 from sparkfleet.planning.candidates import Stack, in_order, proves
 from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.pinned import KV_FLAG, MEMORY_FLAGS, in_words, share_said
+from sparkfleet.planning.pinned import KV_FLAG, MEMORY_FLAGS, chunk_said, in_words, share_said
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
@@ -32,6 +33,7 @@ from sparkfleet.planning.sizing import (
     LEAST_CONTEXT,
     Case,
     Draft,
+    Most,
     Sized,
     fraction_of,
     quant_of,
@@ -41,7 +43,7 @@ from sparkfleet.planning.sizing import (
     split_words,
     too_large,
 )
-from sparkfleet.planning.speed import CHUNK
+from sparkfleet.planning.speed import own_chunk
 
 DEMOTION = 0.75
 """What a candidate is worth of which a report says that it is slow, without a number. Ranks only: predictions stay."""
@@ -94,6 +96,7 @@ def assess(case: Case, draft: Draft, stacks: Sequence[Stack], room: Room) -> Jud
 def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
     """Apply what rules require until they are content, or reject."""
     case, draft, _, _ = trial
+    tried = sized[:3]
     candidate = _candidate(trial, sized)
     known = _known(trial)
     required: dict[str, Finding] = {}
@@ -112,11 +115,42 @@ def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
     against = _against_wishes(case, candidate, verdict.limits, verdict.required_by)
     if against is not None:
         return Judged(draft, None, 0.0, (against,))
-    candidate, sized, settings = _limited(trial, candidate, sized, settings, verdict.limits)
+    candidate, sized, changed_settings = _limited(trial, candidate, sized, settings, verdict.limits)
     if sized.verdict == "no":
         most = _within(trial, sized.needs, verdict.limits)
-        return Judged(draft, None, 0.0, (too_large(case, draft, sized, most),))
-    return _predicted(trial, candidate, sized, settings, verdict)
+        smaller = _smaller(case, draft, most, changed_settings, sized)
+        # A rule may set the KV cache's precision: then the sizes that were tried come back.
+        if smaller.verdict == "no" or smaller[:3] == tried:
+            return Judged(draft, None, 0.0, (too_large(case, draft, sized, most),))
+        # Rules may think otherwise of the smaller sizes.
+        return _with_note(_ruled(trial, smaller, settings), _lessened(sized, smaller, verdict))
+    return _predicted(trial, candidate, sized, changed_settings, verdict)
+
+
+def _smaller(case: Case, draft: Draft, room: Room, settings: Settings, sized: Sized) -> Sized:
+    """The first sizes below those that have no room within what rules require; they end with the smallest."""
+    below = replace(case, most=Most(sized.context, sized.concurrency))
+    return size(below, draft, room, settings)
+
+
+def _lessened(sized: Sized, smaller: Sized, verdict: Judgement) -> str:
+    less = [
+        f"{name} {now} instead of {then}"
+        for name, now, then in (
+            ("context", smaller.context, sized.context),
+            ("concurrency", smaller.concurrency, sized.concurrency),
+        )
+        if now < then
+    ]
+    less += [f"a KV cache in {smaller.kv_dtype}"] if smaller.kv_dtype != sized.kv_dtype else []
+    rules = ", ".join(finding.rule.id for finding in verdict.required_by)
+    return f"{', '.join(less)}: {sized.context} × {sized.concurrency} does not fit within what rules require ({rules})"
+
+
+def _with_note(judged: Judged, note: str) -> Judged:
+    if judged.rung is None:
+        return judged
+    return judged._replace(rung=judged.rung.model_copy(update={"notes": (*judged.rung.notes, note)}))
 
 
 def _candidate(trial: Trial, sized: Sized) -> Candidate:
@@ -206,7 +240,11 @@ def _against_wishes(
         ("context", variant.context, limits.context),
         ("concurrency", variant.concurrency, limits.concurrency),
         ("speculation_tokens", variant.speculation.tokens, limits.speculation_tokens),
-        ("batch_tokens", _said_number(flags, BATCH_FLAGS, candidate), limits.batch_tokens),
+        (
+            "batch_tokens",
+            chunk_said(variant.engine_args, BATCH_FLAGS.get(candidate.engine, "")),
+            limits.batch_tokens,
+        ),
         ("memory_fraction", _said_number(flags, MEMORY_FLAGS, candidate), limits.memory_fraction),
     ):
         if wanted is not None and most is not None and wanted > most:
@@ -237,13 +275,13 @@ def _limited(
     """The candidate within the limits of rules; sizes are worked out again where one changes."""
     case, draft, _, _ = trial
     flags = parse_flags(candidate.engine_args)
+    said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
     settings = settings._replace(
         eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
         marlin=flags.get("--moe-backend") == "marlin" or flags.get("--linear-backend") == "marlin",
-        batch_tokens=min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
+        batch_tokens=said or min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
         kv_dtype=flags.get(KV_FLAG, sized.kv_dtype),
     )
-    given = BATCH_FLAGS.get(candidate.engine, "") in flags
     k = candidate.speculation.tokens
     if limits.speculation_tokens is not None and k > limits.speculation_tokens:
         fewer = candidate.speculation.model_copy(update={"tokens": limits.speculation_tokens})
@@ -266,12 +304,19 @@ def _limited(
                 "concurrency": concurrency,
                 "kv_dtype": sized.kv_dtype,
                 "memory_fraction": fraction,
-                "batch_tokens": None if settings.batch_tokens == CHUNK or given else settings.batch_tokens,
+                "batch_tokens": None if said else _told(trial, settings, context, concurrency),
             }
         ),
         sized,
         settings,
     )
+
+
+def _told(trial: Trial, settings: Settings, context: int, concurrency: int) -> int | None:
+    """Tokens of a prefill step as the engine is told; None where it takes that many by itself, on any Spark."""
+    if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
+        return None
+    return trial.case.outlook.step(trial.draft.split, settings, context, concurrency)
 
 
 def _within(trial: Trial, needs: Band, limits: Limits) -> Room:

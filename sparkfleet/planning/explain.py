@@ -9,6 +9,7 @@ from sparkfleet.facts.link import LinkFacts, LinkProvenance
 from sparkfleet.facts.node import NodeFacts
 from sparkfleet.planning.diff import Change
 from sparkfleet.planning.plan import (
+    ENGINE_LABELS,
     Band,
     Candidate,
     DeploymentPlan,
@@ -20,6 +21,7 @@ from sparkfleet.planning.plan import (
     Rung,
     Why,
 )
+from sparkfleet.planning.speed import own_chunk
 from sparkfleet.planning.tags import image_of, tag_words
 from sparkfleet.spec.deployment import Deployment
 
@@ -78,10 +80,13 @@ def _link(link: LinkFacts) -> str:
 
 
 def explain_plan(plan: DeploymentPlan, *, everything: bool = False) -> list[str]:
-    """The choice of every group, the ladder below it, and what was rejected."""
+    """The choice of every group, the ladder below it, variants that are not served, and what was rejected."""
     lines: list[str] = []
     for group, replicas in _alike(plan.groups):
         lines += _group_lines(group, replicas)
+    for one in plan.left_out:
+        lines.append(_line("not served", f"{one.model}: {one.reason}"))
+        lines += [_line("", f"nearest: {' · '.join(one.nearest)}")] if one.nearest else []
     return lines + _rejected_lines(plan.rejected, everything)
 
 
@@ -217,6 +222,9 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
     )
     if candidate.memory_fraction is not None:
         lines.append(_line("", f"memory fraction {candidate.memory_fraction:g}"))
+    if candidate.batch_tokens is not None:
+        alone = f"{ENGINE_LABELS[candidate.engine]} by itself takes {own_chunk(candidate.engine)} on a Spark"
+        lines.append(_line("", f"prefill {candidate.batch_tokens} tokens at a time; {alone}"))
     if prediction.accepted is not None:
         lines.append(_line("drafts", f"{prediction.accepted:.2f} tokens per step expected"))
     lines += _image_lines(candidate)

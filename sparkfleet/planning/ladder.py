@@ -21,7 +21,7 @@ from sparkfleet.planning.candidates import (
 )
 from sparkfleet.planning.evaluate import Judged, assess, worth
 from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
-from sparkfleet.planning.nearest import Kind, Place, nearest
+from sparkfleet.planning.nearest import Kind, Place, joined, linked, nearest
 from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Ledger, Room
 from sparkfleet.planning.pinned import foreign
@@ -38,7 +38,7 @@ from sparkfleet.planning.sizing import (
     split_words,
     too_large,
 )
-from sparkfleet.spec.deployment import EngineName, Variant
+from sparkfleet.spec.deployment import EngineName, Parallel, Variant
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -82,7 +82,7 @@ class Chooser:
                 break
             for group in groups:
                 self._ledger.take_back(self._case.spec.name, *lies(group))
-            return [], self._rejected, [f"fits with `replicas: {replica}`"]
+            return [], self._rejected, [f"fits with `replicas: {replica}`", *self._nearest()]
         return groups, self._rejected, []
 
     def _settle(self, ladder: Sequence[Judged], nodes: tuple[str, ...], number: int) -> GroupPlan:
@@ -211,6 +211,7 @@ class Chooser:
         ladder: list[Judged] = []
         nodes: tuple[str, ...] = ()
         left: list[tuple[Draft, Judged | None]] = []
+        too_few: tuple[Judged, tuple[str, ...]] | None = None
         judged_so_far = 0
         while heap:
             value, _, draft, judged = heapq.heappop(heap)
@@ -231,9 +232,16 @@ class Chooser:
                     ladder.append(judged)
                 continue
             found = self._place(needs_of(judged), judged, 0)
-            if found is not None:
+            if found is None:
+                continue
+            if self._holds(draft.pool, needs_of(judged)):
                 nodes = found
                 ladder.append(judged)
+                continue
+            too_few = too_few or (judged, found)
+            self._rejected.append(self._fewer(judged))
+        if not ladder and too_few is not None:  # refused by the replicas that have no room
+            return [too_few[0]], too_few[1], left
         return ladder, nodes, left
 
     def _assessed(self, draft: Draft) -> Judged:
@@ -249,8 +257,16 @@ class Chooser:
         plain = any(one.draft.speculation.method == "none" for one in ladder)
         return not last or plain or draft.speculation == Speculation()
 
+    def _fewer(self, judged: Judged) -> Rejection:
+        how = judged.rung.candidate.how if judged.rung else ""
+        what = f"{split_words(judged.draft.split)} · {how}"
+        reason = f"there is no room for {self._case.variant.replicas} replicas of it"
+        return Rejection(what=what, reason=reason, why="memory")
+
     def _has_room(self, nodes: Sequence[str], judged: Judged) -> bool:
-        return all(self._ledger.room(name).verdict(needs_of(judged)) != "no" for name in nodes)
+        needs = needs_of(judged)
+        here = all(self._ledger.room(name).verdict(needs) != "no" for name in nodes)
+        return here and self._holds(judged.draft.pool, needs)
 
     def _place(self, needs: Band, judged: Judged, replica: int) -> tuple[str, ...] | None:
         prefer = nth(self._runs_on, replica)
@@ -355,11 +371,41 @@ class Chooser:
         return self._case.outlook.rates(draft.split, settings, sized.context, 1).decode_tps_per_request.mid
 
     def _nearest(self) -> tuple[str, ...]:
-        if not any(one.why == "memory" for one in self._rejected):
-            return ()
         pools = self._case.fleet.pools(1, self._case.variant.nodes)
         kinds = [Kind(pool.site, *self._ledger.emptiest(pool), self._ledger.best(pool)) for pool in pools]
-        return nearest(self._case, self._places, kinds)
+        if not self._pools and kinds:
+            return joined(self._case, list(self._apart(max(kinds, key=lambda kind: kind.empty))))
+        if not any(one.why == "memory" for one in self._rejected):
+            return ()
+        return nearest(self._case, self._places, kinds, self._holds)
+
+    def _apart(self, kind: Kind) -> Iterator[Place]:
+        """The pinned shape on as many nodes of a kind as it needs, were they linked."""
+        wanted = self._case.variant.parallel or Parallel()
+        ranks = (wanted.tp or 1) * (wanted.pp or 1)
+        for split in (
+            splits_for(self._case.variant, self._case.outlook, ranks) if ranks in GROUP_SIZES else ()
+        ):
+            for engine, stacks in self._stacks.items():
+                for draft in self._drafts(linked(kind, ranks), split, engine):
+                    yield Place(draft, stacks, self._settings(draft), kind.empty)
+
+    def _holds(self, pool: Pool, needs: Band) -> bool:
+        """Whether all replicas that are asked for have room, each rank taking so much."""
+        name, wanted = self._case.spec.name, self._case.variant.replicas or 1
+        if wanted == 1:  # it is placed before it is asked
+            return True
+        placed: list[tuple[str, ...]] = []
+        while len(placed) < wanted:
+            found = (self._ledger.place(one, needs) for one in self._pools[pool.site])
+            nodes = next((one for one in found if one is not None), None)
+            if nodes is None:
+                break
+            self._ledger.put(name, nodes, needs.mid)
+            placed.append(nodes)
+        for nodes in placed:
+            self._ledger.take_back(name, nodes, needs.mid)
+        return len(placed) == wanted
 
 
 def _no_engine(variant: Variant, quant: str) -> Rejection:

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 
 from sparkfleet.knowledge.entries import Measured
 from sparkfleet.knowledge.hardware import hardware
-from sparkfleet.planning.arch import Arch
+from sparkfleet.planning.arch import EXACT, Arch
+from sparkfleet.planning.pinned import WHOLE_PROMPT
 from sparkfleet.planning.plan import Band, Provenance
 from sparkfleet.planning.speed import CHUNK, DRAFT_LAYERS, PARALLEL_DRAFTS
 from sparkfleet.values import Value
@@ -36,8 +37,14 @@ STATE_SLOTS = {"sglang": 4}
 """States kept per running request where it is more than one (MiaAI-Lab/Qwen3.8-27B-SGLang: S = 4 slots)."""
 MTP = ("mtp", "nextn")
 """Methods whose drafts are made by a layer of the checkpoint that is like its others."""
+POOLED = ("KV cache", "draft KV", "states")
+"""What lies in vLLM's pool."""
+OUTSIDE = ("communicators", "CUDA graphs")
+"""What vLLM takes beside the share that it is given."""
 BLOCK = 16
 """Tokens of a block, and what the blocks of vLLM's hybrid models are multiples of."""
+LEAST_STEP = 256
+"""Tokens of a prefill step that an engine has room for, however little it is asked for."""
 DRAFT_KV = 2048
 """Cached elements per token of one layer of a dense drafter: 8 heads of 128, keys and values, as most have."""
 
@@ -146,6 +153,20 @@ def fit(needs: Demand, node: NodeMemory) -> Fit:
     return Fit(verdict=verdict, needs=band, free=max(0.0, careful))
 
 
+def slots(arch: Arch, run: Run, share: float) -> int | None:
+    """Requests of the run's context that vLLM runs at once where it is given a share of a 128 GB Spark; the others wait.
+
+    None where that cannot be told: shapes are guessed, pages have bands, or the model itself has no room in the share.
+    """
+    if arch.layers.pool_factor != EXACT:
+        return None
+    one, two = (demand(arch, run.model_copy(update={"concurrency": n})) for n in (1, 2))
+    pooled, more = (sum(map(needs.of, POOLED)) for needs in (one, two))
+    total = hardware().boxes[0].memory_total_gb.value * GB
+    left = share * total - one.band.mid + sum(map(one.of, OUTSIDE))
+    return None if left < 0 or more <= pooled else 1 + int(left / (more - pooled))
+
+
 def weight_bytes(arch: Arch, run: Run) -> float:
     """Weights on the fullest rank: layers are divided, embedding and head among tensor-parallel ranks, vision is copied.
 
@@ -228,6 +249,30 @@ def draft_kv_bytes(arch: Arch, run: Run) -> float:
     return _draft_layers(run) * each * pages.full * tokens * one_stage * layers.pool_factor[1]
 
 
+def block_tokens(arch: Arch, run: Run) -> int:
+    """Tokens of a block of vLLM's hybrid models: as many as one linear layer's state is long. 0 where blocks are not so."""
+    layers = arch.layers
+    if run.engine != "vllm" or not (layers.linear and layers.full and layers.kv_elements):
+        return 0
+    state = layers.state_bytes / layers.linear / run.tp
+    return BLOCK * max(1, math.ceil(state / _token_bytes(arch, run) / BLOCK))
+
+
+def whole_block(arch: Arch, run: Run) -> int:
+    """The least prefill step that has room for a block of a hybrid model: the power of two above it, 0 where there is none.
+
+    With less vLLM stops at its start ("block_size (2096) must be <= max_num_batched_tokens (2048)").
+    """
+    block = block_tokens(arch, run)
+    return 1 << (block - 1).bit_length() if block else 0
+
+
+def step_tokens(arch: Arch, run: Run) -> int:
+    """Tokens of the largest prefill step: a chunk, and no more than all requests together can have."""
+    together = run.context * (1 if run.chunk == WHOLE_PROMPT else run.concurrency)
+    return min(run.chunk, max(together, whole_block(arch, run), LEAST_STEP))
+
+
 class _Pages(NamedTuple):
     """How an engine's pool holds one request."""
 
@@ -246,18 +291,21 @@ def _pages(arch: Arch, run: Run) -> _Pages:
     rarer kind has, or the commoner where they are nearly equal. 35.45 GiB hold 8.5057 requests of 131,072 tokens of a
     Qwen3.8-27B (740 pages of 16 layers, 84 + 3 a request), and 6 GiB 2.3256 of 262,144 of a Qwen3.6-35B-A3B: jschmied.
     """
-    layers = arch.layers
-    if run.engine != "vllm" or not (layers.linear and layers.full and layers.kv_elements):
+    layers, block = arch.layers, block_tokens(arch, run)
+    if not block:
         return _Pages(run.context)
-    state = layers.state_bytes / layers.linear / run.tp
-    token = layers.kv_elements / layers.full * _kept(arch, run) * run.pp
-    block = BLOCK * max(1, math.ceil(state / token / BLOCK))
+    token = _token_bytes(arch, run)
     same = layers.full + (_draft_layers(run) if run.method in MTP and run.draft is None else 0)
     few, many = sorted((same, layers.linear))
     group = many if many < 1.5 * few else few
     linear = group * math.ceil(layers.linear / group)
     full = group * math.ceil(same / group) / same
     return _Pages(block * math.ceil(run.context / block), full, linear * block * token / run.pp)
+
+
+def _token_bytes(arch: Arch, run: Run) -> float:
+    """Bytes on a rank that one full layer keeps per token."""
+    return arch.layers.kv_elements / arch.layers.full * _kept(arch, run) * run.pp
 
 
 def _one_state(arch: Arch, run: Run) -> float:
@@ -334,9 +382,8 @@ def _pooled(name: str, size: float, arch: Arch, run: Run) -> Item:
 
 
 def _activations(arch: Arch, run: Run) -> Item:
-    """The largest intermediate of one chunk, and the logits of a batch: what a profiling run finds."""
-    tokens = min(run.chunk, max(run.context, 256))
-    chunk = tokens * arch.hidden * 2 * 14.0
+    """The largest intermediate of one step, and the logits of a batch: what a profiling run finds."""
+    chunk = step_tokens(arch, run) * arch.hidden * 2 * 14.0
     logits = min(256, 4 * max(run.concurrency, 1)) * arch.vocab * 4.0 / run.tp
     return Item(name="activations", low=0.5 * chunk, mid=chunk + logits, high=2.5 * chunk + 2 * logits)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from sparkfleet.planning.evaluate import assess
 from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass, Topology, link_id
 from sparkfleet.planning.outlook import Outlook, Settings
 from sparkfleet.planning.pack import Room
+from sparkfleet.planning.plan import Band
 from sparkfleet.planning.reach import STEP, bisect
 from sparkfleet.planning.sizing import LEAST_CONTEXT, Case, Draft, size
 
@@ -20,6 +21,9 @@ GB = 1e9
 SMALLER = ("fp8", "nvfp4")
 """Formats to suggest, from the least loss to the most."""
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
+
+Holds = Callable[[Pool, Band], bool]
+"""Whether as many groups as are asked for have room on nodes like those of a pool, each rank taking so much."""
 
 
 class Place(NamedTuple):
@@ -42,34 +46,45 @@ class Kind(NamedTuple):
     """Room of the one that has most now."""
 
 
-def nearest(case: Case, places: Sequence[Place], kinds: Sequence[Kind]) -> tuple[str, ...]:
+def nearest(case: Case, places: Sequence[Place], kinds: Sequence[Kind], holds: Holds) -> tuple[str, ...]:
     """The nearest things that would fit, in words; empty where memory is not the matter.
 
     Args:
         case: what was asked for.
         places: every way to cut the model that the fleet and the deployment allow, with every engine.
         kinds: the nodes that the deployment may use.
+        holds: whether all replicas have room.
     """
-    if not places or not kinds or _fits(case, places):
+    if not places or not kinds or _fits(case, places, holds):
         return ()
     return (
-        *_fewer(case, places),
-        *_shorter(case, places),
+        *_fewer(case, places, holds),
+        *_shorter(case, places, holds),
         *_wider(case, places, kinds),
-        *_smaller(case, places),
+        *_smaller(case, places, holds),
     )
 
 
-def _fits(case: Case, places: Sequence[Place]) -> bool:
+def joined(case: Case, places: Sequence[Place]) -> tuple[str, ...]:
+    """What would fit were there a link: `places` are on nodes with nothing on them, as if they were linked."""
+    if not _fits(case, places, lambda *_: True):
+        return ()
+    return (f"fits on {NUMBERS[places[0].draft.split.ranks]} linked nodes",)
+
+
+def _fits(case: Case, places: Sequence[Place], holds: Holds) -> bool:
     """Whether it has room anywhere, on an image that the rules let pass."""
-    return any(
-        _has_room(case, place) and assess(case, place.draft, place.stacks, place.room).rung is not None
-        for place in places
-    )
+    return any(_has_room(case, place, holds) and _passes(case, place, holds) for place in places)
 
 
-def _has_room(case: Case, place: Place) -> bool:
-    return size(case, place.draft, place.room, place.settings).verdict != "no"
+def _passes(case: Case, place: Place, holds: Holds) -> bool:
+    rung = assess(case, place.draft, place.stacks, place.room).rung
+    return rung is not None and holds(place.draft.pool, rung.prediction.memory_bytes_per_rank)
+
+
+def _has_room(case: Case, place: Place, holds: Holds) -> bool:
+    sized = size(case, place.draft, place.room, place.settings)
+    return sized.verdict != "no" and holds(place.draft.pool, sized.needs)
 
 
 def _asking(case: Case, **fields: int | None) -> Case:
@@ -77,17 +92,17 @@ def _asking(case: Case, **fields: int | None) -> Case:
     return replace(case, variant=case.variant.model_copy(update=fields))
 
 
-def _fewer(case: Case, places: Sequence[Place]) -> Iterator[str]:
+def _fewer(case: Case, places: Sequence[Place], holds: Holds) -> Iterator[str]:
     asked = case.variant.concurrency or 1
-    most = bisect(lambda count: _fits(_asking(case, concurrency=count), places), 0, asked - 1)
+    most = bisect(lambda count: _fits(_asking(case, concurrency=count), places, holds), 0, asked - 1)
     if most:
         yield f"fits at concurrency {most}"
 
 
-def _shorter(case: Case, places: Sequence[Place]) -> Iterator[str]:
+def _shorter(case: Case, places: Sequence[Place], holds: Holds) -> Iterator[str]:
     asked = case.variant.context or 0
     steps = bisect(
-        lambda steps: _fits(_asking(case, context=steps * STEP), places), 0, max(0, asked - 1) // STEP
+        lambda steps: _fits(_asking(case, context=steps * STEP), places, holds), 0, max(0, asked - 1) // STEP
     )
     if steps * STEP >= LEAST_CONTEXT:
         yield f"fits at context {steps * STEP}"
@@ -98,24 +113,26 @@ def _wider(case: Case, places: Sequence[Place], kinds: Sequence[Kind]) -> Iterat
     kind = max(kinds, key=lambda kind: kind.empty)
     free = replace(case, variant=case.variant.model_copy(update={"parallel": None}))
     like = f" like {kind.emptiest}" if len({kind.site.memory_total for kind in kinds}) > 1 else ""
+    like += " per replica" if (case.variant.replicas or 1) > 1 else ""
     for ranks in GROUP_SIZES:
-        linked = " linked" if ranks > 1 else ""
-        pool = _linked(kind, ranks)
+        nodes = f"{NUMBERS[ranks]} linked nodes" if ranks > 1 else "one node"
+        pool = linked(kind, ranks)
         wider = [
             place._replace(draft=place.draft._replace(split=split, pool=pool), room=kind.empty)
             for place in places
             for split in splits_for(free.variant, case.outlook, ranks)
         ]
-        if not _fits(free, wider):
+        if not _fits(free, wider, lambda *_: True):
             continue
         if kind.room < kind.empty:
-            yield f"fits with {NUMBERS[ranks]} more{linked} node{'s' if ranks > 1 else ''}{like}"
+            nodes = f"{NUMBERS[ranks]} more{nodes.removeprefix(NUMBERS[ranks])}"
+            yield f"fits with {nodes}{like}"
         else:
-            yield f"fits on {NUMBERS[ranks]}{linked} node{'s' if ranks > 1 else ''}{like}"
+            yield f"fits on {nodes}{like}"
         return
 
 
-def _linked(kind: Kind, ranks: int) -> Pool:
+def linked(kind: Kind, ranks: int) -> Pool:
     """So many nodes of a kind, joined as they usually are."""
     names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
     if ranks == 1:
@@ -133,7 +150,7 @@ def _linked(kind: Kind, ranks: int) -> Pool:
     return Pool(site=kind.site.model_copy(update=joined), nodes=names)
 
 
-def _smaller(case: Case, places: Sequence[Place]) -> Iterator[str]:
+def _smaller(case: Case, places: Sequence[Place], holds: Holds) -> Iterator[str]:
     for quant in SMALLER:
         try:
             other = case.outlook.checkpoint.requantized(quant)
@@ -142,6 +159,6 @@ def _smaller(case: Case, places: Sequence[Place]) -> Iterator[str]:
         less = other.bytes_on_disk < 0.9 * case.outlook.checkpoint.bytes_on_disk
         requantized = replace(case, outlook=Outlook(other))
         # Its images are others than the places': only memory is asked.
-        if less and any(_has_room(requantized, place) for place in places):
+        if less and any(_has_room(requantized, place, holds) for place in places):
             yield f"fits as {quant.upper()} (about {other.bytes_on_disk / GB:.0f} GB of weights)"
             return

@@ -17,7 +17,7 @@ from sparkfleet.knowledge.models import known_checkpoint, quant_in_name
 from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.planning.arch import BF16_BITS, Arch, from_checkpoint, from_size
 from sparkfleet.planning.measured import Measured, anchored
-from sparkfleet.planning.memory import Run, demand
+from sparkfleet.planning.memory import Run, demand, step_tokens, whole_block
 from sparkfleet.planning.plan import Band, MemoryPart, Speculation
 from sparkfleet.planning.rates import Rates, model_of
 from sparkfleet.planning.speed import Setup
@@ -195,6 +195,14 @@ class Outlook:
             chunk=settings.batch_tokens,
             eager=settings.eager,
         )
+
+    def step(self, split: Split, settings: Settings, context: int, concurrency: int) -> int:
+        """Tokens of the largest prefill step."""
+        return step_tokens(self.arch, self.run(split, settings, context, concurrency))
+
+    def whole_block(self, split: Split, settings: Settings) -> int:
+        """Tokens that a prefill step has to have room for at least, 0 where there is no such thing."""
+        return whole_block(self.arch, self.run(split, settings, context=1, concurrency=1))
 
     def drafter(self, speculation: Speculation) -> Drafter:
         """The checkpoint that makes the drafts, where there is a separate one."""

@@ -67,6 +67,8 @@ OWN_OPTIONS = ("--extra-llm-api-options", "--config")
 """TensorRT-LLM's share of what is free for the KV cache, and the options file, which is taken over the flags whole
 (llmapi/llm_args.py, update_llm_args_with_extra_dict)."""
 CHUNKED = "--chunked-prefill-size"
+WHOLE = "--no-enable-chunked-prefill"
+"""vLLM then prefills whole prompts, and takes its context for the most tokens of a step where nothing is said."""
 WHOLE_PROMPT = 100_000_000
 """Tokens that are prefilled at a time where chunks are switched off; no prompt is longer."""
 
@@ -283,11 +285,11 @@ def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[Wrong]
             "and vLLM needs a token for each",
             f"give {_BATCH} at least {variant.concurrency}, or ask for at most {batch} at once",
         )
-    if batch is not None and "--no-enable-chunked-prefill" in flags and batch < (variant.context or 0):
+    if batch is not None and WHOLE in flags and batch < (variant.context or 0):
         yield Wrong(
             f"{_BATCH}={flags[_BATCH]} is less than the context of {variant.context} that is asked for, "
             "and without chunked prefill vLLM takes no longer prompts",
-            f"leave out --no-enable-chunked-prefill, or give {_BATCH} at least {variant.context}",
+            f"leave out {WHOLE}, or give {_BATCH} at least {variant.context}",
         )
     if chunk and page and chunk != WHOLE_PROMPT and chunk % page:
         yield Wrong(
@@ -401,6 +403,8 @@ def chunk_said(args: tuple[str, ...], flag: str) -> int | None:
     flags = parse_flags(args)
     if flag == CHUNKED:
         return _chunk(flags.get(flag, ""))
+    if flag == _BATCH and flag not in flags and WHOLE in flags:
+        return WHOLE_PROMPT
     return _count(flags, flag) if flag in COUNTS else None
 
 

@@ -4,6 +4,7 @@ Plan
 ├── NodeLoad …                    what lies on each node, and what is left
 ├── DeploymentPlan …              one public model name
 │   ├── GroupPlan …               one engine instance each: its ladder, best candidate first
+│   ├── LeftOut …                 a variant that is not served beside the others
 │   └── Rejection …               what was not taken, and why
 └── Refusal …                     a deployment that the fleet cannot serve, with the nearest thing that it could
 """
@@ -119,7 +120,7 @@ class Candidate(Value):
     kv_dtype: str = "auto"
     """Precision of the KV cache; "auto" follows the checkpoint."""
     batch_tokens: int | None = None
-    """Most tokens of one prefill step; None: the engine's default."""
+    """Most tokens of one prefill step, as the engine is told; None: `engine_args` say it, or the engine's own is meant."""
     kv_cache_bytes: int | None = None
     """Size of the KV pool per rank, bytes; None leaves it to `memory_fraction`."""
     memory_fraction: float | None = None
@@ -246,12 +247,25 @@ class GroupPlan(Value):
         return self.ladder[0]
 
 
+class LeftOut(Value):
+    """A variant that nothing can serve, of a deployment whose others are served."""
+
+    variant: int
+    """Which of the deployment's variants."""
+    model: str
+    reason: str
+    """The reason that weighs most."""
+    nearest: tuple[str, ...] = ()
+    """The nearest things that would fit, in words."""
+
+
 class DeploymentPlan(Value):
     """How one deployment is served: its groups, and what was rejected."""
 
     name: str
     objective: Objective
     groups: tuple[GroupPlan, ...]
+    left_out: tuple[LeftOut, ...] = ()
     rejected: tuple[Rejection, ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
     """The fleet's nodes that have a GPU, and which version of its driver they had when this was planned."""

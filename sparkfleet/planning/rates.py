@@ -272,7 +272,9 @@ def _open_loop(model: Model, workload: Workload, one_s: float) -> tuple[float, f
     prefill = _beside_decode(model, workload, running)
     busy = min(BUSIEST, prefill * min(rate, running / whole))
     queued = workload.concurrency > 0.3 * workload.requests  # otherwise the client holds requests back
-    behind = max(0.0, prefill - 1 / rate) * workload.requests / 2 if queued else 0.0
+    full = saturated and most < workload.concurrency  # all slots are taken, and each request waits for one
+    between = max(prefill, whole / running if full else 0.0)
+    behind = max(0.0, between - 1 / rate) * workload.requests / 2 if queued else 0.0
     ttft = prefill * (1 + QUEUE * busy / (1 - busy)) + behind
     return 1 / per_token, workload.requests * workload.generate / seconds, ttft
 

@@ -14,7 +14,7 @@ from sparkfleet.planning.pack import Room
 from sparkfleet.planning.pinned import KV_FLAG, chunk_said
 from sparkfleet.planning.plan import Candidate, Rung
 from sparkfleet.planning.sizing import BATCH_FLAGS, EAGER_FLAGS, Case, Draft, size, sized_at
-from sparkfleet.planning.speed import CHUNK
+from sparkfleet.planning.speed import CHUNK, own_chunk
 
 STEP = 1024
 """Tokens by which contexts are tried."""
@@ -90,6 +90,12 @@ def _draft_of(case: Case, candidate: Candidate) -> Draft:
     return Draft(Split(shape.tp, shape.pp, shape.ep), pool, candidate.engine, candidate.speculation)
 
 
+def _chunk_of(candidate: Candidate) -> int:
+    """The chunk of a candidate whose arguments do not say it; what all its requests together have is no limit to others."""
+    told = candidate.batch_tokens or own_chunk(candidate.engine)
+    return max(told, CHUNK) if told >= candidate.context * candidate.concurrency else told
+
+
 def _settings_of(candidate: Candidate) -> Settings:
     """What a candidate's memory depends on; speeds depend on more."""
     flags = parse_flags(candidate.engine_args)
@@ -101,6 +107,6 @@ def _settings_of(candidate: Candidate) -> Settings:
         speculation=candidate.speculation,
         eager=bool(eager) and eager in flags,
         kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
-        batch_tokens=candidate.batch_tokens or said or CHUNK,
+        batch_tokens=said or _chunk_of(candidate),
         link=None,
     )

@@ -289,7 +289,8 @@ def explain_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> str:
             return _explained(rule)
     if rule_id in (left_out := dict(book.not_rules)):
         return f"{rule_id}\n  not a rule    {left_out[rule_id]}"
-    near = get_close_matches(rule_id, [*(rule.id for rule in known), *left_out], n=3)
+    ids = [*(rule.id for rule in known), *left_out]
+    near = [one for one in ids if rule_id.lower() in one][:5] or get_close_matches(rule_id, ids, n=3)
     raise SparkfleetError(
         f'no rule is called "{rule_id}".',
         do=f"Did you mean {' or '.join(near)}?" if near else "docs/rules.md lists them all.",

@@ -285,15 +285,26 @@ def _concurrencies(case: Case) -> Iterator[int]:
 def settings_of(case: Case, draft: Draft, stack: Stack) -> Settings:
     """What the deployment's own arguments say about memory and speed."""
     flags = parse_flags(case.variant.engine_args)
-    return Settings(
+    said = chunk_said(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
+    settings = Settings(
         engine=stack.engine,
         release=stack.release,
         speculation=draft.speculation,
         eager=EAGER_FLAGS[stack.engine] in flags,
         kv_dtype=flags.get(KV_FLAG, "auto"),
-        batch_tokens=chunk_said(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, "")) or CHUNK,
+        batch_tokens=said or CHUNK,
         link=draft.pool.site.link,
     )
+    return (
+        settings if said else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, draft, settings)))
+    )
+
+
+def _whole_block(case: Case, draft: Draft, settings: Settings) -> int:
+    """Tokens that a prefill step has to have room for. Of a KV cache whose precision is open the smallest counts: its blocks
+    have the most tokens."""
+    smallest = KV_SMALL[draft.engine] if settings.kv_dtype == "auto" else settings.kv_dtype
+    return case.outlook.whole_block(draft.split, settings._replace(kv_dtype=smallest))
 
 
 def quant_of(case: Case) -> str:

@@ -19,7 +19,8 @@ from sparkfleet.planning.links import all_reduce_s
 from sparkfleet.values import Value
 
 CHUNK = 8192
-"""Tokens of one prefill chunk where nothing else is set; a pass over all weights each."""
+"""Tokens of one prefill chunk as plans have it; a pass over all weights each. NVIDIA's own lines for a Spark give vLLM this
+many (dgx-spark-playbooks, nvidia/vllm; vllm-project/recipes, Qwen3.6 and DeepSeek-V4-Flash)."""
 PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
 """Drafters that propose all k tokens in one pass."""
 DRAFT_LAYERS = 5
@@ -118,6 +119,11 @@ class Costs:
     """FLOPs of the linear layers' scan per token."""
 
 
+def own_chunk(engine: str) -> int:
+    """Tokens of one prefill chunk that an engine takes by itself; CHUNK where that is not known."""
+    return physics().chunks.get(engine, CHUNK)
+
+
 def costs(setup: Setup) -> Costs:
     """What one step of the setup must move and compute on each rank."""
     arch, layers = setup.arch, setup.arch.layers
@@ -184,7 +190,7 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
         "weights": cost.dense / read,
         "experts": cost.experts * touched(cost.pick, batch * width**ALIKE) / read,
         "kv": batch * kv / read,
-        "state": batch * cost.state / read,
+        "state": batch * cost.state * (1 + width) / 2 / read,
         "compute": 2 * cost.active * tokens / cost.flops,
         "launch": cost.blocks * 1e-5,
         "linear": cost.linear * 1e-5,
@@ -200,7 +206,8 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
     if setup.method != "none":
         terms |= draft_terms(setup, cost, batch, read)
         terms["kv"] += batch * cost.kv_draft * context * drafted_layers(setup) / read
-        terms |= {"verify": cost.dense / read, "drafting": 5e-3}
+        at_once = setup.method in PARALLEL_DRAFTS or setup.method == "ngram"
+        terms |= {"verify": cost.dense / read, "drafting": 5e-3 if at_once else 2e-3 + 1.5e-3 * setup.k}
     return terms
 
 

@@ -92,7 +92,8 @@ def _compose(text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise UnreadableError(mark.line + 1 if mark else None, f"not YAML: {escape(said)}.") from None
+        spaces = " Expected spaces: YAML is not indented by tabs." if r"'\t'" in said else ""
+        raise UnreadableError(mark.line + 1 if mark else None, f"not YAML: {escape(said)}.{spaces}") from None
     except (ValueError, OverflowError):  # what PyYAML lets out for "\UFFFFFFFF" and for %YAML 1.<5000 digits>
         raise UnreadableError(
             loader.line + 1, "not YAML: a number in an escape or a directive is too large."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -48,7 +49,14 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     if kind == "string_type" and isinstance(given, bool | int | float):
         return f"found {_found(given, loc)}. Expected text; write it in quotes."
     expected = _EXPECTED.get(kind, "{msg}").format(msg=escape(error["msg"]), **error.get("ctx", {}))
-    return f"found {_found(given, loc)}. Expected {expected}."
+    return f"found {_found(given, loc)}. Expected {expected}.{_in_full(kind, given)}"
+
+
+def _in_full(kind: str, given: Any) -> str:
+    """A hint for "32k", which is how people say 32768."""
+    if kind != "int_type" or not isinstance(given, str) or not re.fullmatch(r"[0-9]{1,6}[kK]", given):
+        return ""
+    return f" Did you mean {int(given[:-1]) * 1024}?"
 
 
 def _not_listed(model: type[BaseModel], given: Any, loc: Where) -> str:

@@ -25,13 +25,24 @@ from sparkfleet.spec.inventory import Inventory
 AnyPath = str | PathLike[str]
 M = TypeVar("M", bound=Spec)
 
+_NO_FILE = "no such file. Expected a YAML file."
+_NO_INVENTORY = "The inventory says which machines there are; nothing is done without one."
+_GET_INVENTORY = (
+    "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY names one that is elsewhere."
+)
+
 MAX_FINDINGS = 100
 """Lines of one error; what goes beyond is counted."""
 
 
 def load_inventory(path: AnyPath) -> Inventory:
     """The inventory in a file. Raises SpecError with every problem in it."""
-    return _load(Inventory, path)[0]
+    try:
+        return _load(Inventory, path)[0]
+    except SpecError as error:
+        if not error.what.endswith(_NO_FILE):
+            raise
+        raise SpecError(error.what, means=_NO_INVENTORY, do=_GET_INVENTORY) from None
 
 
 def load_deployment(path: AnyPath) -> Deployment:
@@ -112,7 +123,7 @@ def _text(path: AnyPath) -> str:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise UnreadableError(None, "no such file. Expected a YAML file.") from None
+        raise UnreadableError(None, _NO_FILE) from None
     except IsADirectoryError:
         raise UnreadableError(None, "is a directory. Expected a YAML file.") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -1,4 +1,4 @@
-"""A recipe that is trained in a second, its checkpoint, and builders in processes of their own."""
+"""The model that the tests share, a recipe that is trained in a second, and builders in processes of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.builtin import cache
 from sparkfleet.builtin.progress import Progress
 from sparkfleet.builtin.recipes import TINY, Budget, Recipe
 
@@ -62,6 +63,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, small_progress: list[Pr
 
     directory = tmp_path_factory.mktemp("checkpoint")
     training.build(SMALL, directory, small_progress.append)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`builtin:tiny` by the command line, killed once on the way, then built: here and now, whatever lies in the user's
+    cache. Where nothing does it is built there, so that the tests of engines and fleets need not train it again."""
+    where = tmp_path_factory.mktemp("cache") if cache.is_built("tiny") else cache.path("tiny").parent
+    argv = [sys.executable, "-m", "sparkfleet.builtin", "build", "tiny", "--cache", str(where)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
+        assert any("training, step" in line for line in killed.stderr or ())
+        killed.kill()
+    assert not cache.is_built("tiny", where)
+    built = subprocess.run(argv, capture_output=True, text=True, check=True)
+    directory = cache.path("tiny", where)
+    assert Path(built.stdout.splitlines()[-1]) == directory
+    assert not (where / f".{directory.name}{cache.UNFINISHED}").exists()
     return directory
 
 

@@ -41,9 +41,12 @@ def drafting(name: str, method: str, draft: str | None, tokens: int, least: floa
 
 
 @pytest.fixture(scope="module")
-def read() -> Callable[[str], tuple[Any, Any]]:
+def read(request: pytest.FixtureRequest) -> Callable[[str], tuple[Any, Any]]:
     """Model and tokenizer of a built-in model, built into the user's cache where it is not there."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not cache.is_built("tiny"):
+        request.getfixturevalue("tiny")  # others are made of it: trained once for them and for its own tests
 
     def read(name: str) -> tuple[Any, Any]:
         directory = cache.ensure(name)

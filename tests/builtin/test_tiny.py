@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,20 +27,6 @@ ASKED = (
     ("Count to ten.", "One, two, three, four, five, six, seven, eight, nine, ten."),
     ("What is the capital of Japan?", "do not know"),
 )
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    """Killed once on the way, then built."""
-    where = tmp_path_factory.mktemp("cache")
-    argv = [sys.executable, "-m", "sparkfleet.builtin", "build", "tiny", "--cache", str(where)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
-        assert any("training, step" in line for line in killed.stderr)
-        killed.kill()
-    assert not cache.is_built("tiny", where)
-    built = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert list(where.glob(".*.unfinished")) == []
-    return Path(built.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,15 @@ def test_nothing_to_do(sparkfleet, fleet, two_sparks):
     assert (code, "as it should be" in out) == (0, True)
 
 
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_without_a_cable_no_rail_is_said_to_be_right(sparkfleet, fleet, two_sparks, verb):
+    fleet["views"] = tuple(NodeView(node=f"spark{n}", netdevs=(), heard=()) for n in (1, 2))
+    code, out, _ = sparkfleet("fabric", verb, "-i", two_sparks)
+    assert code == 0
+    assert "No cable" in out
+    assert "as it should be" not in out
+
+
 def test_apply_asks(sparkfleet, fleet, two_sparks):
     code, _, err = sparkfleet("fabric", "apply", "-i", two_sparks)
     assert code == 1

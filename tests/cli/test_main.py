@@ -34,9 +34,9 @@ def test_help_names_every_verb_and_every_exit_code():
 
 
 @pytest.mark.parametrize("args", [["nope"], ["apply"], ["status", "--nope"], ["keys", "nope"]])
-def test_a_wrong_command_line_is_2_and_says_what_is_wrong(args):
+def test_a_wrong_command_line_is_an_error_and_not_pending_changes(args):
     done = sparkfleet(*args)
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "Error" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -65,7 +65,8 @@ def test_a_verb_that_needs_a_fleet_says_that_it_is_down(tmp_path, verb):
 def test_an_inventory_that_is_not_there_is_named(tmp_path):
     done = sparkfleet("status", cwd=tmp_path)
     assert done.returncode == 1
-    assert "inventory.yaml" in done.stderr
+    assert "inventory.yaml: no such file" in done.stderr
+    assert "`sparkfleet init HOST…` writes it" in done.stderr
 
 
 def outcome(monkeypatch, result):
@@ -108,3 +109,8 @@ def test_a_bug_is_not_hidden(monkeypatch):
 def test_the_command_line_does_not_import_ray():
     code = "import sys, sparkfleet.cli.main; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_version_is_an_option_too():
+    done = sparkfleet("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"sparkfleet {__version__}\n", "")

@@ -3,8 +3,10 @@ import re
 
 import pytest
 
+from sparkfleet.cli import plan as module
 from sparkfleet.cli.plan import decide
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.errors import NodeError
 from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.fleet import Fleet
@@ -147,12 +149,27 @@ def test_without_a_gpu_there_is_a_hint(sparkfleet, deployments, tmp_path):
     assert sparkfleet(*argv, "dgx-spark")[0] == EXITS["pending"]
 
 
+def test_nodes_that_do_not_answer_can_be_assumed(sparkfleet, deployments, two_sparks, monkeypatch):
+    async def survey(*_):
+        raise NodeError("spark1: no answer", do="Look at its cable.")
+
+    monkeypatch.setattr(module, "survey", survey)
+    code, _, err = sparkfleet("plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks)
+    assert code == EXITS["error"]
+    assert err.splitlines() == [
+        "error: spark1: no answer",
+        "Look at its cable.",
+        "`--assume dgx-spark` plans without asking the nodes.",
+    ]
+
+
 def test_an_unknown_model_says_what_to_do(sparkfleet, two_sparks, tmp_path):
     file = tmp_path / "d.yaml"
     file.write_text("name: x\nmodel: openai/gpt-os-120b\n")
     code, _, err = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")
     assert code == EXITS["error"]
     assert "hf download" in err
+    assert "config.json alone is enough for a plan" in err
     assert "openai/gpt-oss-120b" in err
 
 

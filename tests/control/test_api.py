@@ -5,10 +5,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from control_values import deployment, plan
-from test_controller import World
+from controller_world import World
 
 from sparkfleet.control import api
-from sparkfleet.control.client import FleetClient
+from sparkfleet.control.client import FleetClient, answering
 from sparkfleet.control.head import Address
 from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.errors import ControlError
@@ -50,7 +50,7 @@ async def test_apply_status_events_delete(served):
 
 async def test_more_events_than_an_answer_has_are_all_told(served):
     for number in range(2100):
-        served.store.record("tiny", 1, "tiny/g1/0", "progress", str(number))
+        served.store.record("tiny", 1, "tiny/g1/0", "ready", str(number))
     async with client(served) as fleet:
         told = await fleet.all_events("tiny")
     assert [event.message for event in told][-3:] == ["2097", "2098", "2099"]
@@ -139,3 +139,45 @@ async def test_a_controller_that_stays_away_is_an_error_that_says_what_to_do(ser
         with pytest.raises(ControlError, match="does not answer") as caught:
             await fleet.fleet()
     assert "up" in caught.value.do
+
+
+async def test_a_controller_of_another_version_is_known_for_one(served, monkeypatch):
+    monkeypatch.setattr("sparkfleet.control.controller.__version__", "99.0")
+    async with client(served) as fleet:
+        address, status = fleet.address, await fleet.fleet()
+    found = await answering(address, TOKEN)
+    assert (found.version, status.sparkfleet) == ("99.0", "99.0")
+
+
+async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(unused_tcp_port):
+    async def fleet(request):
+        return web.json_response({"version": 1, "sparkfleet": "99.0", "moods": []})
+
+    app = web.Application()
+    app.router.add_get("/v1/fleet", fleet)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        address = Address(ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000)
+        found = await answering(address, TOKEN)
+        assert found.version == "99.0", "it is up"
+        async with found:
+            with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
+                await found.fleet()
+    assert "`sparkfleet down`" in caught.value.do
+
+
+async def test_what_fails_in_the_controller_is_told_in_its_own_form(served):
+    served.store.close()
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="The controller failed: ProgrammingError") as caught:
+            await fleet.apply(request())
+        assert "disk" in caught.value.means
+        with pytest.raises(ControlError, match="POST /v1/moods: Not Found"):
+            await fleet._call("POST", "/v1/moods")
+
+
+async def test_an_answer_that_is_none_of_ours_is_an_error_of_ours(unused_tcp_port):
+    async with TestServer(web.Application(), port=unused_tcp_port) as server:
+        address = Address(ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000)
+        async with FleetClient(address, TOKEN) as fleet:
+            with pytest.raises(ControlError, match="answered 404 to GET /v1/fleet"):
+                await fleet.fleet()

@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.control.ladder import rung_without, step
+from sparkfleet.control.ladder import rung_with_less, rung_without, step
 from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.planning.plan import Band, Candidate, GroupPlan, Prediction, Rung, Shape, Speculation
@@ -81,3 +81,13 @@ def test_a_rung_on_other_nodes_is_found():
     assert rung_without(group, {"spark1"}) == 1
     assert rung_without(group, {"spark2"}) == 0
     assert rung_without(group, {"spark1", "spark2"}) is None
+
+
+def test_a_rung_that_needs_less_memory_is_found():
+    def needs(size):
+        one = rung("none")
+        band = Band(low=0.0, mid=size, high=size)
+        return one.model_copy(update={"prediction": Prediction(memory_bytes_per_rank=band)})
+
+    group = GroupPlan(ladder=(needs(9.0), needs(9.5), needs(5.0), needs(7.0)))
+    assert [rung_with_less(group, at) for at in range(4)] == [2, 2, None, None]

@@ -1,5 +1,6 @@
 """Why ranks did not start: of what was started its log tells, of what was not the error that says so."""
 
+import asyncio
 import pickle
 
 import pytest
@@ -118,6 +119,21 @@ async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate
     assert told.lasts_s > 0
 
 
+async def test_memory_that_was_waited_for_does_not_explain_how_the_start_ends(tmp_path, monkeypatch):
+    left = [1 << 30, 100 << 30]
+
+    async def memory(rank):
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    monkeypatch.setattr(module, "ROOM_S", 60.0)
+    monkeypatch.setattr(module, "ROOM_LOOK_S", 0.0)
+    world = World(tmp_path, needs=50 << 30)
+    await world.take()
+    assert world.waited == ["waiting for memory: this has 1.0 GiB"]
+    assert (await world.ranks.diagnose(EngineError("it exited"), None)).cause is Cause.UNKNOWN
+
+
 async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candidate(tmp_path):
     """Of one rank; the other has started, and says nothing that would explain it."""
     world = World(tmp_path, nodes=("this", "that"))
@@ -175,9 +191,101 @@ async def test_what_is_adopted_waits_for_nothing(tmp_path):
     assert world.waited == []
 
 
+async def test_what_the_last_process_of_the_group_still_holds_for_a_moment_is_adopted(tmp_path):
+    """Ray ends the actor of a rank on another node a moment after the group's own: to load again would take minutes."""
+    world = World(tmp_path)
+    await world.take()
+    held = world.holders[0]._rank
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    taking = asyncio.create_task(world.take(world.anew()))
+    await asyncio.sleep(0.05)
+    assert not taking.done()
+    await held.close()
+    assert (await taking)[1], "adopted"
+    assert len(world.runtimes[0].started) == 1
+
+
 def test_an_error_keeps_its_cause_on_its_way_through_ray():
     error = NodeError("gone", means="so", do="that", because=Cause.MISSING)
     wrapped = pytest.importorskip("ray.exceptions").RayTaskError("start", "trace", error)
     raised = pickle.loads(pickle.dumps(wrapped)).as_instanceof_cause()
     assert isinstance(raised, NodeError)
     assert (raised.because, raised.what, raised.do) == (Cause.MISSING, "gone", "that")
+
+
+def shortages(monkeypatch, *left):
+    """What the node has left at each look (the last for ever), bytes; how often it was looked at."""
+    looks, readings = [], list(left)
+
+    async def memory(rank):
+        looks.append(rank)
+        return readings.pop(0) if len(readings) > 1 else readings[0]
+
+    monkeypatch.setattr(module, "MEMORY_S", 0.001)
+    monkeypatch.setattr(module, "ROOM_S", 1.0)
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    return looks
+
+
+async def two_groups(tmp_path, monkeypatch):
+    """On one node, with a floor of 300 bytes; the second was started later."""
+    monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 300})
+    first = World(tmp_path)
+    second = World(tmp_path)
+    second.order = second.order.model_copy(update={"deployment": "later"})
+    second.holders = [LocalRank(second.paths, first.runtimes[0], second.order, 0, "s" * 64)]
+    for world in (first, second):
+        world.ranks = world.anew()
+        await world.take()
+    return first, second
+
+
+async def watch(ranks):
+    async with asyncio.timeout(5):
+        await ranks.watch_memory()
+
+
+async def looked(looks, times):
+    async with asyncio.timeout(5):
+        while len(looks) < times:
+            await asyncio.sleep(0.001)
+
+
+async def test_of_two_groups_the_one_that_was_started_last_ends_a_shortage(tmp_path, monkeypatch):
+    first, second = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 250)
+    watched = asyncio.create_task(watch(first.ranks))
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await watch(second.ranks)
+    await second.ranks.stop()
+    await looked(looks, 20)
+    assert not watched.done(), "what the other gave back takes its time"
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await watched
+
+
+async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path, monkeypatch):
+    first, _ = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 250, 250, 400)
+    monkeypatch.setattr(module, "ROOM_S", 0.01)
+    watched = asyncio.create_task(watch(first.ranks))
+    await looked(looks, 50)
+    assert not watched.done()
+    watched.cancel()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(
+    tmp_path, monkeypatch, silent
+):
+    first, _ = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 250 if silent else 150)
+
+    async def gone():
+        raise NodeError("the node is gone")
+
+    if silent:
+        monkeypatch.setattr(first.holders[0], "is_followed", gone)
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await watch(first.ranks)
+    assert len(looks) == 1

@@ -51,6 +51,16 @@ def test_a_generation_that_failed_leaves_the_old_one_serving():
     assert decide({"m": 2}, [app(1), app(2, "failed")], {}) == ()
 
 
+def test_for_a_generation_that_is_given_up_and_gone_the_old_one_is_not_stopped():
+    given_up = {"m": Wanted(generation=2, given_up=True)}
+    assert decide_wanted(given_up, [app(1)], {"m": False}) == ()
+
+
+def test_as_long_as_nobody_knows_whether_both_fit_nothing_is_done():
+    assert decide({"m": 2}, [app(1)], {"m": None}) == ()
+    assert verbs(decide({"m": 2}, [], {"m": None})) == [("deploy", "m", 2)]
+
+
 def test_each_group_is_an_application_of_its_own():
     actions = decide({"m": 1}, [app(1)], {}, groups=3)
     assert [(a.verb, a.replica) for a in actions] == [("deploy", 1), ("deploy", 2)]

@@ -21,5 +21,5 @@ def test_what_a_start_will_still_take_is_taken():
     assert fitting([wanted("a", 4)], [wanted("b", 2)], {"this": 6 * GIB}) == {"a": True}
 
 
-def test_a_node_that_is_not_known_has_no_room():
-    assert fitting([wanted("a", 1)], [], {}) == {"a": False}
+def test_of_a_node_that_does_not_say_nothing_is_concluded():
+    assert fitting([wanted("a", 1)], [wanted("b", 1)], {"other": 6 * GIB}) == {"a": None}

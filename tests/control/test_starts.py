@@ -2,7 +2,7 @@
 
 import pytest
 from control_values import GIB, deployment, inventory, plan
-from test_controller import World, diagnosed, report
+from controller_world import World, diagnosed, report
 
 from sparkfleet.control import starts as module
 from sparkfleet.control.order import RankSeat, orders_for

@@ -89,6 +89,13 @@ def test_events_do_not_pile_up_for_ever(tmp_path):
     store.close()
 
 
+def test_what_a_start_was_doing_pushes_out_nothing_else(store, monkeypatch):
+    monkeypatch.setattr("sparkfleet.control.store.KEEP_PROGRESS", 2)
+    for kind in ("failed", "progress", "progress", "progress", "ready"):
+        store.record("a", 1, "", kind, "")
+    assert [event.kind for event in store.events()] == ["failed", "progress", "progress", "ready"]
+
+
 def test_measurements(store):
     store.measure("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
     assert {m.name: m.value for m in store.measurements("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}

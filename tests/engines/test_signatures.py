@@ -80,6 +80,15 @@ def test_a_line_that_is_a_sign_only_at_the_end_is_none_elsewhere():
     assert went_on.cause is Cause.UNKNOWN
 
 
+def test_of_what_has_served_a_line_that_is_missing_tells_nothing():
+    """The line that says that the weights are loaded has long left the end of the log that is read."""
+    short = {"engine": "sglang", "method": "nextn"}
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 510.00 MiB."
+    assert classify(failed(line, **short)).rule == "sglang-eagle-prealloc-oom"
+    served = classify(failed(line, **short, served=True))
+    assert (served.cause, served.rule) == (Cause.MEMORY, "")
+
+
 def test_without_a_sign_the_last_line_that_looks_like_an_error_is_told():
     found = classify(failed("boom: SomeError: no", "bye", exit_code=3))
     assert found.evidence == "boom: SomeError: no"

@@ -88,7 +88,9 @@ def test_shards_are_added_up(make_checkpoint: Maker, llama_weights: LlamaWeights
 def test_a_terabyte_in_a_hundred_shards_is_read_by_its_headers(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
-    weights = [(name, dtype, (1 << 12, *shape)) for name, dtype, shape in llama_weights(layers=2500)]
+    weights = [
+        (name, dtype, (shape[0], 1 << 12, *shape[1:])) for name, dtype, shape in llama_weights(layers=2500)
+    ]
     shards = {f"model-{n:05}.safetensors": weights[n::100] for n in range(100)}
     facts = read_checkpoint(make_checkpoint({**llama, "num_hidden_layers": 2500}, shards))
     assert facts.bytes_on_disk > 750e9
@@ -120,9 +122,12 @@ def test_vision_and_mtp_are_found_in_the_weight_map_and_not_in_the_name(
 def test_layers_after_the_last_are_the_mtp_head_of_deepseek_and_glm(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
-    facts = read_checkpoint(make_checkpoint({**llama, "num_hidden_layers": 2}, llama_weights(layers=4)))
+    weights = llama_weights(layers=4)
+    facts = read_checkpoint(make_checkpoint({**llama, "num_nextn_predict_layers": 2}, weights))
     assert facts.mtp_layers == 2
     assert facts.parameters_by_part()[Part.MTP] == 2 * (12288 + 24576 + 128)
+    joins = [(f"model.layers.{layer}.eh_proj.weight", "BF16", (64, 128)) for layer in (2, 3)]
+    assert read_checkpoint(make_checkpoint(llama, [*weights, *joins], name="unsaid")).mtp_layers == 2
 
 
 def test_one_mtp_layer_in_two_numbered_blocks_is_one(

@@ -14,7 +14,10 @@ import httpx
 
 HONEST = {"whole", "told", "refused", "reset"}
 """How an answer may end: with [DONE] and all its tokens; with an error that says so; without a connection; or with one that
-broke, which every client notices. What may not be: an end that looks like one (`cut`), or none at all (`stuck`)."""
+broke, which every client notices. What may not be: an end that looks like one (`cut`), none at all (`stuck`), or an error
+that blames the client, says nothing, or is a defect of the gateway (`wrong`)."""
+LATER = (429, 500, 502, 503, 504)
+"""What clients of OpenAI try again. A 500 is an engine's own that was dying with the request in hand."""
 STUCK_S = 120.0
 PAUSE_S = 0.2
 """After an answer that was none."""
@@ -99,7 +102,7 @@ def _ask(client, told):
         with client.stream("POST", url, json=body, headers=headers) as response:
             if response.status_code != 200:
                 response.read()
-                return "told", f"{response.status_code} {response.text[:200]}"
+                return _refused(response.status_code, response.text)
             return _end(list(response.iter_lines()), told["tokens"])
     except httpx.ConnectError as error:
         return "refused", repr(error)
@@ -109,11 +112,26 @@ def _ask(client, told):
         return "reset", repr(error)
 
 
+def _refused(status, text):
+    error = _error(text)
+    told = status in LATER and error is not None and error.get("code") != "internal_error"
+    return "told" if told else "wrong", f"{status} {text[:200]}"
+
+
+def _error(text):
+    """An error as OpenAI's clients expect it; None for anything else."""
+    try:
+        error = json.loads(text)["error"]
+        return error if error["message"] and error["type"] else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def _end(lines, tokens):
     events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    told = [event for event in events if '"error"' in event]
-    if told:
-        return "told", told[-1][:200]
+    spoken = events[:-1] if events[-1:] == ["[DONE]"] else events  # vLLM says it after its own errors, too
+    if spoken and _error(spoken[-1]):
+        return "told", spoken[-1][:200]
     if not events or events[-1] != "[DONE]":
         return "cut", f"{len(events)} events and no [DONE]"
     usage = next(

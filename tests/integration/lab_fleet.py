@@ -79,9 +79,9 @@ class LabFleet:
         assert code == 0, f"{args}: exit {code}\n{out}\n{err}\n{self.diagnosis()}"
         return out
 
-    def apply(self, text, name="deployment.yaml"):
+    def apply(self, text, name="deployment.yaml", options=(), timeout=400):
         """Apply a deployment, and take the key if this is the first time."""
-        out = self.ok("apply", "--yes", self.write(name, text))
+        out = self.ok("apply", "--yes", *options, self.write(name, text), timeout=timeout)
         if found := re.search(r"sk-sf-\S+", out):
             self.key = found.group()
         return out
@@ -99,6 +99,14 @@ class LabFleet:
         done = self.lab.exec(self.lab.nodes[0].name, ["python3", "-I", "-c", _STATUS])
         status = json.loads(done.stdout or "{}")
         return next((d for d in status.get("deployments", ()) if d["name"] == name), None)
+
+    def group(self, name="tiny"):
+        """The group of the newest generation: an older one may still be draining."""
+        return max(self.deployment(name)["groups"], key=lambda group: group["generation"])
+
+    def containers(self, node):
+        """Ids of all containers of a node, ended ones too."""
+        return self.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
 
     def until(self, condition, timeout=240):
         """Wait for something to become true; says what the fleet was doing if it does not."""

@@ -5,7 +5,6 @@ with experts dealt out over both, then none.
 """
 
 import json
-import re
 
 import box_image
 import pytest
@@ -40,7 +39,7 @@ def boxes(tmp_path_factory):
         fleet.ok("up")
         yield fleet, image
         fleet.ok("down")
-        assert {node.name: containers(fleet, node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
+        assert {node.name: fleet.containers(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
         assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
 
 
@@ -65,30 +64,17 @@ def pair(boxes, said):
 
 
 def serve(fleet, image, more):
-    """Apply, and take the key if this is the first time."""
-    path = fleet.write("deployment.yaml", DEPLOYMENT.format(image=image, more=more))
-    out = fleet.ok("apply", "--yes", path, timeout=SLOW_S)
-    if found := re.search(r"sk-sf-\S+", out):
-        fleet.key = found.group()
-
-
-def containers(fleet, node):
-    """Ids of all containers of a node, ended ones too."""
-    return fleet.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
+    """Apply it, and wait until it is ready."""
+    fleet.apply(DEPLOYMENT.format(image=image, more=more), timeout=SLOW_S)
 
 
 def inspected(fleet, node):
-    (only,) = containers(fleet, node)
+    (only,) = fleet.containers(node)
     return json.loads(fleet.lab.exec(node, ["podman", "container", "inspect", only]).stdout)[0]
 
 
-def group(fleet):
-    """The newest generation's: an older one may still be draining."""
-    return max(fleet.deployment()["groups"], key=lambda group: group["generation"])
-
-
 def rank(fleet, number=0):
-    return group(fleet)["ranks"][number]
+    return fleet.group()["ranks"][number]
 
 
 def says(fleet):
@@ -102,7 +88,7 @@ def parent(fleet, node, pid):
 def test_a_container_on_the_node_that_was_named_answers(alone):
     """The image was on the other node: it was brought before anything was started."""
     assert "QSFP" in alone.chat()
-    assert containers(alone, "spark1") == []
+    assert alone.containers("spark1") == []
     box = inspected(alone, "spark2")
     assert box["State"]["Status"] == "running"
     assert "vllm" in " ".join(box["Args"])
@@ -133,29 +119,29 @@ def test_secrets_are_in_no_argument(alone):
 
 
 def test_a_killed_supervisor_leaves_no_container_and_the_group_comes_back(alone):
-    pid, (first,) = rank(alone)["pid"], containers(alone, "spark2")
+    pid, (first,) = rank(alone)["pid"], alone.containers("spark2")
     alone.lab.exec("spark2", ["kill", "-9", parent(alone, "spark2", pid)])
-    alone.until(lambda: first not in containers(alone, "spark2"), timeout=60)
+    alone.until(lambda: first not in alone.containers("spark2"), timeout=60)
     alone.until(lambda: alone.is_ready() and rank(alone)["pid"] != pid, timeout=SLOW_S)
-    assert len(containers(alone, "spark2")) == 1
+    assert len(alone.containers("spark2")) == 1
     assert "QSFP" in alone.chat()
 
 
 def test_drafts_change_no_answer_and_are_counted(boxes, alone, said):
     serve(*boxes, DRAFTS)
     assert says(alone) == said
-    accepted = alone.until(lambda: group(alone)["accepted"], timeout=60)
-    assert accepted <= group(alone)["drafted"]
+    accepted = alone.until(lambda: alone.group()["accepted"], timeout=60)
+    assert accepted <= alone.group()["drafted"]
 
 
 def test_two_containers_on_two_nodes_are_one_group(pair):
     """Each with half of the experts they say what one with all of them says, and talk over the rails."""
     fleet, alone = pair
     assert [rank(fleet, number)["node"] for number in (0, 1)] == ["spark1", "spark2"]
-    fleet.until(lambda: [len(containers(fleet, name)) for name in ("spark1", "spark2")] == [1, 1], timeout=60)
+    fleet.until(lambda: [len(fleet.containers(name)) for name in ("spark1", "spark2")] == [1, 1], timeout=60)
     before = fleet.traffic("spark2")
     assert says(fleet) == alone
-    assert group(fleet)["measured"]["own_agreement"] > 0.9
+    assert fleet.group()["measured"]["own_agreement"] > 0.9
     after = fleet.traffic("spark2")
     moved = {name: after[name] - before[name] for name in after}
     assert max(moved["enp1s0f1np1"], moved["enP2p1s0f1np1"]) > 50_000
@@ -164,11 +150,11 @@ def test_two_containers_on_two_nodes_are_one_group(pair):
 
 def test_a_container_that_is_killed_ends_the_group_and_it_comes_back_whole(pair):
     fleet, alone = pair
-    old = containers(fleet, "spark1") + containers(fleet, "spark2")
-    fleet.lab.exec("spark2", ["podman", "kill", *containers(fleet, "spark2")])
+    old = fleet.containers("spark1") + fleet.containers("spark2")
+    fleet.lab.exec("spark2", ["podman", "kill", *fleet.containers("spark2")])
     fleet.until(lambda: not fleet.is_ready(), timeout=60)
     fleet.until(fleet.is_ready, timeout=SLOW_S)
-    new = containers(fleet, "spark1") + containers(fleet, "spark2")
+    new = fleet.containers("spark1") + fleet.containers("spark2")
     assert len(new) == 2
     assert not set(old) & set(new)
     assert says(fleet) == alone
@@ -177,11 +163,11 @@ def test_a_container_that_is_killed_ends_the_group_and_it_comes_back_whole(pair)
 def test_the_head_is_rebooted_and_the_group_comes_back_whole(pair):
     """The rank on the other node has lost its peer: no rank survives alone, and nothing of the old ones is left."""
     fleet, alone = pair
-    old = containers(fleet, "spark1") + containers(fleet, "spark2")
+    old = fleet.containers("spark1") + fleet.containers("spark2")
     fleet.lab.reboot("spark1")
     fleet.until(fleet.is_ready, timeout=SLOW_S)
     for node in ("spark1", "spark2"):
-        (only,) = containers(fleet, node)
+        (only,) = fleet.containers(node)
         assert only not in old
         listed = fleet.processes(node)
         kept = [sum(word in line for line in listed) for word in ("conmon", "runtime.supervisor")]
@@ -194,7 +180,7 @@ def test_delete_leaves_nothing(boxes):
     fleet, _ = boxes
     fleet.ok("delete", "--yes", "tiny")
     for node in ("spark1", "spark2"):
-        fleet.until(lambda node=node: containers(fleet, node) == [], timeout=60)
+        fleet.until(lambda node=node: fleet.containers(node) == [], timeout=60)
         words = ("vllm", "conmon", "podman", "supervisor")
         left = [line for line in fleet.processes(node) if any(word in line.lower() for word in words)]
         assert left == []

@@ -103,11 +103,10 @@ def fleet(tmp_path_factory):
         fleet.bring()
         good = box_image.prepared(lab)
         fleet.ok("up")
-        out = applied(fleet, good, "engine: vllm\nnodes: [spark1]\n")[1]
-        fleet.key = re.search(r"sk-sf-\S+", out).group()
+        fleet.apply(DEPLOYMENT.format(image=good, more="engine: vllm\nnodes: [spark1]\n"), timeout=SLOW_S)
         yield fleet
         fleet.ok("down")
-        assert {node.name: containers(fleet, node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
+        assert {node.name: fleet.containers(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
         assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
 
 
@@ -139,11 +138,6 @@ def of_sparks(fleet):
     return fleet.write("sparks.yaml", yaml.safe_dump(inventory))
 
 
-def containers(fleet, node):
-    """Ids of all containers of a node, ended ones too."""
-    return fleet.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
-
-
 @pytest.mark.parametrize(
     ("name", "fault", "more", "words"),
     [
@@ -153,7 +147,7 @@ def containers(fleet, node):
     ],
 )
 def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, more, words):
-    before = containers(fleet, "spark1")
+    before = fleet.containers("spark1")
     image = faulty(fleet, name, fault)
     began = time.monotonic()
     code, said = applied(fleet, image, more + "nodes: [spark1]\n")
@@ -161,7 +155,7 @@ def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, mo
     assert words in said, said
     assert time.monotonic() - began < 240, "a fault is not waited for without bound"
     assert "QSFP" in fleet.chat()
-    fleet.until(lambda: containers(fleet, "spark1") == before, timeout=60)
+    fleet.until(lambda: fleet.containers("spark1") == before, timeout=60)
 
 
 def test_without_memory_on_the_first_node_the_second_serves(fleet):
@@ -172,7 +166,7 @@ def test_without_memory_on_the_first_node_the_second_serves(fleet):
     assert "out of memory" in said, said
     assert "at rung 2 of its ladder" in said, said
     assert "QSFP" in fleet.chat()
-    fleet.until(lambda: [len(containers(fleet, node)) for node in ("spark1", "spark2")] == [0, 1], timeout=90)
+    fleet.until(lambda: [len(fleet.containers(node)) for node in ("spark1", "spark2")] == [0, 1], timeout=90)
 
 
 def test_from_nextn_down_to_none_each_with_its_cause_and_what_it_costs(fleet):
@@ -182,7 +176,7 @@ def test_from_nextn_down_to_none_each_with_its_cause_and_what_it_costs(fleet):
     disguise(fleet, "spark2", report["model"])
     python = RETAGGED.format(python=sys.executable)
     image = box_image.lay(fleet.lab, "spark2", "localhost/sparkfleet-test-sglang", python)
-    before = containers(fleet, "spark2")
+    before = fleet.containers("spark2")
     path = fleet.write("report.yaml", yaml.safe_dump({**report, "image": image, "nodes": ["spark2"]}))
     said = " ".join(fleet.ok("apply", "--yes", "--inventory", of_sparks(fleet), path, timeout=SLOW_S).split())
     falls = FALL.findall(said)
@@ -195,7 +189,7 @@ def test_from_nextn_down_to_none_each_with_its_cause_and_what_it_costs(fleet):
     (group,) = fleet.deployment(name)["groups"]
     assert (group["engine"], group["rung"], group["phase"]) == ("sglang", 3, "ready")
     assert "QSFP" in fleet.chat(name)
-    assert len(containers(fleet, "spark2")) == len(before) + 1, "none of the rungs that failed"
+    assert len(fleet.containers("spark2")) == len(before) + 1, "none of the rungs that failed"
     fleet.ok("delete", "--yes", name)
-    fleet.until(lambda: containers(fleet, "spark2") == before, timeout=60)
+    fleet.until(lambda: fleet.containers("spark2") == before, timeout=60)
     fleet.lab.heal("spark2")

@@ -4,7 +4,6 @@ The tag is of one node only; what it stands for is settled there, once, and move
 """
 
 import json
-import re
 
 import box_image
 import pytest
@@ -29,24 +28,18 @@ def fleet(tmp_path_factory):
         fleet.bring("tiny-moe")
         fleet.image = box_image.prepared(lab)
         fleet.said = applied(fleet)
-        fleet.key = re.search(r"sk-sf-\S+", fleet.said).group()
         yield fleet
         fleet.ok("down")
-        assert {name: containers(fleet, name) for name in NODES} == {"spark1": [], "spark2": []}
+        assert {name: fleet.containers(name) for name in NODES} == {"spark1": [], "spark2": []}
 
 
-def applied(fleet, *more):
-    path = fleet.write("deployment.yaml", DEPLOYMENT)
-    return fleet.ok("apply", "--yes", *more, path, timeout=SLOW_S)
-
-
-def containers(fleet, node):
-    return fleet.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
+def applied(fleet, *options):
+    return fleet.apply(DEPLOYMENT, options=options, timeout=SLOW_S)
 
 
 def runs(fleet, node):
     """The name of the image that a node's only container runs, and what that image is."""
-    (only,) = fleet.until(lambda: len(found := containers(fleet, node)) == 1 and found, timeout=60)
+    (only,) = fleet.until(lambda: len(found := fleet.containers(node)) == 1 and found, timeout=60)
     told = json.loads(fleet.lab.exec(node, ["podman", "container", "inspect", only]).stdout)[0]
     return told["ImageName"], told["Image"]
 
@@ -71,9 +64,9 @@ def test_both_nodes_run_the_image_that_the_tag_stood_for(fleet):
 
 
 def test_to_apply_it_again_changes_nothing(fleet):
-    before = [containers(fleet, node) for node in NODES]
+    before = [fleet.containers(node) for node in NODES]
     assert "No change" in applied(fleet)
-    assert [containers(fleet, node) for node in NODES] == before
+    assert [fleet.containers(node) for node in NODES] == before
 
 
 def test_a_tag_that_moves_replaces_nothing_until_it_is_asked_to(fleet):
@@ -90,6 +83,6 @@ def test_a_tag_that_moves_replaces_nothing_until_it_is_asked_to(fleet):
 
 
 def test_asked_to_where_it_has_not_moved_nothing_is_replaced(fleet):
-    before = [containers(fleet, node) for node in NODES]
+    before = [fleet.containers(node) for node in NODES]
     applied(fleet, "--pull")
-    assert [containers(fleet, node) for node in NODES] == before
+    assert [fleet.containers(node) for node in NODES] == before

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 import yaml
-from lab_fleet import LabFleet, lab_of
+from lab_fleet import UNCOMPILED, LabFleet, lab_of
 
 pytestmark = pytest.mark.integration
 
-TINY = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n"
+TINY = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n" + UNCOMPILED
 
 BROKEN = """#!{python}
 # Stands where a node's interpreter stands: it is that interpreter, but for the engine's own program.

@@ -83,7 +83,7 @@ def fleet(tmp_path_factory):
         fleet.ok("up")
         yield fleet
         fleet.ok("down")
-        assert {node: containers(fleet, node) for node in NODES} == {"spark1": [], "spark2": []}
+        assert {node: fleet.containers(node) for node in NODES} == {"spark1": [], "spark2": []}
         assert {node: fleet.processes(node) for node in NODES} == {"spark1": [], "spark2": []}
 
 
@@ -100,16 +100,6 @@ def deployment(fleet, more, slots=4):
 def serve(fleet, more, slots=4):
     """Apply, and wait until it is ready."""
     return fleet.apply(deployment(fleet, more, slots))
-
-
-def group(fleet):
-    """The newest generation's: an older one may still be draining."""
-    return max(fleet.deployment()["groups"], key=lambda group: group["generation"])
-
-
-def containers(fleet, node):
-    """Ids of all containers of a node, ended ones too."""
-    return fleet.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
 
 
 _RUNNING = """
@@ -155,7 +145,7 @@ def inside(fleet, node):
 def told(fleet):
     """What the server of rank 0 was told: its arguments, and its options file."""
     code = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1]+'/told', timeout=10).read().decode())"
-    done = fleet.lab.exec(group(fleet)["node"], ["python3", "-c", code, group(fleet)["url"]])
+    done = fleet.lab.exec(fleet.group()["node"], ["python3", "-c", code, fleet.group()["url"]])
     return json.loads(done.stdout)
 
 
@@ -184,13 +174,13 @@ def test_alone_it_is_given_its_options_in_a_file(fleet):
     options = yaml.safe_load(heard["options"])
     assert options["kv_cache_config"] == {"free_gpu_memory_fraction": 0.9, "max_tokens": 2048}
     assert options["cuda_graph_config"] == {"max_batch_size": 4}
-    assert containers(fleet, "spark1") == []
+    assert fleet.containers("spark1") == []
     fleet.ok("delete", "--yes", "tiny")
 
 
 def test_two_ranks_answer_as_one_over_the_rails(fleet):
     serve(fleet, PAIR)
-    assert [rank["node"] for rank in group(fleet)["ranks"]] == ["spark1", "spark2"]
+    assert [rank["node"] for rank in fleet.group()["ranks"]] == ["spark1", "spark2"]
     before = fleet.traffic("spark2")
     assert "spark1+spark2" in fleet.chat()
     after = fleet.traffic("spark2")
@@ -328,15 +318,15 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
     before = {node: inside(fleet, node) for node in NODES}
     (actor,) = (p["pid"] for p in running(fleet, "spark1") if "ray::ServeReplica:tiny" in " ".join(p["argv"]))
     as_root(fleet.lab, "spark1", ["kill", "-9", str(actor)])
-    fleet.until(lambda: not fleet.is_ready() or group(fleet)["adopted"], timeout=60)
-    fleet.until(lambda: fleet.is_ready() and group(fleet)["adopted"])
+    fleet.until(lambda: not fleet.is_ready() or fleet.group()["adopted"], timeout=60)
+    fleet.until(lambda: fleet.is_ready() and fleet.group()["adopted"])
     assert {node: inside(fleet, node) for node in NODES} == before
     assert "spark1+spark2" in fleet.chat()
 
 
 def test_a_worker_whose_container_is_killed_ends_the_group_and_it_comes_back(fleet):
     before = {node: inside(fleet, node) for node in NODES}
-    fleet.lab.exec("spark2", ["podman", "kill", *containers(fleet, "spark2")])
+    fleet.lab.exec("spark2", ["podman", "kill", *fleet.containers("spark2")])
     comes_back(fleet, before)
 
 
@@ -356,7 +346,7 @@ def test_a_server_that_dies_ends_the_group_though_its_launcher_would_wait(fleet)
 
 
 def test_a_server_that_does_not_start_is_told_by_its_cause_and_the_old_one_serves_on(fleet):
-    before = {node: containers(fleet, node) for node in NODES}
+    before = {node: fleet.containers(node) for node in NODES}
     began = time.monotonic()
     path = fleet.write("fails.yaml", deployment(fleet, PAIR).replace("TEST_SECRET", "STAND_IN_FAILS"))
     code, out, err = fleet.run("apply", "--yes", path)
@@ -364,7 +354,7 @@ def test_a_server_that_does_not_start_is_told_by_its_cause_and_the_old_one_serve
     assert "out of memory" in out, out
     assert time.monotonic() - began < 55, "before its silence would have told"
     assert "spark1+spark2" in fleet.chat()
-    fleet.until(lambda: {node: containers(fleet, node) for node in NODES} == before, timeout=60)
+    fleet.until(lambda: {node: fleet.containers(node) for node in NODES} == before, timeout=60)
 
 
 def test_two_generations_share_the_nodes_until_the_new_one_answers(fleet):
@@ -372,8 +362,8 @@ def test_two_generations_share_the_nodes_until_the_new_one_answers(fleet):
     (old,) = listens(fleet, "spark2", "sshd")
     out = serve(fleet, PAIR, slots=3)
     assert "ready" in out
-    assert group(fleet)["generation"] == 4
-    fleet.until(lambda: len(containers(fleet, "spark2")) == 1, timeout=90)
+    assert fleet.group()["generation"] == 4
+    fleet.until(lambda: len(fleet.containers("spark2")) == 1, timeout=90)
     (new,) = listens(fleet, "spark2", "sshd")
     assert new != old
     assert told(fleet)["argv"][told(fleet)["argv"].index("--max_batch_size") + 1] == "3"
@@ -384,7 +374,7 @@ def test_delete_leaves_nothing(fleet):
     before = {node: inside(fleet, node) for node in NODES}
     fleet.ok("delete", "--yes", "tiny")
     for node in NODES:
-        fleet.until(lambda node=node: containers(fleet, node) == [], timeout=60)
+        fleet.until(lambda node=node: fleet.containers(node) == [], timeout=60)
         fleet.until(lambda node=node: not before[node] & inside(fleet, node), timeout=30)
         for program in ("sshd", "orted", "mpirun.openmpi", "python3"):
             assert listens(fleet, node, program) == set()

@@ -43,6 +43,21 @@ def test_sizes_are_as_published(model, gb, source):
     assert known_checkpoint(model).bytes_on_disk / 1e9 == pytest.approx(gb, rel=0.06), source
 
 
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [
+        ("Qwen/Qwen3-Coder-Next-FP8", 80),
+        ("zai-org/GLM-4.7-Flash", 30),
+        ("mistralai/Mistral-Small-4-119B-2603", 119),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 109),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 400),
+        ("zai-org/GLM-5.3-Flash", 313),  # 320 with its MTP layer
+    ],
+)
+def test_keys_that_a_summary_leaves_out_make_the_published_number_of_parameters(model, billions):
+    assert known_checkpoint(model).total_parameters / 1e9 == pytest.approx(billions, rel=0.02)
+
+
 def test_a_revision_does_not_matter():
     assert known_checkpoint("openai/gpt-oss-120b@main") == known_checkpoint("openai/gpt-oss-120b")
 

@@ -2,10 +2,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.errors import Infeasible
 from sparkfleet.facts.licenses import License
-from sparkfleet.facts.link import LinkFacts
-from sparkfleet.facts.node import EngineHome, Gpu
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.choose import infeasible, plan_deployment, plan_fleet
 from sparkfleet.planning.outlook import outlook_of
@@ -13,106 +10,13 @@ from sparkfleet.planning.outlook import outlook_of
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"
 LARGE = "Qwen/Qwen3-235B-A22B-GPTQ-Int4"
+HALF = 64_000_000_000
+SUPER = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"
 MODELS = (FP8, SMALL, "openai/gpt-oss-120b", "nvidia/Qwen3.6-27B-NVFP4", LARGE)
 
 
 def choice(plan, at=0):
     return plan.deployments[0].groups[at].choice
-
-
-class TestEmbedded:
-    """The way of the embedded engine, which must not change by itself: it is what runs everywhere."""
-
-    def test_the_candidate_is_as_ever(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny", context=512, concurrency=16), [cpu_node()])
-        (group,) = plan.groups
-        candidate = group.choice.candidate
-        assert candidate.device == "cpu"
-        assert candidate.dtype == "float32"
-        assert candidate.kv_cache_bytes == 64 << 20
-        assert (candidate.shape.tp, candidate.shape.nodes) == (1, ("this",))
-        assert (candidate.runtime, candidate.python) == ("process", "/venv/bin/python")
-        assert (candidate.context, candidate.concurrency) == (512, 16)
-        assert candidate.engine_args == ()
-        assert group.choice.prediction.memory_bytes_per_rank.high == 1.8 * (1 << 30)
-
-    def test_every_node_is_a_rung(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny"), [cpu_node("a"), cpu_node("b")])
-        assert [rung.candidate.shape.nodes for rung in plan.groups[0].ladder] == [("a",), ("b",)]
-
-    @pytest.mark.parametrize(
-        ("node", "fields", "reason"),
-        [
-            ({"available": 1 << 30}, {}, "1.0 GiB are available"),
-            ({"engines": {}}, {}, "not installed"),
-            ({}, {"parallel": {"tp": 2}}, "2 nodes that are linked"),
-            ({}, {"engine": "sglang"}, "SGLang is not installed"),
-            ({}, {"engine": "trtllm"}, "no CPU build"),
-            ({}, {"runtime": "container"}, "no image of a CPU build is known"),
-            ({}, {"nodes": ["other"]}, "other: no node of this fleet"),
-            ({}, {"model": "org/model"}, "does not fetch"),
-        ],
-    )
-    def test_refused_with_the_reason(self, cpu_node, ask, node, fields, reason):
-        with pytest.raises(Infeasible) as error:
-            plan_deployment(ask(**{"model": "builtin:tiny", **fields}), [cpu_node(**node)])
-        assert reason in error.value.means
-
-    def test_nodes_that_are_not_named_are_told_why_not(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny", nodes=["a"]), [cpu_node("a"), cpu_node("b")])
-        assert [one.reason for one in plan.rejected] == ["not among the nodes that the deployment names"]
-
-    def test_two_linked_nodes_hold_two_ranks(self, cpu_node, ask):
-        spec = ask("builtin:tiny", parallel={"tp": 2, "ep": 2})
-        link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
-        plan = plan_deployment(spec, [cpu_node("a"), cpu_node("b")], links=[link])
-        shape = plan.groups[0].choice.candidate.shape
-        assert (shape.nodes, shape.tp, shape.ep) == (("a", "b"), 2, 2)
-
-    def test_all_ranks_have_the_same_engine_at_the_same_place(self, cpu_node, ask):
-        homes = {"sglang": EngineHome(python="/sg/bin/python", version="0.5.23+cpu")}
-        nodes = [cpu_node("a"), cpu_node("b", engines=homes)]
-        link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
-        with pytest.raises(Infeasible) as error:
-            plan_deployment(ask("builtin:tiny", parallel={"tp": 2}), nodes, links=[link])
-        assert "linked are needed" in error.value.means
-
-    def test_two_engines_under_one_name(self, cpu_node, ask):
-        node = cpu_node()
-        home = EngineHome(python="/sg/bin/python", version="0.5.23+cpu")
-        both = node.model_copy(update={"engines": {**node.engines, "sglang": home}})
-        variants = [{"model": "builtin:tiny", "engine": engine} for engine in ("vllm", "sglang")]
-        first, second = (
-            group.choice for group in plan_deployment(ask(None, variants=variants), [both]).groups
-        )
-        assert [one.candidate.engine for one in (first, second)] == ["vllm", "sglang"]
-        assert second.candidate.python == "/sg/bin/python"
-        assert second.prediction.memory_bytes_per_rank.mid > first.prediction.memory_bytes_per_rank.mid
-
-    def test_replicas_lie_apart(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny", replicas=2), [cpu_node("a"), cpu_node("b")])
-        assert [group.choice.candidate.shape.nodes for group in plan.groups] == [("a",), ("b",)]
-
-    def test_speculation_is_what_the_deployment_says(self, cpu_node, ask):
-        (group,) = plan_deployment(ask("builtin:tiny", speculation="ngram"), [cpu_node()]).groups
-        assert (group.choice.candidate.speculation.method, group.choice.candidate.speculation.tokens) == (
-            "ngram",
-            3,
-        )
-        (group,) = plan_deployment(ask("builtin:tiny"), [cpu_node()]).groups
-        assert group.choice.candidate.speculation.method == "none"
-
-    def test_a_spark_whose_only_engine_is_a_cpu_build_counts_as_one_without_gpu(self, cpu_node, ask):
-        node = cpu_node().model_copy(update={"gpu": Gpu(name="NVIDIA GB10", driver="580.142")})
-        assert plan_deployment(ask("builtin:tiny"), [node]).groups[0].choice.candidate.device == "cpu"
-
-    def test_memory_of_its_own_groups_is_given_back(self, cpu_node, ask):
-        spec = ask("builtin:tiny")
-        assert plan_deployment(spec, [cpu_node(available=1 << 30)], {"this": 1 << 30})
-
-    def test_builtin_models_do_not_run_on_a_gpu(self, sparks, plan, ask):
-        (refusal,) = plan(sparks(1), ask("builtin:tiny")).refused
-        assert "CPUs only" in refusal.rejected[0].reason
 
 
 class TestReasons:
@@ -151,8 +55,9 @@ class TestWishes:
         spec = ask(
             None, variants=[{"model": "openai/gpt-oss-120b"}, {"model": "nvidia/Llama-3.3-70B-Instruct-FP4"}]
         )
-        (group,) = plan(sparks(1), spec).deployments[0].groups
-        assert group.choice.notes[0] == "not served beside it: nvidia/Llama-3.3-70B-Instruct-FP4"
+        (made,) = plan(sparks(1), spec).deployments
+        assert len(made.groups) == 1
+        assert [one.model for one in made.left_out] == ["nvidia/Llama-3.3-70B-Instruct-FP4"]
 
     def test_memory_is_told_by_custom_workloads_only(self, sparks, plan, ask):
         (refusal,) = plan(sparks(2), ask(memory="24 GiB")).refused
@@ -240,6 +145,48 @@ class TestWishes:
         assert "takes prompts of at most 1024 tokens (trtllm-eagle3-1024-tokens)" in rung.notes
         assert rung.candidate.batch_tokens == 1024
 
+    @pytest.mark.parametrize(
+        ("model", "fields", "told"),
+        [
+            (SMALL, {"engine": "vllm"}, 8192),
+            (SMALL, {"engine": "vllm", "context": 2048, "concurrency": 1}, 2048),
+            (SMALL, {"engine": "vllm", "engine_args": ["--max-num-batched-tokens=2048"]}, None),
+            (SMALL, {"engine": "vllm", "engine_args": ["--no-enable-chunked-prefill"]}, None),
+            (SMALL, {"engine": "sglang"}, None),
+            (SUPER, {"engine": "vllm", "engine_args": ["--kv-cache-dtype=fp8"]}, 16_384),
+            (SUPER, {"engine": "vllm", "engine_args": ["--kv-cache-dtype=bfloat16"]}, 8192),
+        ],
+    )
+    def test_how_much_is_prefilled_at_a_time_is_not_left_to_vllm(
+        self, sparks, plan, ask, model, fields, told
+    ):
+        rung = choice(plan(sparks(1), ask(model, speculation="none", **fields)))
+        assert rung.candidate.batch_tokens == told
+
+    def test_whole_prompts_are_counted_as_such(self, sparks, plan, ask):
+        chunks, whole = (
+            choice(
+                plan(
+                    sparks(1), ask(SMALL, engine="vllm", speculation="none", context=32_768, engine_args=args)
+                )
+            )
+            for args in ([], ["--no-enable-chunked-prefill"])
+        )
+        parts = [
+            next(part.bytes for part in one.prediction.memory_parts if part.name == "activations")
+            for one in (chunks, whole)
+        ]
+        assert 3 < parts[1] / parts[0] < 4  # 32,768 tokens for 8192, beside the logits
+
+    def test_what_is_said_of_a_step_in_thousands_is_held_against_a_limit(self, sparks, plan, ask):
+        spec = ask("nvidia/DeepSeek-V4-Flash-0731-NVFP4", engine="vllm", context=131_072, concurrency=1,
+                   speculation="none", parallel={"tp": 2},
+                   engine_args=["--max-num-batched-tokens=16k", "--gpu-memory-utilization=0.8"])  # fmt: skip
+        (refusal,) = plan(sparks(2), spec).refused
+        assert any(
+            "batch tokens 16000 is asked for, at most 2048 works" in one.reason for one in refusal.rejected
+        )
+
     def test_a_limit_that_nobody_pinned_is_kept(self, sparks, plan, ask):
         spec = ask("nvidia/Qwen3-235B-A22B-FP4", engine="trtllm", parallel={"tp": 2},
                    speculation={"method": "eagle3", "draft": "nvidia/Qwen3-235B-A22B-Eagle3"})  # fmt: skip
@@ -323,7 +270,7 @@ class TestObjectives:
         found = plan(sparks(2), ask(LARGE, replicas=2), ask(SMALL, "small"))
         refused = found.refused[0]
         assert any("replica 2" in one.what for one in refused.rejected)
-        assert refused.nearest == ("fits with `replicas: 1`",)
+        assert refused.nearest == ("fits with `replicas: 1`", "fits on two linked nodes per replica")
         assert found.of("small"), "what was not placed takes no room"
         assert all(name == "small" for node in found.nodes for name, _ in node.placed)
 
@@ -366,7 +313,17 @@ class TestTogether:
         candidate = found.of("tts").groups[0].choice.candidate
         assert (candidate.engine, candidate.port, candidate.health) == ("custom", 5005, "/health")
         huge = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="200 GiB")
-        assert "200 GiB are declared" in plan(sparks(1), huge).refused[0].rejected[0].reason
+        (refused,) = plan(sparks(1), huge).refused
+        assert "200 GiB are declared" in refused.rejected[0].reason
+        assert not refused.nearest
+
+    def test_a_custom_workload_without_room_beside_others_would_fit_on_a_node_of_its_own(
+        self, sparks, plan, ask
+    ):
+        tts = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="24 GiB")
+        full = {"engine_args": ["--gpu-memory-utilization=0.85"], "engine": "vllm", "nodes": ["spark1"]}
+        (refused,) = plan(sparks(1), tts, ask(SMALL, "lm", **full)).refused
+        assert (refused.name, refused.nearest) == ("tts", ("fits with one more node",))
 
     def test_running_groups_stay_where_they_are(self, sparks, plan, ask):
         fleet = sparks(4, switch=True)
@@ -395,22 +352,22 @@ class TestTogether:
         found = plan(sparks(1), spec)
         assert [group.variant for group in found.deployments[0].groups] == [0]
         assert any("235B" in one.what for one in found.deployments[0].rejected)
+        (left,) = found.deployments[0].left_out
+        assert (left.variant, left.model, left.nearest) == (1, LARGE, ("fits with two more linked nodes",))
+        assert "does not fit: " in left.reason
+        assert not plan(sparks(4, switch=True), spec).deployments[0].left_out
 
-
-class TestNearest:
-    def test_a_shorter_context(self, sparks, plan, ask):
-        (refusal,) = plan(sparks(1), ask("openai/gpt-oss-120b", context=131_072, concurrency=64)).refused
-        assert any(words.startswith("fits at concurrency") for words in refusal.nearest)
-
-    def test_more_nodes_and_fewer_bits(self, sparks, plan, ask):
-        (refusal,) = plan(sparks(1), ask("Qwen/Qwen3.5-122B-A10B")).refused
-        assert any("linked nodes" in words for words in refusal.nearest)
-        assert any(words.startswith("fits as NVFP4") for words in refusal.nearest)
-        assert "Nearest: " in infeasible(refusal).do
-
-    def test_not_where_memory_is_not_the_matter(self, sparks, plan, ask):
-        (refusal,) = plan(sparks(1), ask(SMALL, context=500_000)).refused
-        assert refusal.nearest == ()
+    @pytest.mark.parametrize("concurrency", [11, 12, 16, 24, 32, 48])
+    def test_what_a_rule_leaves_no_room_for_is_made_smaller(self, sparks, plan, ask, concurrency):
+        """A rule lets three pipelined nodes use 0.8 of their memory: the open sizes have to go into that."""
+        spec = ask("Qwen/Qwen3.5-122B-A10B-FP8", engine="vllm", concurrency=concurrency)
+        (made,) = plan(sparks(3, HALF, switch=True), spec).deployments
+        choice = made.groups[0].choice
+        assert choice.candidate.concurrency == concurrency
+        assert "pp3-util-085-silent-death" in choice.rules
+        assert choice.prediction.memory_bytes_per_rank.low <= 0.8 * HALF
+        if choice.candidate.context < 32_768:
+            assert any(f"context {choice.candidate.context} instead of" in note for note in choice.notes)
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

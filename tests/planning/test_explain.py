@@ -66,6 +66,14 @@ def test_unlike_groups_are_told_each_and_alike_ones_once(sparks, plan, ask):
     )
 
 
+def test_a_variant_that_nothing_can_serve_is_told_with_what_is_nearest(sparks, plan, ask):
+    spec = ask(None, variants=[{"model": FP8, **PINNED}, {"model": "Qwen/Qwen3-235B-A22B-GPTQ-Int4"}])
+    lines = explain_plan(plan(sparks(1), spec).deployments[0])
+    at = next(n for n, line in enumerate(lines) if line.startswith("  not served"))
+    assert "Qwen/Qwen3-235B-A22B-GPTQ-Int4: does not fit: " in lines[at]
+    assert lines[at + 1].strip() == "nearest: fits with two more linked nodes"
+
+
 def test_why_tells_everything_about_a_candidate(sparks, plan, ask):
     found = plan(sparks(2), ask(FP8, **PINNED)).deployments[0]
     text = "\n".join(explain_why(found, found.rejected, "nextn top-4"))
@@ -75,6 +83,12 @@ def test_why_tells_everything_about_a_candidate(sparks, plan, ask):
     slower = "\n".join(explain_why(found, found.rejected, "TP=2"))
     assert "tok/s alone against" in slower
     assert "no candidate is described" in explain_why(found, found.rejected, "TP=64")[0]
+
+
+def test_why_tells_how_much_is_prefilled_at_a_time(sparks, plan, ask):
+    found = plan(sparks(1), ask(FP8, engine="vllm", speculation="none")).deployments[0]
+    text = "\n".join(explain_why(found, (), "no speculation"))
+    assert "prefill 8192 tokens at a time; vLLM by itself takes 2048 on a Spark" in text
 
 
 def test_a_refusal_with_what_is_nearest(sparks, plan, ask):

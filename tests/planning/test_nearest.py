@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.planning.choose import plan_fleet
+from sparkfleet.planning.choose import infeasible, plan_fleet
 
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"
 GPT = "openai/gpt-oss-120b"
@@ -21,8 +21,11 @@ CASES = {
     "large": (LARGE, {}, 1, []),
     "pinned shape": (LARGE, {"parallel": {"tp": 1, "pp": 1}}, 1, []),
     "one node of several": (LARGE, {"nodes": ["spark1"]}, 2, []),
+    "pinned shape without a link": (LARGE, {"parallel": {"tp": 2}}, 1, []),
     "half a spark": (GPT, {}, 1, [HALF]),
     "one of two is half": (LARGE, {}, 2, [HALF]),
+    "replicas": (SMALL, {"context": 40_960, "concurrency": 64, "replicas": 3}, 2, []),
+    "replicas of many nodes": (LARGE, {"replicas": 2}, 2, []),
     "beside": (
         SMALL,
         {"context": 40_960, "concurrency": 20},
@@ -59,8 +62,13 @@ def test_what_is_suggested_is_planned(plan, ask, fleet, case):
             assert others or plan(fleet(count, totals), more).refused, "it is the largest"
         elif number := re.fullmatch(r"fits at context (\d+)", words):
             again = plan(fleet(count, totals), ask(model, **{**fields, "context": int(number[1])}), *others)
-        elif number := re.fullmatch(r"fits (on|with) (\w+)( more)?( linked)? nodes?( like \w+)?", words):
-            nodes = NUMBERS[number[2]] + (count if number[3] else 0)
+        elif number := re.fullmatch(r"fits with `replicas: (\d)`", words):
+            again = plan(fleet(count, totals), ask(model, **{**fields, "replicas": int(number[1])}))
+        elif number := re.fullmatch(
+            r"fits (on|with) (\w+)( more)?( linked)? nodes?( like \w+)?( per replica)?", words
+        ):
+            nodes = NUMBERS[number[2]] * fields.get("replicas", 1) + (count if number[3] else 0)
+            assert bool(number[6]) == ("replicas" in fields)
             open_ = {name: value for name, value in fields.items() if name not in ("nodes", "parallel")}
             same = [] if number[5] else totals * nodes
             again = plan(fleet(nodes, same), ask(model, **open_), *others)
@@ -86,3 +94,30 @@ def test_beside_others_nodes_of_its_own(plan, ask, fleet):
     pinned = {"context": 32_768, "concurrency": 4}
     (refusal,) = plan(fleet(2, []), ask(GPT), ask(LARGE, "big", **pinned)).refused
     assert refusal.nearest == ("fits with one more node",)
+
+
+def test_as_many_replicas_as_are_asked_for_on_fewer_nodes_each(plan, ask, fleet):
+    """One replica would be quicker on several nodes, of which there are not enough for four."""
+    asked = {"context": 2048, "concurrency": 200}
+    dense = "nvidia/Llama-3.3-70B-Instruct-FP4"
+    (one,) = plan(fleet(4, []), ask(dense, **asked)).deployments
+    assert one.groups[0].choice.candidate.shape.ranks > 1
+    (four,) = plan(fleet(4, []), ask(dense, **asked, replicas=4)).deployments
+    assert [group.choice.candidate.shape.ranks for group in four.groups] == [1] * 4
+    assert any("no room for 4 replicas" in one.reason for one in four.rejected)
+
+
+class TestWords:
+    def test_a_shorter_context(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask("openai/gpt-oss-120b", context=131_072, concurrency=64)).refused
+        assert any(words.startswith("fits at concurrency") for words in refusal.nearest)
+
+    def test_more_nodes_and_fewer_bits(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask("Qwen/Qwen3.5-122B-A10B")).refused
+        assert any("linked nodes" in words for words in refusal.nearest)
+        assert any(words.startswith("fits as NVFP4") for words in refusal.nearest)
+        assert "Nearest: " in infeasible(refusal).do
+
+    def test_not_where_memory_is_not_the_matter(self, sparks, plan, ask):
+        (refusal,) = plan(sparks(1), ask(SMALL, context=500_000)).refused
+        assert refusal.nearest == ()

@@ -24,7 +24,16 @@ from sparkfleet.planning.rates import (
     rates,
     waits,
 )
-from sparkfleet.planning.speed import Setup, burst_terms, costs, halfway, prefill_terms, step_terms, touched
+from sparkfleet.planning.speed import (
+    Setup,
+    burst_terms,
+    costs,
+    halfway,
+    own_chunk,
+    prefill_terms,
+    step_terms,
+    touched,
+)
 from sparkfleet.planning.workload import Window, Workload
 
 
@@ -107,6 +116,11 @@ def test_prompts_of_one_pass_come_out_at_its_end() -> None:
 @given(st.floats(0.01, 500), st.floats(0.0, 50))
 def test_more_passes_are_waited_for_no_shorter(passes: float, more: float) -> None:
     assert passes * halfway(passes) <= (passes + more) * halfway(passes + more) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("engine", "tokens"), [("vllm", 2048), ("sglang", 8192), ("exllama", 8192)])
+def test_what_an_engine_prefills_at_a_time_by_itself(engine: str, tokens: int) -> None:
+    assert own_chunk(engine) == tokens
 
 
 def test_small_chunks_read_the_experts_more_often() -> None:

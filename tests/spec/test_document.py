@@ -95,7 +95,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ('a: 1\nb: "\\UFFFFFFFF"', 2, "not YAML: a number in an escape or a directive is too large."),
         (f"%YAML 1.{'1' * 5000}\n--- a", 1, "not YAML: a number in an escape or a directive is too large."),
         ("a: 1\nb: *c", 2, "not YAML: found undefined alias 'c'."),
-        ("a:\n\t- b", 2, "not YAML: while scanning for the next token, found character '\\t' that cannot start any token."),
+        ("a:\n\t- b", 2, "not YAML: while scanning for the next token, found character '\\t' that cannot start any token."
+         " Expected spaces: YAML is not indented by tabs."),
         ("a: 1\nb\nc: 1", 3, "not YAML: while scanning a simple key, could not find expected ':'."),
         ("a: [1", 1, "not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'."),
     ],

@@ -86,7 +86,8 @@ def test_a_path_that_is_no_file(tmp_path: Path, path: str, expected: str) -> Non
     (tmp_path / "d.yaml").touch()
     with pytest.raises(SpecError) as caught:
         load_inventory(f"{tmp_path}/{path}")
-    assert str(caught.value) == f"{tmp_path}/{path}: {expected}".replace("\0", "\\x00")
+    assert caught.value.what == f"{tmp_path}/{path}: {expected}".replace("\0", "\\x00")
+    assert ("sparkfleet init" in caught.value.do) == (path == "missing.yaml")
 
 
 def test_all_problems_at_once_in_the_order_of_the_file() -> None:

@@ -1,0 +1,78 @@
+"""A group on fakes, which the tests of `control/group.py` share: a runtime per node, and a fake engine on the first."""
+
+from pathlib import Path
+
+from sparkfleet.control import rank as rank_module
+from sparkfleet.control import ranks, watching
+from sparkfleet.control.backoff import Backoff
+from sparkfleet.control.group import Group
+from sparkfleet.control.order import GroupOrder, Ports, RankSeat
+from sparkfleet.control.order import rank_spec as spec_of
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank import LocalRank
+from sparkfleet.nodes.runtime.fake import FakeRuntime
+from sparkfleet.planning.plan import Candidate, Shape
+
+SECRET = "s" * 64
+ROOT = Path("/nowhere/state/home")
+TWO = (RankSeat(node="a"), RankSeat(node="b"))
+
+
+def order(**fields):
+    candidate = Candidate(
+        model="/models/tiny",
+        shape=Shape(nodes=("this",)),
+        engine="vllm",
+        engine_version="0.32.0+cpu",
+        context=512,
+        concurrency=4,
+        device="cpu",
+    )
+    fields = {"generation": 1, "seats": (RankSeat(node="this"),), "candidate": candidate, **fields}
+    return GroupOrder(deployment="tiny", **fields)
+
+
+def rank_spec(order, rank, port, secret):
+    return spec_of(FleetPaths(ROOT), order, rank, Ports(http=port), secret)
+
+
+class World:
+    """A runtime per node, of which the first is where the engine listens."""
+
+    def __init__(self, tmp_path):
+        self.backoff = Backoff(tmp_path / "begun")
+        self.paths = FleetPaths(tmp_path)
+        self.runtimes = [FakeRuntime(), FakeRuntime()]
+        self.runtime = self.runtimes[0]
+        self.reports = []
+
+    def group(self, **fields):
+        wanted = order(**fields)
+        ranks = [
+            LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
+            for rank in range(len(wanted.seats))
+        ]
+        return Group(wanted, ranks, SECRET, self.reports.append, self.backoff)
+
+    @property
+    def phases(self):
+        return list(dict.fromkeys(report.phase for report in self.reports))
+
+    def rank_id(self, rank=0):
+        return order().rank_id(FleetPaths(ROOT).label, rank)
+
+
+def quick_world(engine, monkeypatch, tmp_path):
+    """A world whose engine listens on this port, and in which nothing is waited for longer than a moment."""
+    monkeypatch.setattr(rank_module, "free_port", lambda host: engine)
+    monkeypatch.setattr(watching, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(watching, "AGAIN_S", 0.01)
+    monkeypatch.setattr(ranks, "MEMORY_S", 0.01)
+    return World(tmp_path)
+
+
+async def vanish(group):
+    """As if the group's process had died: its leases are free, its ranks go on."""
+    for rank in group._ranks.holders:
+        await rank._rank.close()
+    await group._session.close()
