@@ -52,9 +52,9 @@ class Picture(NamedTuple):
 
 
 @app.command("plan")
-def plan(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
+def plan(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
     """Show the addresses that the rails should have, and what would change. Changes nothing."""
-    return run(_plan(load_inventory(inventory)))
+    return run(_plan(load_inventory(inventory), json))
 
 
 @app.command("apply")
@@ -75,14 +75,17 @@ def measure(
     return run(_measure(load_inventory(inventory), seconds, json))
 
 
-async def _plan(inventory: Inventory) -> int:
+async def _plan(inventory: Inventory, json: bool) -> int:
     channels = open_channels(inventory)
     try:
         picture = await _picture(channels)
         helpers = await _helpers(channels)
     finally:
         await _close(channels)
-    _show(picture, helpers)
+    if json:
+        print_json({"version": OUTPUT_VERSION} | _told(picture, helpers))
+    else:
+        _show(picture, helpers)
     return Exit.PENDING if _pending(picture) else Exit.DONE
 
 
@@ -169,6 +172,20 @@ def _tell_seen(picture: Picture) -> None:
         console.print("No cable between nodes of the inventory was found: no rail needs an address.")
     for finding in picture.found.findings:
         console.print(Text(f"  {finding}", "yellow"))
+
+
+def _told(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, object]:
+    """What `fabric plan` shows, for programs."""
+    return picture.found.model_dump(mode="json") | {
+        "nodes": {
+            view.node: {
+                "ports": [port.model_dump(mode="json") for port in picture.plan.of(view.node).ports],
+                "changes": list(changes(picture.plan.of(view.node), view)),
+                "not_permitted": error.what if isinstance(error := helpers[view.node], NotPermitted) else "",
+            }
+            for view in picture.views
+        },
+    }
 
 
 def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> None:

@@ -286,8 +286,9 @@ def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
 def _numbers(prediction: Prediction) -> str:
     """What is predicted, and what is not known, said so."""
     memory = prediction.memory_bytes_per_rank
-    tight = ", tight" if prediction.verdict == "tight" else ""
-    parts = [f"{memory.mid / GIB:.1f} GiB ({memory.low / GIB:.1f} to {memory.high / GIB:.1f}{tight})"]
+    parts = [
+        f"{prediction.verdict}: {memory.mid / GIB:.1f} GiB ({memory.low / GIB:.1f} to {memory.high / GIB:.1f})"
+    ]
     alone = prediction.decode_tps_per_request
     if prediction.ttft_ms is not None:
         at = f" @{_tokens(prediction.prompt)}" if prediction.prompt else ""

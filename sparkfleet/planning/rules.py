@@ -282,13 +282,23 @@ def explain_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> str:
     Raises:
         SparkfleetError: there is no such rule.
     """
+    found = find_rule(rule_id, rules)
+    return _explained(found) if isinstance(found, Rule) else f"{rule_id}\n  not a rule    {found}"
+
+
+def find_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> Rule | str:
+    """The rule of that name; of a known issue that is none, why not.
+
+    Raises:
+        SparkfleetError: there is no such rule.
+    """
     book = load_book()
     known = book.rules if rules is None else rules
     for rule in known:
         if rule.id == rule_id:
-            return _explained(rule)
+            return rule
     if rule_id in (left_out := dict(book.not_rules)):
-        return f"{rule_id}\n  not a rule    {left_out[rule_id]}"
+        return left_out[rule_id]
     ids = [*(rule.id for rule in known), *left_out]
     near = [one for one in ids if rule_id.lower() in one][:5] or get_close_matches(rule_id, ids, n=3)
     raise SparkfleetError(

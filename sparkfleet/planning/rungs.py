@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkfleet.planning.evaluate import Judged
+from sparkfleet.planning.evaluate import NODES_COST, Judged
 from sparkfleet.planning.plan import Band, GroupPlan, Rejection, Rung
 from sparkfleet.planning.sizing import Case, Draft
 from sparkfleet.spec.deployment import Objective
@@ -46,7 +46,9 @@ def because(draft: Draft, choice: Judged, tps: float, ours: float, case: Case) -
     if ranks <= other:
         return ""
     if tps > 1.05 * ours:
-        return f": {tps / ours:.2g} times as fast is not worth {ranks // other if other else ranks} times the nodes"
+        faster, nodes = tps / ours, ranks / other if other else float(ranks)
+        worth = "on less evidence, on" if faster >= nodes**NODES_COST else "is not worth"
+        return f": {faster:.2g} times as fast {worth} {nodes:g} times the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks} times the nodes"
     blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
@@ -73,12 +75,21 @@ def rung_of(judged: Judged, at: int, ladder: Sequence[Judged], objective: Object
         rung for rung in ladder if objective == "interactive" and tps_alone(rung) > tps_alone(ladder[0])
     ]
     if at == 0:
-        proven = ", of what has been seen to work best" if promising else ""
-        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + proven})
+        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + _promised(promising)})
     before = ladder[at - 1].rung
     assert before is not None
     more = "; promises more than the choice, on less evidence" if judged in promising else ""
     return judged.rung.model_copy(update={"reason": f"where {before.candidate.how} does not start{more}"})
+
+
+def _promised(promising: Sequence[Judged]) -> str:
+    """What is said of rungs below the choice that promise more than it, "" where none does."""
+    if not promising:
+        return ""
+    most = max(promising, key=tps_alone)
+    assert most.rung is not None
+    how = most.rung.candidate.how
+    return f", evidence counted: {how} promises {tps_alone(most):.3g} tok/s alone, and less is published about it"
 
 
 def moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:

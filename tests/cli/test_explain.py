@@ -1,3 +1,8 @@
+import json
+
+from sparkfleet.planning.rules import load_book
+
+
 def test_a_rule(sparkfleet):
     code, out, err = sparkfleet("explain", "tp2-slower-27b")
     assert (code, err) == (0, "")
@@ -15,3 +20,16 @@ def test_a_word_of_a_rules_name_finds_it(sparkfleet):
     code, _, err = sparkfleet("explain", "DFlash-k6")
     assert code == 1
     assert "dflash-k6-kv-padding-oom" in err
+
+
+def test_for_programs(sparkfleet):
+    code, out, _ = sparkfleet("explain", "tp2-slower-27b", "--json")
+    told = json.loads(out)
+    assert (code, told["version"], told["rule"]["id"]) == (0, 1, "tp2-slower-27b")
+    assert told["rule"]["sources"]
+
+
+def test_for_programs_why_an_issue_is_no_rule(sparkfleet):
+    code, out, _ = sparkfleet("explain", load_book().not_rules[0][0], "--json")
+    assert code == 0
+    assert json.loads(out)["not_a_rule"] == load_book().not_rules[0][1]

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from sparkfleet.cli import fabric as module
@@ -55,6 +57,21 @@ def test_plan_shows_the_file_and_what_would_change(sparkfleet, fleet, two_sparks
     assert f"{RAIL}: address none → 192.168.100.10/24" in out
     assert "+      addresses: [192.168.100.11/24]" in out
     assert "/etc/netplan/40-cx7.yaml names enp1s0f1np1 too" in out
+
+
+def test_plan_for_programs(sparkfleet, fleet, two_sparks):
+    fleet["helpers"] = {"spark2": NotPermitted("spark2: nobody may.", means="", do="")}
+    code, out, _ = sparkfleet("fabric", "plan", "--json", "-i", two_sparks)
+    told = json.loads(out)
+    assert (code, told["version"], [link["nodes"] for link in told["links"]]) == (
+        2,
+        1,
+        [["spark1", "spark2"]],
+    )
+    first, second = told["nodes"]["spark1"], told["nodes"]["spark2"]
+    assert first["ports"][0]["address"] == "192.168.100.10/24"
+    assert any("address none" in change for change in first["changes"])
+    assert (first["not_permitted"], second["not_permitted"]) == ("", "spark2: nobody may.")
 
 
 def test_nothing_to_do(sparkfleet, fleet, two_sparks):

@@ -28,7 +28,8 @@ class TestReasons:
         promised = first.prediction.decode_tps_per_request.mid
         more = [rung for rung in rest if rung.prediction.decode_tps_per_request.mid > promised]
         assert more
-        assert first.reason.endswith("of what has been seen to work best")
+        most = max(more, key=lambda rung: rung.prediction.decode_tps_per_request.mid)
+        assert f"evidence counted: {most.candidate.how} promises" in first.reason
         said = [
             rung for rung in rest if rung.reason.endswith("promises more than the choice, on less evidence")
         ]
