@@ -35,10 +35,22 @@ async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple
     """The facts of every node of the inventory, all nodes at once.
 
     Raises:
-        NodeError: a node cannot be reached or refuses a command that every node has.
+        NodeError: nodes cannot be reached or refuse a command that every node has; all of them are named.
         FactError: a node answered something that is not understood.
     """
-    return tuple(await asyncio.gather(*(_node(name, inventory, channels[name]) for name in inventory.nodes)))
+    asked = (_node(name, inventory, channels[name]) for name in inventory.nodes)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    silent = [answer for answer in answers if isinstance(answer, NodeError)]
+    if len(silent) > 1:
+        what = "\n".join(error.what for error in silent)
+        raise NodeError(what, means=silent[0].means, do=silent[0].do) from silent[0]
+    return tuple(map(_or_raise, answers))
+
+
+def _or_raise(answer: NodeFacts | BaseException) -> NodeFacts:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:

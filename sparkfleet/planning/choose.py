@@ -352,7 +352,8 @@ def _serve_variant(
         )
     if embedded.takes(variant, desk.fleet):
         groups, rejected = embedded.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
-        return groups, rejected, []
+        everywhere = not groups and all(embedded.uses_gpu(node) for node in desk.fleet.nodes)
+        return groups, rejected, [embedded.WHERE] if everywhere else []
     case = _case(spec, variant, desk, share)
     if isinstance(case, Rejection):
         return [], [case], []

@@ -65,6 +65,12 @@ def takes(variant: Variant, fleet: Fleet) -> bool:
     return variant.model.startswith("builtin:") or not any(uses_gpu(node) for node in fleet.nodes)
 
 
+WHERE = (
+    "fits on a node with vLLM's CPU build alone (`sparkfleet[local]`), such as this machine: `address: local`"
+)
+"""The next step where every node's engines run on its GPU."""
+
+
 def uses_gpu(node: NodeFacts) -> bool:
     """Whether engines on a node run on its GPU. Where all that are installed are CPU builds, they do not."""
     builds = [home.version for home in node.engines.values()]

@@ -7,6 +7,8 @@ from sparkfleet.control.survey import survey
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.facts.node import EngineHome, ReadInstalledEngines
 from sparkfleet.nodes.base import Completed
+from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.unreachable import Unreachable
 from sparkfleet.spec.load import parse_inventory
 
 MEMINFO = "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"
@@ -76,3 +78,14 @@ async def test_a_node_that_says_something_else_is_named():
     node = channel(responses={("cat", "/proc/meminfo"): "Welcome"})
     with pytest.raises(FactError, match=r"a: .*MemTotal"):
         await survey(inventory(), {"a": node})
+
+
+async def test_all_nodes_that_are_not_reached_are_named():
+    class Gone(FakeChannel):
+        async def run(self, argv, **_):
+            raise Unreachable(f"{self.node} is off")
+
+    other = REMOTE.replace(".11", ".12")
+    both = parse_inventory(f"fleet: home\nhead: a\nnodes:\n  a: {REMOTE}\n  b: {other}\n", "inventory.yaml")
+    with pytest.raises(NodeError, match="a is off\nb is off"):
+        await survey(both, {"a": Gone("a"), "b": Gone("b")})

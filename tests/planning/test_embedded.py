@@ -155,3 +155,4 @@ class TestProcesses:
     def test_builtin_models_do_not_run_on_a_gpu(self, sparks, plan, ask):
         (refusal,) = plan(sparks(1), ask("builtin:tiny")).refused
         assert "CPUs only" in refusal.rejected[0].reason
+        assert "address: local" in refusal.nearest[0]
