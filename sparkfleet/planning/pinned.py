@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sparkfleet.knowledge.situation import parse_flags
+from sparkfleet.planning.ours import Wrong, given
 from sparkfleet.planning.plan import ENGINE_LABELS
 from sparkfleet.spec.deployment import EngineName, Parallel, SpeculationChoice, Variant
 
@@ -170,17 +171,11 @@ _READERS = {
 """Values of --quantization that read one kind of weights only, and which."""
 
 
-class Wrong(NamedTuple):
-    """Arguments that cannot be obeyed."""
-
-    reason: str
-    remedy: str
-
-
 def take_over(variant: Variant) -> tuple[Variant, tuple[Wrong, ...]]:
     """The variant with what its arguments say in its own fields; and where they say something else than those do."""
     flags = parse_flags(variant.engine_args)
-    wrong = [*_bad_shares(flags), *_bad_counts(flags), *_own_speculation(variant, flags), *_ignored(flags)]
+    wrong = [*given(flags, variant.env), *_bad_shares(flags), *_bad_counts(flags)]
+    wrong += [*_own_speculation(variant, flags), *_ignored(flags)]
     fields: dict[str, object] = {}
     degrees = {} if variant.parallel is None else variant.parallel.model_dump()
     for flag, name in (SIZES | DEGREES).items():
