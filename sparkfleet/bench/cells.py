@@ -15,6 +15,7 @@ _REQUESTS = dict.fromkeys(
 )
 _PARALLEL = dict.fromkeys(("x", "way"), 1.0)
 _PARAMS = {"b": 1.0, "m": 1e-3, "t": 1e3, "params": 1.0, "parameters": 1.0}
+_SHARE = "(?:--)?gpu[-_]memory[-_]utilization|util"
 _RATE = {"k": 1000.0} | dict.fromkeys(("tok/s", "t/s", "tokens/s", "tps", "toks/s"), 1.0)
 
 _COLUMNS: dict[str, tuple[Mapping[str, float], str, float]] = {
@@ -30,7 +31,7 @@ _COLUMNS: dict[str, tuple[Mapping[str, float], str, float]] = {
     "params_total_b": (_PARAMS, "", 1e5),
     "params_active_b": (_PARAMS, "a", 1e5),
     "weights_gb": ({"gb": 1.0, "g": 1.0, "gib": 1.074, "tb": 1000.0}, "", 1e5),
-    "mem_util_flag": ({"%": 0.01}, "", 1.0),
+    "mem_util_flag": ({"%": 0.01}, _SHARE, 1.0),
 }
 """Units that may follow, what may stand in front, and the largest that is believed."""
 _MEASURED = {"ttft_ms": {"ms": 1.0, "s": 1000.0, "sec": 1000.0}}

@@ -20,7 +20,7 @@ BLANK = frozenset(
 _ABOUT = r"^(?:[~≈]|about |approx\.? |ca\.? )\s*"
 _SPOKEN = {"single": 1, "one": 1, "dual": 2, "two": 2, "three": 3, "four": 4, "six": 6, "eight": 8}
 _NUMBER = re.compile(
-    r"(?P<digits>[0-9]{1,3}(?:[,_' ][0-9]{3})+|[0-9]+)(?P<part>\.[0-9]+)?(?P<power>e[+-]?[0-9]{1,3})?(?P<unit>[a-z/ ]*)"
+    r"(?P<digits>[0-9]{1,3}(?:[,_' ][0-9]{3})+|[0-9]+)(?P<part>\.[0-9]+)?(?P<power>e[+-]?[0-9]{1,3})?(?P<unit>[a-z/% ]*)"
 )
 
 TOKENS: Mapping[str, float] = {"k": 1024, "m": 1024**2} | dict.fromkeys(("tok", "token", "tokens", "t"), 1.0)

@@ -90,7 +90,7 @@ class Session:
         if found.address is None:
             return None
         client = await answering(found.address, found.api_token, self._reach)
-        if client is not None and client.version != __version__:
+        if client is not None and client.version not in ("", __version__):
             errors.print(" ".join(str(unlike(client.version)).splitlines()), markup=False)
         return client
 

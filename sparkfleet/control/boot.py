@@ -109,9 +109,11 @@ async def down(paths: FleetPaths) -> None:
     with alone(paths):
         client = await connect(paths)
         if client is not None:
-            async with client:
-                await client.stop()
-                await _nothing_served(client)
+            # Where it fails, or goes away, what it would have stopped is killed.
+            with contextlib.suppress(ControlError):
+                async with client:
+                    await client.stop()
+                    await _nothing_served(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
         await clear_leftovers(paths)
         # On the head: what was starting was stopped, also where no controller was there to see it.
@@ -237,7 +239,7 @@ async def _answering(paths: FleetPaths) -> None:
 async def _nothing_served(client: FleetClient) -> None:
     """Return when the last group is gone, or when it takes too long: what is left is killed then."""
     deadline = time.monotonic() + STOP_S
-    while (await client.fleet()).deployments and time.monotonic() < deadline:
+    while await client.serves() and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
 
 

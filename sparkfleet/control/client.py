@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -28,6 +29,10 @@ PATIENCE_S = 20.0
 """A controller that Ray restarts is back within 3 to 8 s; calls wait that out."""
 
 
+class Failing(ControlError):
+    """The controller is there, and failed to do what it was asked for."""
+
+
 class FleetClient:
     """Talks to one fleet's controller. Use as an asynchronous context manager.
 
@@ -48,7 +53,7 @@ class FleetClient:
         self._open = contextlib.AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
         self.version = ""
-        """Which sparkfleet the controller is of; "" before it was asked."""
+        """Which sparkfleet the controller is of; "" before it was asked, and where it failed to say."""
 
     async def __aenter__(self) -> Self:
         url = self.address.api
@@ -81,6 +86,10 @@ class FleetClient:
     async def ask_version(self) -> None:
         """Ask which sparkfleet the controller is of."""
         self.version = str((await self._call("GET", "/v1/fleet")).get("sparkfleet", "?"))
+
+    async def serves(self) -> bool:
+        """Whether anything of any deployment is left. Understands a controller of another sparkfleet, too."""
+        return bool((await self._call("GET", "/v1/fleet")).get("deployments"))
 
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
         """Ask for a deployment: its generation, and whether that changed anything."""
@@ -152,9 +161,8 @@ class FleetClient:
                 )
             answer: dict[str, Any] = await response.json()
         if "error" in answer:
-            raise ControlError(
-                answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
-            )
+            kind = Failing if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR else ControlError
+            raise kind(answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"])
         return answer
 
 
@@ -165,10 +173,15 @@ async def connect(paths: FleetPaths) -> FleetClient | None:
 
 
 async def answering(address: Address, token: str, reach: Reach | None = None) -> FleetClient | None:
-    """A client, if a controller answers at this address now; None where none does."""
+    """A client, if a controller answers at this address now; None where none does.
+
+    One that fails is there: whoever takes it for gone would start Ray anew, under groups that serve.
+    """
     async with FleetClient(address, token, patience_s=0, reach=reach) as probe:
         try:
             await probe.ask_version()
+        except Failing:
+            pass
         except ControlError:
             return None
     client = FleetClient(address, token, reach=reach)

@@ -24,7 +24,7 @@ from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.publisher import Publisher
 from sparkfleet.control.reconcile import Action, Wanted, decide
 from sparkfleet.control.recovery import Recovery
-from sparkfleet.control.room import fitting
+from sparkfleet.control.room import fitting, needed
 from sparkfleet.control.status import BEGINNING, App, FleetStatus, GroupPhase, GroupReport, NodeReport
 from sparkfleet.control.store import Desired, Event, Store
 from sparkfleet.control.view import View, scrape_targets
@@ -247,7 +247,11 @@ class Controller:
         """Whether each wanted generation fits beside what runs. Only asked where there is an older one."""
         replaced = {app.deployment for app in self._seen}
         waiting = [
-            d for n, d in desired.items() if n in replaced and (n, d.generation) not in self._generations()
+            d
+            for n, d in desired.items()
+            if n in replaced
+            and (n, d.generation) not in self._generations()
+            and not self._recovery.has_given_up(n, d.generation)
         ]
         if not waiting:
             return {}
@@ -255,10 +259,14 @@ class Controller:
         available = {name: memory for name, memory in told.items() if memory is not None}
         room = fitting(waiting, filter(self._is_loading, desired.values()), available)
         for one in waiting:
+            silent = needed(one.plan).keys() - available.keys()
+            if room[one.name] is None and self._recovery.gone() & silent:
+                # It is placed all the same, and goes to a rung that does without: nothing that serves is lost by it.
+                room[one.name] = None if self._view(desired).serving(one.name) else False
             if room[one.name] is None:
-                silent = ", ".join(sorted(told.keys() - available.keys()))
-                words = f"not known how much memory is free on {silent}; the generation before it serves on"
-                await self._journal.record_once(one.name, one.generation, one.name, "waits", words)
+                words = f"not known how much memory is free on {', '.join(sorted(silent))}; nothing is stopped for it"
+                subject = f"{one.name}/g{one.generation}"
+                await self._journal.record_once(one.name, one.generation, subject, "waits", words)
         return room
 
     def _is_loading(self, desired: Desired) -> bool:

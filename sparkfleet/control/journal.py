@@ -24,16 +24,16 @@ class Journal:
     async def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> None:
         """Write an event."""
         self._store.record(deployment, generation, subject, kind, message)
-        async with self._written:
-            self._written.notify_all()
+        await self._tell()
 
     async def record_once(
         self, deployment: str, generation: int, subject: str, kind: str, message: str
     ) -> None:
         """Write an event unless it says what was written here last of this subject."""
         if self._said.get(subject) != message:
-            await self.record(deployment, generation, subject, kind, message)
-            self._said[subject] = message
+            self._store.record(deployment, generation, subject, kind, message)
+            self._said[subject] = message  # only what is written, and before anything is waited for
+            await self._tell()
 
     async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
@@ -47,3 +47,7 @@ class Journal:
                     async with asyncio.timeout(left):
                         await self._written.wait()
         return found
+
+    async def _tell(self) -> None:
+        async with self._written:
+            self._written.notify_all()

@@ -62,10 +62,17 @@ def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) ->
     return None
 
 
-def rung_with_less(group: GroupPlan, standing: int) -> int | None:
-    """The first rung below `standing` that is predicted to need less memory than that one; None where none does."""
-    needs = [rung.prediction.memory_bytes_per_rank.mid for rung in group.ladder]
-    return next((at for at in range(standing + 1, len(needs)) if needs[at] < needs[standing]), None)
+def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) -> int | None:
+    """The first rung below `standing` that is predicted to need less memory than that one; None where none does.
+
+    Rungs that need nodes which are away are passed over: what has served there serves better than what waits for them.
+    """
+    here = group.ladder[standing].prediction.memory_bytes_per_rank.mid
+    for at, rung in enumerate(group.ladder[standing + 1 :], standing + 1):
+        less = rung.prediction.memory_bytes_per_rank.mid < here
+        if less and not set(rung.candidate.shape.nodes) & set(away):
+            return at
+    return None
 
 
 def instead(before: Rung, after: Rung) -> str:

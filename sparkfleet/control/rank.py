@@ -80,7 +80,7 @@ class RankHolder(Protocol):
         ...
 
     async def is_followed(self) -> bool:
-        """Whether a rank of another group of this fleet, which was started later, still holds memory on its node."""
+        """Whether a rank of another group of this fleet that was started later is on its node, or was until moments ago."""
         ...
 
 
@@ -170,13 +170,9 @@ class LocalRank:
         return available_memory()
 
     async def is_followed(self) -> bool:
-        """See `RankHolder.is_followed`."""
+        """See `RankHolder.is_followed`. One that has exited gives back what it held: it counts as long as it is listed."""
         own, there = await asyncio.gather(self._held.status(), self._runtime.list())
-        return any(
-            other.started_at > own.started_at and other.phase is not Phase.EXITED
-            for other in there
-            if other.id != self._id
-        )
+        return any(other.started_at > own.started_at for other in there if other.id != self._id)
 
     async def _is_held_elsewhere(self) -> bool:
         mine = (status for status in await self._runtime.list() if status.id == self._id)

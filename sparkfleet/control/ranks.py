@@ -34,6 +34,8 @@ WEDGES = 2 / 3
 wait for what it gives back: as long as a start waits for memory."""
 MEMORY_S = 1.0
 """Between two looks at a node's memory: an engine that loads takes gigabytes in that time."""
+FOLLOWED_S = 1.0
+"""How long a node with a shortage may take to say which group was started last: its memory is not looked at meanwhile."""
 TAIL_LINES = 500
 TAIL_S = 5.0
 """How long a node may take for a log. Who asks has a failure to tell."""
@@ -163,7 +165,7 @@ class Ranks:
     async def _is_followed(self, index: int) -> bool:
         """Whether a group that was started later is on the same node; False where the node does not say."""
         try:
-            async with asyncio.timeout(TAIL_S):
+            async with asyncio.timeout(FOLLOWED_S):
                 return await self.holders[index].is_followed()
         except (NodeError, TimeoutError):
             return False

@@ -83,6 +83,11 @@ class Recovery:
         keys = ((wanted.name, wanted.generation, at) for at in range(len(wanted.plan.groups)))
         return next((self._stranded[key] for key in keys if key in self._stranded), "")
 
+    def gone(self) -> frozenset[str]:
+        """Nodes that have been away for so long that nothing waits for them that can do without."""
+        now = time.monotonic()
+        return frozenset(name for name, since in self._gone.items() if now - since >= GONE_S)
+
     def may_start(self, group: GroupKey) -> bool:
         """Whether a group that nobody starts may be: it is not given up, and no node has yet to say if it took it down."""
         return not self.has_given_up(*group) and not self._starts.is_uncertain(group)
@@ -239,9 +244,10 @@ class Recovery:
             if await self._answer(app, wanted, reports) == "end":
                 await self._apps.retire(*_group(app))
             return
-        if sum(at > time.time() - BREAKER_S for at in standing.falls) < BREAKER_FAILURES:
-            rung = rung_with_less(wanted.plan.groups[app.replica], standing.rung)
-            if len(standing.starved) >= STARVED and rung is not None:
+        now = time.time()
+        if sum(at > now - BREAKER_S for at in standing.falls) < BREAKER_FAILURES:
+            rung = rung_with_less(wanted.plan.groups[app.replica], standing.rung, self._gone)
+            if sum(at > now - STARVED_S for at in standing.starved) >= STARVED and rung is not None:
                 why = f"memory ran out {STARVED} times within {STARVED_S / 60:.0f} minutes while it served"
                 await self._move(app, wanted, rung, why)
             return
@@ -259,7 +265,7 @@ class Recovery:
 
         Where each needs one, that is told, and the group waits: it starts when the node is back.
         """
-        gone = {name for name, since in self._gone.items() if time.monotonic() - since >= GONE_S}
+        gone = self.gone()
         stranded: dict[GroupKey, str] = {}
         for app in apps if gone else ():
             wanted, group = desired[app.deployment], _group(app)

@@ -25,25 +25,25 @@ def fitting(
         _take(left, one.plan)
     room: dict[str, bool | None] = {}
     for one in waiting:
-        needed = _needed(one.plan)
-        known = needed.keys() <= left.keys()
-        room[one.name] = all(left[node] >= need for node, need in needed.items()) if known else None
+        needs = needed(one.plan)
+        known = needs.keys() <= left.keys()
+        room[one.name] = all(left[node] >= need for node, need in needs.items()) if known else None
         if room[one.name]:
             _take(left, one.plan)
     return room
 
 
-def _needed(plan: DeploymentPlan) -> dict[str, int]:
+def needed(plan: DeploymentPlan) -> dict[str, int]:
     """Bytes that the groups of a plan may take on each node, by the high end of what is predicted."""
-    needed: dict[str, int] = {}
+    needs: dict[str, int] = {}
     for group in plan.groups:
         for node in group.choice.candidate.shape.nodes:
-            needed[node] = needed.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
-    return needed
+            needs[node] = needs.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
+    return needs
 
 
 def _take(left: dict[str, int], plan: DeploymentPlan) -> None:
     """Count what the groups of a plan may take as taken."""
-    for node, need in _needed(plan).items():
+    for node, need in needed(plan).items():
         if node in left:
             left[node] -= need

@@ -2,7 +2,8 @@
 
 Sizes of weights come from the headers and are true in any case. What a token keeps (KV heads, states) and what it reads
 (experts) comes from the config, and is held against the shapes of a few tensors that have one name in all families. A
-checkpoint may hold several models (a talker beside a thinker), so it is enough that one tensor of a name agrees.
+checkpoint may hold several models (a talker beside a thinker, an encoder before a decoder) and each way to pack weights has
+shapes of its own, so it is enough that one tensor of a name, or one stack of layers, agrees.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from sparkfleet.facts.layers import LayerGroup
 from sparkfleet.facts.parts import MTP_NAMES, Part, PartNames, layer_of
 from sparkfleet.facts.safetensors_header import Tensor
 
-KEYS = re.compile(r"\.(k_proj|kv_a_proj_with_mqa)\.(weight|weight_packed|scales)$")
-"""What computes the keys that are cached, or the latent."""
+KEYS = re.compile(r"\.(k_proj|kv_a_proj_with_mqa)\.(weight|weight_packed|weight_scale|scales|scale_packed)$")
+"""What computes the keys that are cached, or the latent, and the scales of it."""
+ANY = -1
+"""Stands for the outputs of a projection whose packing tells nothing about them."""
 CONVOLUTION = ".conv1d.weight"
 NORM = ".input_layernorm.weight"
 EMBEDDING = re.compile(r"(^|\.)(embed_tokens|embeddings|embed|wte|word_embeddings|tok_embeddings)\.weight$")
@@ -40,8 +43,9 @@ class Shapes:
     hidden: set[int] = field(default_factory=set)
     experts: dict[str, int] = field(default_factory=dict)
     """By the name of the mixture, how many it holds."""
-    beyond: dict[int, bool] = field(default_factory=dict)
-    """Layers after the last that the config speaks of, and whether they are an MTP head's."""
+    stacks: dict[str, dict[int, bool]] = field(default_factory=lambda: defaultdict(dict))
+    """By what stands before the layer's number: layers from the last on that the config speaks of, and whether they are an
+    MTP head's."""
 
 
 def read_shapes(tensors: Iterable[Tensor], names: PartNames) -> Shapes:
@@ -49,11 +53,12 @@ def read_shapes(tensors: Iterable[Tensor], names: PartNames) -> Shapes:
     found = Shapes()
     for tensor in tensors:
         part = names.part(tensor.name)
-        if part is Part.MTP:
-            _beyond(found, tensor, names.layers)
-        elif part is Part.EXPERTS:
+        if part in (Part.VISION, Part.DRAFT, Part.OTHER):
+            continue
+        _stack(found, tensor.name, names.layers)
+        if part is Part.EXPERTS:
             _experts(found, tensor)
-        elif tensor.shape and part not in (Part.VISION, Part.DRAFT, Part.OTHER):
+        elif tensor.shape and part is not Part.MTP:
             _own(found, tensor)
     return found
 
@@ -80,9 +85,9 @@ def check_config(
     Raises:
         FactError: they contradict one another.
     """
-    strange = sorted(layer for layer, is_head in shapes.beyond.items() if not is_head)
-    if strange and len(shapes.beyond) > mtp_layers:
-        raise _contradiction(where, f"{len(layers)} layers", f"a layer {strange[0]}")
+    ends = [_strange(stack, len(layers), mtp_layers) for stack in shapes.stacks.values()]
+    if ends and None not in ends:
+        raise _contradiction(where, f"{len(layers)} layers", f"a layer {ends[0]}")
     if shapes.hidden and hidden not in shapes.hidden:
         raise _contradiction(where, f"a hidden size of {hidden}", f"one of {_all(shapes.hidden)}")
     held = set(shapes.experts.values())
@@ -102,8 +107,15 @@ def _check_layer(shapes: Shapes, index: int, layer: LayerGroup, where: str) -> N
         raise _contradiction(where, said, f"one of {_all(shapes.convolutions[index])}")
 
 
-def _differs(widths: Mapping[int | None, Collection[int]], index: int, expected: int) -> bool:
-    return index in widths and expected not in widths[index]
+def _differs(widths: Widths, index: int, expected: int) -> bool:
+    return index in widths and widths[index].isdisjoint({expected, ANY})
+
+
+def _strange(stack: Mapping[int, bool], layers: int, mtp_layers: int) -> int | None:
+    """The first layer of a stack that a model of `layers` layers and that many of an MTP head does not have."""
+    beyond = {layer: is_head for layer, is_head in stack.items() if layer >= layers}
+    strange = sorted(layer for layer, is_head in beyond.items() if not is_head)
+    return strange[0] if strange and len(beyond) > mtp_layers else None
 
 
 def _own(found: Shapes, tensor: Tensor) -> None:
@@ -112,9 +124,8 @@ def _own(found: Shapes, tensor: Tensor) -> None:
         found.hidden.add(shape[0])
     elif name.endswith(CONVOLUTION):
         found.convolutions[layer_of(name)].add(shape[0])
-    elif KEYS.search(name) and shape[-1] > 1:  # bitsandbytes packs a matrix into one column
-        # GPTQ and AWQ pack their weights, but their scales have a column for each output.
-        found.keys[layer_of(name)].add(shape[-1] if name.endswith("scales") else shape[0])
+    elif KEYS.search(name):
+        found.keys[layer_of(name)] |= _outputs(name.rpartition(".")[2], shape)
     elif len(shape) == 2 and tensor.dtype in PLAIN and EMBEDDING.search(name):
         found.hidden.add(shape[1])
 
@@ -128,10 +139,23 @@ def _experts(found: Shapes, tensor: Tensor) -> None:
         found.experts[mixture] = max(count, found.experts.get(mixture, 0))
 
 
-def _beyond(found: Shapes, tensor: Tensor, layers: int) -> None:
-    layer = layer_of(tensor.name)
-    if layer is not None and layer >= layers and MTP_NAMES.isdisjoint(tensor.name.split(".")):
-        found.beyond[layer] = found.beyond.get(layer, False) or bool(JOINS_A_HEAD.search(tensor.name))
+def _outputs(last: str, shape: Sequence[int]) -> set[int]:
+    """How many outputs a projection may have, by the last word of a tensor's name and its shape."""
+    if last == "scales":  # of GPTQ and AWQ: a column for each output; of AWQ for GEMV: a row
+        return {shape[0], shape[-1]}
+    if (
+        last == "weight_scale"
+    ):  # ModelOpt packs the outputs of INT4 in pairs, and has a row of scales for each
+        return {shape[0]} if len(shape) == 2 else set()
+    # bitsandbytes packs a matrix into one column; Marlin's 2:4 layout mixes inputs and outputs.
+    return {ANY} if last == "scale_packed" or shape[-1] == 1 else {shape[0]}
+
+
+def _stack(found: Shapes, name: str, layers: int) -> None:
+    layer = layer_of(name)
+    if layer is not None and layer >= layers - 1 and MTP_NAMES.isdisjoint(name.split(".")):
+        stack = found.stacks[name.partition(f"layers.{layer}.")[0]]
+        stack[layer] = stack.get(layer, False) or bool(JOINS_A_HEAD.search(name))
 
 
 def _all(sizes: Collection[int]) -> str:

@@ -34,6 +34,8 @@ class Family:
     dense_size: str = "intermediate_size"
     dense_beside_experts: bool = False
     """Layers with experts have a dense feed-forward as well (Gemma 4)."""
+    sliding_kv: int = 1
+    """So many times the KV heads of other layers have those that slide, where the config does not say how many."""
     unsaid: Mapping[str, object] = field(default_factory=dict)
     """What a missing key stands for."""
 
@@ -103,7 +105,7 @@ FAMILIES: Mapping[str, Family] = {
     "laguna": Family(),
     "solar_open": Family(),
     "hy_v3": Family(),
-    "mimo_v2_flash": Family(),
+    "mimo_v2_flash": Family(sliding_kv=2),
     "step3p5": Family(),
     "step3p7": Family(),
     "deepseek_v2": _LATENT,

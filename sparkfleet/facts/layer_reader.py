@@ -192,6 +192,8 @@ def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> L
     heads = config.integer(prefix + HEADS, high=1 << 16)
     heads = _heads_of_layer(config, kind, index, heads)
     kv_heads = config.integer(*(prefix + key for key in KV_HEADS), high=1 << 16) if _has_kv(config) else heads
+    if kind is LayerKind.SLIDING and not prefix:
+        kv_heads *= family.sliding_kv
     key_dim = _head_dim(config, prefix)
     if kind is LayerKind.FULL:
         key_dim = config.integer_or_none("global_head_dim") or key_dim

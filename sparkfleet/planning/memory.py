@@ -268,9 +268,14 @@ def whole_block(arch: Arch, run: Run) -> int:
 
 
 def step_tokens(arch: Arch, run: Run) -> int:
-    """Tokens of the largest prefill step: a chunk, and no more than all requests together can have."""
+    """Tokens of the largest step: a chunk of prefill, and no more than all requests together can have.
+
+    No less than what they decode together: with less vLLM stops at its start ("must be greater than or equal to
+    max_num_seqs"; with drafters that propose all at once "max_num_scheduled_tokens").
+    """
     together = run.context * (1 if run.chunk == WHOLE_PROMPT else run.concurrency)
-    return min(run.chunk, max(together, whole_block(arch, run), LEAST_STEP))
+    chunk = min(run.chunk, max(together, whole_block(arch, run), LEAST_STEP))
+    return max(chunk, run.concurrency * (1 + run.k))
 
 
 class _Pages(NamedTuple):

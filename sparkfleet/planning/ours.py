@@ -23,7 +23,7 @@ _ADDRESS = (
 )
 _NAME = (
     "what is served, and under which name, are fields of the deployment",
-    "leave {} out; say `name` and `model`",
+    "leave {} out; say `name` and `model` (`ORG/NAME@REVISION` where it is not the newest)",
 )
 _SECRET = (
     "it would stand in the list of processes, and the engine answers the gateway alone",
@@ -50,7 +50,7 @@ OURS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"), _TLS),
     **dict.fromkeys(
         (
-            *("--nnodes", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"),
+            *("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"),
             *("--distributed-executor-backend", "--dist-init-addr", "--nccl-init-addr", "--nccl-port"),
         ),
         _RANKS,

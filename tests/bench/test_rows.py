@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.bench.accuracy import predict
+from sparkfleet.bench.cells import amount
 from sparkfleet.bench.rows import case_of, read_rows
 from sparkfleet.bench.shapes import Declined
 from sparkfleet.bench.words import engine_in, format_of, method_in, number, quant_label
@@ -282,3 +283,38 @@ def test_garbage_is_predicted_or_declined(data: st.DataObject, column: str, text
     assert found is None or all(
         b is None or 0 < b.low <= b.mid <= b.high < float("inf") for b in found.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [
+        ("", None),
+        ("0.85", 0.85),
+        ("0.9 (default)", 0.9),
+        ("90%", 0.9),
+        ("90 %", 0.9),
+        ("--gpu-memory-utilization 0.85", 0.85),
+        ("gpu_memory_utilization=0.85", 0.85),
+    ],
+)
+def test_shares_of_the_memory_as_people_write_them(said: str, share: float | None) -> None:
+    assert amount({"mem_util_flag": said}, "mem_util_flag") == (share and pytest.approx(share))
+
+
+@pytest.mark.parametrize("said", ["1.5", "90", "-0.9", "auto", "0.8-0.9", "9" * 400])
+def test_what_is_no_share_of_the_memory_is_declined(said: str) -> None:
+    with pytest.raises(Declined, match="mem_util_flag not understood"):
+        case_of(row(mem_util_flag=said), architectures())
+
+
+def test_more_requests_than_the_pool_holds_wait() -> None:
+    crowd = {"concurrency": "64", "prompt_tokens": "32768", "gen_tokens": "512"}
+    small, large, unsaid, nothing = (
+        case_of(row(**crowd, mem_util_flag=share), architectures()) for share in ("0.5", "0.9", "", "0")
+    )
+    assert small.setup.max_running is not None
+    assert large.setup.max_running is not None
+    assert small.setup.max_running < large.setup.max_running < 64
+    assert unsaid.setup.max_running == nothing.setup.max_running == large.setup.max_running
+    assert "mem_util_flag not given: 0.9" in unsaid.assumed
+    assert "mem_util_flag not given: 0.9" not in large.assumed

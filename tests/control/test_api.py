@@ -165,6 +165,16 @@ async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_vers
     assert "`sparkfleet down`" in caught.value.do
 
 
+async def test_a_controller_that_fails_is_not_taken_for_gone(served):
+    """`up` kills what is left of Ray where no controller answers."""
+    async with client(served) as fleet:
+        address = fleet.address
+    served.store.close()
+    found = await answering(address, TOKEN)
+    assert found.version == ""
+    assert await answering(address, "another token") is None
+
+
 async def test_what_fails_in_the_controller_is_told_in_its_own_form(served):
     served.store.close()
     async with client(served) as fleet:

@@ -1,6 +1,12 @@
 """What is left of a fleet that was brought down."""
 
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
 from sparkfleet.control import boot
+from sparkfleet.control.client import FleetClient
+from sparkfleet.control.head import Address
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Store
 
@@ -21,3 +27,31 @@ async def test_another_node_than_the_head_gets_no_state(tmp_path):
     paths.create()
     await boot.down(paths)
     assert not paths.database.exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_fleet_up(
+    tmp_path, monkeypatch, fails
+):
+    """`down` is what helps against both."""
+    paths, asked, left = FleetPaths(tmp_path / "home"), [], [["moods"], []]
+    paths.create()
+
+    async def answer(request):
+        asked.append(request.path)
+        if fails:
+            return web.json_response({"error": {"what": "It failed.", "means": "", "do": ""}}, status=500)
+        more = {"deployments": left.pop(0)} if request.path == "/v1/fleet" else {}
+        return web.json_response({"sparkfleet": "99.0", **more})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        address = Address(ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000)
+
+        async def connect(paths):
+            return FleetClient(address, "token")
+
+        monkeypatch.setattr(boot, "connect", connect)
+        await boot.down(paths)
+    assert asked == (["/v1/stop"] if fails else ["/v1/stop", "/v1/fleet", "/v1/fleet"]), "in order, if it can"

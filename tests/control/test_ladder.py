@@ -91,3 +91,6 @@ def test_a_rung_that_needs_less_memory_is_found():
 
     group = GroupPlan(ladder=(needs(9.0), needs(9.5), needs(5.0), needs(7.0)))
     assert [rung_with_less(group, at) for at in range(4)] == [2, 2, None, None]
+    nodes = group.ladder[2].candidate.shape.nodes
+    assert rung_with_less(group, 0, away=nodes) is None, "what waits for a node serves nobody"
+    assert rung_with_less(group, 0, away=("elsewhere",)) == 2

@@ -264,28 +264,48 @@ async def test_of_two_groups_the_one_that_was_started_last_ends_a_shortage(tmp_p
         await watched
 
 
-async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path, monkeypatch):
-    first, _ = await two_groups(tmp_path, monkeypatch)
-    looks = shortages(monkeypatch, 250, 250, 400)
-    monkeypatch.setattr(module, "ROOM_S", 0.01)
+async def test_a_group_that_ended_before_it_was_asked_for_is_waited_for_too(tmp_path, monkeypatch):
+    """Its supervisor stays for some seconds, in which what it held comes back."""
+    first, second = await two_groups(tmp_path, monkeypatch)
+    runtime, last = first.runtimes[0], second.order.rank_id(second.paths.label)
+    runtime.exit(last, -9)
+    listed = (*(await runtime.list()), await runtime.post_mortem(last))
+
+    async def lingering():
+        return listed
+
+    monkeypatch.setattr(runtime, "list", lingering)
+    looks = shortages(monkeypatch, 250)
     watched = asyncio.create_task(watch(first.ranks))
-    await looked(looks, 50)
+    await looked(looks, 10)
     assert not watched.done()
     watched.cancel()
 
 
-@pytest.mark.parametrize("silent", [False, True])
-async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(
-    tmp_path, monkeypatch, silent
-):
+async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path, monkeypatch):
     first, _ = await two_groups(tmp_path, monkeypatch)
-    looks = shortages(monkeypatch, 250 if silent else 150)
+    looks = shortages(monkeypatch, 250, *[400] * 30, 250, 400)
+    monkeypatch.setattr(module, "ROOM_S", 0.01)
+    watched = asyncio.create_task(watch(first.ranks))
+    await looked(looks, 50)
+    assert not watched.done(), "the second shortage is another one, which is waited for as long"
+    assert first.ranks._low == {0: 400}
+    watched.cancel()
 
-    async def gone():
-        raise NodeError("the node is gone")
 
-    if silent:
-        monkeypatch.setattr(first.holders[0], "is_followed", gone)
+@pytest.mark.parametrize("why", ["wedges", "is gone", "is slow"])
+async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(tmp_path, monkeypatch, why):
+    first, _ = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 150 if why == "wedges" else 250)
+    monkeypatch.setattr(module, "FOLLOWED_S", 0.01)
+
+    async def asked():
+        if why == "is gone":
+            raise NodeError("the node is gone")
+        await asyncio.Event().wait()
+
+    if why != "wedges":
+        monkeypatch.setattr(first.holders[0], "is_followed", asked)
     with pytest.raises(EngineError, match="memory are left on this"):
         await watch(first.ranks)
     assert len(looks) == 1

@@ -73,6 +73,27 @@ async def test_other_falls_and_those_of_long_ago_leave_it_at_its_rung(world, mon
     assert [order.rung for order in world.apps.orders] == [0]
 
 
+async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_smaller_rung_is_back(
+    world, monkeypatch
+):
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+    world.nodes.away = {"that"}
+    await world.look()
+    await put(world, ladder((9.0, "this"), (5.0, "that")))
+    for _ in range(2):
+        await falls(world, "memory")
+    assert [order.rung for order in world.apps.orders] == [0], "the smaller one waits for its node"
+    world.nodes.away = set()
+    await world.look()
+    with monkeypatch.context() as later:
+        later.setattr(module, "STARVED_S", 0.0)
+        await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0]
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
+
+
 # --- a node that does not come back
 
 
@@ -164,6 +185,40 @@ async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_tha
     world.nodes.away = set()
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 2, 0].status == "starting"
+
+
+async def test_each_generation_that_waits_for_a_node_says_so(world):
+    await world.put()
+    await world.ready(1)
+    world.nodes.away = {"this"}
+    for concurrency in (8, 16):
+        await world.put(concurrency=concurrency)
+        await world.controller.reconcile()
+    waits = [event for event in await world.controller.events(0, "tiny", 0) if event.kind == "waits"]
+    assert [event.generation for event in waits] == [2, 3]
+
+
+@pytest.mark.parametrize("serves", [True, False])
+async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the_old_one_serves(
+    world, monkeypatch, serves
+):
+    """It goes to the rung that does without, as it would if it were the first."""
+    monkeypatch.setattr(module, "GONE_S", 0.0)
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+    await put(world, ladder((1.0, "that")))
+    await world.ready(1)
+    if not serves:
+        world.apps.become("tiny", 1, "starting")
+        world.controller._heard.forget(())
+    world.nodes.away = {"that"}
+    await world.look()
+    await put(world, ladder((1.0, "that"), (1.0, "this")), concurrency=8)
+    world.apps.finish()
+    for _ in range(2):
+        await world.controller.reconcile()
+    placed = [(order.generation, order.seats[0].node) for order in world.apps.orders]
+    assert placed == [(1, "that")] + ([] if serves else [(2, "that"), (2, "this")])
 
 
 async def test_what_was_stopped_in_a_round_is_not_published_at_its_end(world):

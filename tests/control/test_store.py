@@ -188,3 +188,16 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path):
     db.close()
     with pytest.raises(sqlite3.DatabaseError, match="newer sparkfleet"):
         Store(tmp_path / "new.db")
+
+
+def test_a_disk_that_is_full_for_a_while_leaves_the_store_usable(tmp_path):
+    store = Store(tmp_path / "s.db")
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    who = "me" * 50_000
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        store.put(deployment(), plan(), who)
+    assert store.desired() == {}
+    store._db.execute("PRAGMA max_page_count = 100000")
+    assert store.put(deployment(), plan(), who)[0].generation == 1
+    store.close()

@@ -113,3 +113,94 @@ def test_what_bitsandbytes_packs_tells_no_size(
     ]
     config = {**llama, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
     assert read_checkpoint(make_checkpoint(config, weights)).weights_known
+
+
+def packed(weights: list[Weight], *stored: Weight) -> list[Weight]:
+    """Both layers' keys in another form: `stored` has the last word of a name, the dtype and the shape of each tensor."""
+    others = [one for one in weights if ".k_proj." not in one[0]]
+    return others + [
+        (f"model.layers.{layer}.self_attn.k_proj.{last}", dtype, shape)
+        for layer in range(2)
+        for last, dtype, shape in stored
+    ]
+
+
+PACKED: dict[str, tuple[Config, list[Weight]]] = {
+    "pairs of outputs in a byte (ModelOpt's INT4)": (
+        {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"},
+        [("weight", "U8", (16, 64)), ("weight_scale", "BF16", (32, 4))],
+    ),
+    "pairs of inputs in a byte (NVFP4)": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        [("weight", "U8", (32, 32)), ("weight_scale", "F8_E4M3", (32, 4))],
+    ),
+    "FP8 with a scale for each block": (
+        {"quant_method": "fp8", "weight_block_size": [16, 16]},
+        [("weight", "F8_E4M3", (32, 64)), ("weight_scale_inv", "F32", (2, 4))],
+    ),
+    "GPTQ": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 16},
+        [("qweight", "I32", (8, 32)), ("scales", "F16", (4, 32)), ("qzeros", "I32", (4, 4))],
+    ),
+    "AWQ for GEMV": (
+        {"quant_method": "awq", "bits": 4, "group_size": 16},
+        [("qweight", "I32", (32, 8)), ("scales", "F16", (32, 4)), ("qzeros", "I32", (32, 1))],
+    ),
+    "2:4 for Marlin": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 16},
+        [("weight_packed", "I32", (2, 64)), ("scale_packed", "F16", (4, 32)), ("meta", "I16", (32, 4))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PACKED.values(), ids=PACKED)
+def test_packed_keys_are_not_taken_for_a_contradiction(
+    case: tuple[Config, list[Weight]], make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    config, stored = case
+    right = {**llama, "quantization_config": config}
+    assert read_checkpoint(make_checkpoint(right, packed(llama_weights(), *stored))).weights_known
+
+
+def test_what_packed_keys_contradict_is_refused(
+    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    config, stored = PACKED["pairs of inputs in a byte (NVFP4)"]
+    wrong = {**llama, "num_key_value_heads": 1, "quantization_config": config}
+    with pytest.raises(FactError, match="keys of 32 in all"):
+        read_checkpoint(make_checkpoint(wrong, packed(llama_weights(), *stored)))
+
+
+def test_a_tower_of_another_name_beside_keys_that_tell_no_size(
+    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    """MiniCPM-V: its tower is not quantised where its decoder is packed by bitsandbytes."""
+    weights = packed(llama_weights(), ("weight", "U8", (32 * 64 // 2, 1)))
+    weights.append(("vpm.encoder.layers.0.self_attn.k_proj.weight", "BF16", (96, 96)))
+    config = {**llama, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    assert read_checkpoint(make_checkpoint(config, weights)).weights_known
+
+
+def test_an_encoder_may_have_more_layers_than_the_decoder(
+    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    """DeepSeek-OCR-2 encodes pages with a Qwen2 of 24 layers; its decoder has 12."""
+    weights = [
+        *llama_weights(),
+        *((f"model.qwen2_model.model.layers.{n}.self_attn.k_proj.weight", "BF16", (8, 64)) for n in range(5)),
+    ]
+    assert read_checkpoint(make_checkpoint(llama, weights)).weights_known
+
+
+@pytest.mark.parametrize("declared", [0, 1])
+def test_layers_of_an_mtp_head_after_the_last(
+    declared: int, make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    """DeepSeek and GLM number them on; a config that no longer speaks of them contradicts nothing."""
+    weights = [
+        *llama_weights(),
+        ("model.layers.2.eh_proj.weight", "BF16", (64, 128)),
+        ("model.layers.2.self_attn.k_proj.weight", "BF16", (32, 64)),
+    ]
+    facts = read_checkpoint(make_checkpoint({**llama, "num_nextn_predict_layers": declared}, weights))
+    assert facts.mtp_layers == 1

@@ -114,6 +114,9 @@ def test_sliding_heads_of_mimo() -> None:
     }
     model = checkpoint_from_config({**config, "swa_head_dim": 192, "swa_v_head_dim": 128}, id="x")
     assert model.kv_bytes_per_token(dtype="fp8") == 9 * 4 * 320 + 39 * 8 * 320
+    # transformers writes none of these keys: its model doubles the KV heads of sliding layers by itself.
+    unsaid = checkpoint_from_config(CONFIGS["XiaomiMiMo/MiMo-V2-Flash"], id="x")
+    assert unsaid.kv_bytes_per_token(dtype="fp8") == model.kv_bytes_per_token(dtype="fp8")
 
 
 def test_deepseek_v4_compresses_what_is_beyond_its_window() -> None:

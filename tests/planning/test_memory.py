@@ -62,6 +62,15 @@ def test_a_step_of_prefill_is_no_longer_than_its_requests_and_holds_a_block(
     assert step_tokens(model(name, "fp8"), run) == tokens
 
 
+@pytest.mark.parametrize(
+    ("requests", "k", "tokens"), [(1024, 3, 8192), (1024, 15, 16_384), (10_000, 0, 10_000)]
+)
+def test_a_step_has_room_for_what_all_requests_decode_together(requests: int, k: int, tokens: int) -> None:
+    """vLLM: "max_num_batched_tokens (8192) must be greater than or equal to max_num_seqs (10000)"."""
+    run = Run(context=32_768, concurrency=requests, method="dflash" if k else "none", k=k, chunk=8192)
+    assert step_tokens(model("Qwen/Qwen3-30B-A3B", "fp8"), run) == tokens
+
+
 @pytest.mark.parametrize(("kv", "block", "step"), [(2.0, 4160, 8192), (1.0, 8320, 16_384)])
 def test_the_least_step_of_a_hybrid(kv: float, block: int, step: int) -> None:
     """NVIDIA's line for this model on a Spark: an FP8 cache, --max-num-batched-tokens 16384 (vllm-project/recipes)."""
