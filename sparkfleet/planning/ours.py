@@ -26,7 +26,7 @@ _NAME = (
     "leave {} out; say `name` and `model` (`ORG/NAME@REVISION` where it is not the newest)",
 )
 _SECRET = (
-    "it would stand in the list of processes, and the engine answers the gateway alone",
+    "the engine answers the gateway alone, with a token of its own that no list of processes shows",
     "leave {} out; `sparkfleet keys` makes keys for clients",
 )
 _TLS = (
@@ -36,6 +36,10 @@ _TLS = (
 _RANKS = (
     "where the ranks of a group meet is sparkfleet's: on the rails of their link",
     "leave {} out; `parallel` says how many ranks there are",
+)
+_EACH_RANK = (
+    "ranks are held to the rails of their own link, whose names and addresses differ from node to node",
+    "leave {} out",
 )
 _REPLICAS = ("a Spark has one GPU, and copies of a model are not planned inside an engine", "say `replicas`")
 _FIGURES = (
@@ -60,25 +64,11 @@ OURS: Mapping[str, tuple[str, str]] = {
 }
 """Why each is refused, and what to write instead."""
 
-
 VARIABLES: Mapping[str, tuple[str, str]] = {
     "VLLM_API_KEY": _SECRET,
-    **dict.fromkeys(
-        (
-            *(
-                "GLOO_SOCKET_IFNAME",
-                "TP_SOCKET_IFNAME",
-                "NCCL_SOCKET_IFNAME",
-                "UCX_NET_DEVICES",
-                "NCCL_IB_HCA",
-            ),
-            *("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP", "MASTER_ADDR", "MASTER_PORT"),
-        ),
-        (
-            "ranks are held to the rails of their own link, whose names and addresses differ from node to node",
-            "leave {} out",
-        ),
-    ),
+    **dict.fromkeys(("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP", "MASTER_ADDR", "MASTER_PORT"), _EACH_RANK),
+    **dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _EACH_RANK),
+    **dict.fromkeys(("NCCL_IB_HCA", "UCX_NET_DEVICES"), _EACH_RANK),
 }
 """The same of environment variables. What is alike on every rank (NCCL_DEBUG, NCCL_IB_DISABLE) is a deployment's to set."""
 
