@@ -34,6 +34,8 @@ from sparkfleet.planning.speed import Setup, own_chunk
 from sparkfleet.planning.workload import Workload
 from sparkfleet.values import Value
 
+OWN_SHARE = 0.9
+"""Of the memory, as vLLM takes it by itself; 0.92 in 0.32 (config/cache.py)."""
 METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
 
 
@@ -331,7 +333,7 @@ def _topology(row: Row, notes: str, assumed: list[str]) -> tuple[int, int, int, 
 
 
 def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> int | None:
-    """Most requests at once: what the notes say, and no more than vLLM's pool holds (its own share is 0.9)."""
+    """Most requests at once: what the notes say, and no more than vLLM's pool holds."""
     most = said.slots(row.get("notes", "").lower())
     if setup.engine != "vllm":
         return most
@@ -347,11 +349,11 @@ def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> 
         eager=setup.eager,
     )
     share = amount(row, "mem_util_flag")
-    room = slots(setup.arch, run, share or 0.9)
+    room = slots(setup.arch, run, share or OWN_SHARE)
     if room is None or room >= min(most or MAX_RUNNING, workload.concurrency):
         return most
     if not share:
-        assumed.append("mem_util_flag not given: 0.9")
+        assumed.append(f"mem_util_flag not given: {OWN_SHARE}")
     return room
 
 

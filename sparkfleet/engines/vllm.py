@@ -205,7 +205,8 @@ def _cpu(candidate: Candidate, site: RankSite) -> Pairs:
         *_uncompiled(candidate),
     )
     if candidate.shape.ranks == 1:
-        # The engine core inside the server process: a third less memory and start-up for a single rank.
+        # The worker inside the engine core's process, which has one of its own otherwise (platforms/cpu.py): a third less
+        # memory and start-up for a single rank.
         return (*common, ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"))
     return (*common, ("PYTHONPATH", files_at(candidate, site)))
 

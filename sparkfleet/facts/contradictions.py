@@ -143,9 +143,7 @@ def _outputs(last: str, shape: Sequence[int]) -> set[int]:
     """How many outputs a projection may have, by the last word of a tensor's name and its shape."""
     if last == "scales":  # of GPTQ and AWQ: a column for each output; of AWQ for GEMV: a row
         return {shape[0], shape[-1]}
-    if (
-        last == "weight_scale"
-    ):  # ModelOpt packs the outputs of INT4 in pairs, and has a row of scales for each
+    if last == "weight_scale":  # ModelOpt packs outputs of INT4 in pairs, and has a row of scales for each
         return {shape[0]} if len(shape) == 2 else set()
     # bitsandbytes packs a matrix into one column; Marlin's 2:4 layout mixes inputs and outputs.
     return {ANY} if last == "scale_packed" or shape[-1] == 1 else {shape[0]}

@@ -119,6 +119,11 @@ class Costs:
     """FLOPs of the linear layers' scan per token."""
 
 
+AT_ONCE_S, FIRST_S, PASS_S = 5e-3, 2e-3, 1.5e-3
+"""What preparing, sampling and throwing away drafts is expected to take per step: where all come at once; where they come
+one after another, and for each pass more. Chosen, not measured: the fit finds how far off they are (`drafting`)."""
+
+
 def own_chunk(engine: str) -> int:
     """Tokens of one prefill chunk that an engine takes by itself; CHUNK where that is not known."""
     return physics().chunks.get(engine, CHUNK)
@@ -190,6 +195,7 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
         "weights": cost.dense / read,
         "experts": cost.experts * touched(cost.pick, batch * width**ALIKE) / read,
         "kv": batch * kv / read,
+        # Read once, and written after every token that is verified: `cost.state` is one of each.
         "state": batch * cost.state * (1 + width) / 2 / read,
         "compute": 2 * cost.active * tokens / cost.flops,
         "launch": cost.blocks * 1e-5,
@@ -207,7 +213,8 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
         terms |= draft_terms(setup, cost, batch, read)
         terms["kv"] += batch * cost.kv_draft * context * drafted_layers(setup) / read
         at_once = setup.method in PARALLEL_DRAFTS or setup.method == "ngram"
-        terms |= {"verify": cost.dense / read, "drafting": 5e-3 if at_once else 2e-3 + 1.5e-3 * setup.k}
+        drafting = AT_ONCE_S if at_once else FIRST_S + PASS_S * setup.k
+        terms |= {"verify": cost.dense / read, "drafting": drafting}
     return terms
 
 
