@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from sparkfleet.lab.inside import ethernet, netdevs, pci, rdma, smi, system
+from sparkfleet.lab.inside import ethernet, netdevs, pci, rdma, smi, sysfs, system
 from sparkfleet.lab.inside.knobs import NETDEVS, Settings
 from sparkfleet.lab.inside.netdevs import Netdev, gid_table
 from sparkfleet.lab.meminfo import meminfo
@@ -34,6 +35,32 @@ def _spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def said(command: Command, *argv: str, capsys: pytest.CaptureFixture[str], **settings: str) -> str:
     assert command(["x", *argv], Settings(settings)) == 0
     return capsys.readouterr().out
+
+
+def test_who_reads_a_counter_while_it_grows_reads_one_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels, root = tmp_path / "net", tmp_path / "infiniband"
+    monkeypatch.setattr(sysfs, "KERNELS", kernels)
+
+    def moved(size: int) -> None:
+        for name in NETDEVS:
+            for way in ("tx", "rx"):
+                (kernels / name / "statistics").mkdir(parents=True, exist_ok=True)
+                (kernels / name / f"statistics/{way}_bytes").write_text(f"{size}\n")
+                (kernels / name / f"statistics/{way}_packets").write_text("7\n")
+        sysfs.count(root)
+
+    counters = root / "rocep1s0f1/ports/1/counters"
+    moved(4 * 9056)
+    with open(counters / "port_xmit_data", "rb", buffering=0) as file:  # as cat does: until there is no more
+        first = file.read(4096)
+        moved(4 * 123454)
+        assert (first, file.read(4096)) == (b"9056\n", b"")
+    assert (counters / "port_xmit_data").read_text() == "123454\n"
+    assert sorted(path.name for path in counters.iterdir()) == [
+        "port_rcv_data", "port_rcv_packets", "port_xmit_data", "port_xmit_packets",
+    ]  # fmt: skip
 
 
 def test_ibdev2netdev_is_the_playbooks(capsys: pytest.CaptureFixture[str]) -> None:
