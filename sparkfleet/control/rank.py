@@ -30,6 +30,9 @@ from sparkfleet.values import Value
 
 OWNED_S = 20.0
 """How long a rank may still be held by a holder that should be gone."""
+GIVEN_BACK_S = 180.0
+"""How long it may take until what an engine held is there again. On a Spark it comes back 120 s and more after an engine has
+closed its port (research on how Sparks are run, 4.2, cold start order)."""
 TAIL_BYTES = 64 << 10
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """What a supervisor writes when it starts something: before it the log tells of an earlier start."""
@@ -80,7 +83,7 @@ class RankHolder(Protocol):
         ...
 
     async def is_followed(self) -> bool:
-        """Whether a rank of another group of this fleet that was started later is on its node, or was until moments ago."""
+        """Whether a rank of another group of this fleet that was started later is on its node, or was `GIVEN_BACK_S` ago."""
         ...
 
 
@@ -170,8 +173,8 @@ class LocalRank:
         return available_memory()
 
     async def is_followed(self) -> bool:
-        """See `RankHolder.is_followed`. One that has exited gives back what it held: it counts as long as it is listed."""
-        own, there = await asyncio.gather(self._held.status(), self._runtime.list())
+        """See `RankHolder.is_followed`."""
+        own, there = await asyncio.gather(self._held.status(), self._runtime.list(ended_s=GIVEN_BACK_S))
         return any(other.started_at > own.started_at for other in there if other.id != self._id)
 
     async def _is_held_elsewhere(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkfleet.control.backoff import Backoff
 from sparkfleet.control.order import GroupOrder
-from sparkfleet.control.rank import RankHolder
+from sparkfleet.control.rank import GIVEN_BACK_S, RankHolder
 from sparkfleet.control.status import RankReport
 from sparkfleet.engines.signatures import Diagnosis, Failure, classify, first_cause
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
-ROOM_S = 180.0
-"""How long a start waits for memory that another group gives back. On a Spark it comes back 120 s and more after an engine
-has closed its port (research on how Sparks are run, 4.2, cold start order)."""
+ROOM_S = GIVEN_BACK_S
+"""How long a start waits for memory that another group gives back."""
 ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,

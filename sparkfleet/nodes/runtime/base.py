@@ -177,8 +177,8 @@ class Runtime(Protocol):
         """How the last run of a rank ended; None where there was none, or it was swept since."""
         ...
 
-    async def list(self) -> tuple[RankStatus, ...]:
-        """All ranks of this fleet whose supervisor lives on this node."""
+    async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
+        """All ranks of this fleet whose supervisor lives on this node, and those that ended in the last `ended_s` seconds."""
         ...
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:

@@ -80,9 +80,9 @@ class FakeRuntime:
         life.update(owned=True)
         return life.owner
 
-    async def list(self) -> tuple[RankStatus, ...]:
-        """See `Runtime.list`."""
-        return tuple(life.status for life in self._lives.values() if life.alive)
+    async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
+        """See `Runtime.list`. Without a clock, whatever has ended ended just now."""
+        return tuple(life.status for life in self._lives.values() if life.alive or ended_s > 0)
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
         """See `Runtime.sweep`."""

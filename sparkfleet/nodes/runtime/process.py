@@ -81,11 +81,13 @@ class ProcessRuntime:
             return None
         return ProcessRank(self, files, connection, answer.status, answer.grace_s)
 
-    async def list(self) -> tuple[RankStatus, ...]:
+    async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
         """See `Runtime.list`. A supervisor that does not answer is left out."""
         present = RankFiles.present(self._run_dir)
         answers = await asyncio.gather(*(ask(files, "status") for files in present), return_exceptions=True)
-        return tuple(a.status for a in answers if isinstance(a, Answer) and a.status)
+        alive = {a.status.id: a.status for a in answers if isinstance(a, Answer) and a.status}
+        ended = (_last_word(files) for files in present if files.ended_within(ended_s))
+        return (*alive.values(), *(status for status in ended if status and status.id not in alive))
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
         """See `Runtime.sweep`. Ranks with a supervisor are stopped by it; what is left is killed; traces are removed."""
@@ -98,11 +100,7 @@ class ProcessRuntime:
 
     async def post_mortem(self, id_: RankId) -> RankStatus | None:
         """See `Runtime.post_mortem`."""
-        files = self._files(id_)
-        try:
-            return parse_answer(files.name, files.last.read_bytes()).status
-        except (OSError, NodeError):
-            return None
+        return _last_word(self._files(id_))
 
     async def bury(self, last: RankStatus) -> RankStatus:
         """End what is left of a rank whose supervisor is gone, and say so. `last` is what was last known of it.
@@ -210,7 +208,8 @@ class ProcessRuntime:
     def _remove_traces(self, keep: Container[RankId]) -> None:
         for files in RankFiles.present(self._run_dir):
             with _locked(files) as lock:
-                if lock is not None and _whose(files) not in keep:
+                last = _last_word(files) if lock is not None else None
+                if lock is not None and (last is None or last.id not in keep):
                     files.remove()
 
     def _files(self, id_: RankId) -> RankFiles:
@@ -291,13 +290,12 @@ class ProcessRank:
         return await self._runtime.bury(self._last)
 
 
-def _whose(files: RankFiles) -> RankId | None:
-    """The rank that files were of; None where it left no last word."""
+def _last_word(files: RankFiles) -> RankStatus | None:
+    """How the last run of a rank ended; None where it left no word."""
     try:
-        status = parse_answer(files.name, files.last.read_bytes()).status
+        return parse_answer(files.name, files.last.read_bytes()).status
     except (OSError, NodeError):
         return None
-    return status.id if status else None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,13 @@ class RankFiles:
     def last(self) -> Path:
         """The post-mortem of the last run."""
         return self.run_dir / f"{self.name}.last"
+
+    def ended_within(self, seconds: float) -> bool:
+        """Whether a run of the rank has ended in the last `seconds`."""
+        try:
+            return time.time() - self.last.stat().st_mtime < seconds
+        except FileNotFoundError:
+            return False
 
     @contextmanager
     def address(self) -> Iterator[str]:

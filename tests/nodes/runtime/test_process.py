@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,9 @@ async def test_start_own_stop(runtime, herald, make_spec, ended):
     await ended(supervisor)
     assert alive(runtime, spec.id) == []
     assert await runtime.list() == ()
+    assert await runtime.list(ended_s=60) == (stopped,)
+    os.utime(RankFiles.of(runtime._run_dir, str(spec.id)).last, (time.time() - 61,) * 2)
+    assert await runtime.list(ended_s=60) == ()
     assert await runtime.own(spec.id) is None
     assert await runtime.post_mortem(spec.id) == stopped
 
