@@ -178,7 +178,7 @@ class Runtime(Protocol):
         ...
 
     async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
-        """All ranks of this fleet whose supervisor lives on this node, and those that ended in the last `ended_s` seconds."""
+        """All ranks of this fleet whose supervisor lives on this node, and those that ended within the last `ended_s`."""
         ...
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
