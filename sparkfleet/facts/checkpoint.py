@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sparkfleet.errors import FactError
+from sparkfleet.facts.block_configs import unrolled
 from sparkfleet.facts.checkpoint_files import read_beside, read_config, read_tensors
 from sparkfleet.facts.config_json import Config, language_model
 from sparkfleet.facts.config_summary import check_published, expanded
@@ -144,11 +145,16 @@ class Checkpoint(Value):
         return round(sum(p.bytes * self.active_share(p.part) for p in self.weights))
 
     def active_share(self, part: Part) -> float:
-        """The share of a part that one token of text reads; a tied embedding is read whole, as the head."""
+        """The share of a part that one token of text reads; a tied embedding is read whole, as the head.
+
+        Of tables beside the embedding (per-layer ones of Gemma's E-models) a token reads one row.
+        """
         if part in NOT_READ_PER_TOKEN:
             return 0.0
         if part is Part.EMBEDDING:
-            return 1.0 if self.tie_word_embeddings else 0.0
+            tables = sum(portion.parameters for portion in self.weights if portion.part is part)
+            head = self.vocab_size * self.hidden_size
+            return min(1.0, head / max(1, tables)) if self.tie_word_embeddings else 0.0
         return self.experts_per_token / self.experts if part is Part.EXPERTS and self.experts else 1.0
 
     def layer_counts(self) -> dict[LayerKind, int]:
@@ -219,7 +225,7 @@ def read_checkpoint(source: Path, *, id: str | None = None) -> Checkpoint:  # no
     Raises:
         FactError: anything is missing, damaged, hostile, or of a kind that is not understood.
     """
-    outer = expanded(read_config(source))
+    outer = unrolled(expanded(read_config(source)))
     found = read_tensors(source)
     name, revision = name_of(source)
     if found is None:
@@ -252,7 +258,8 @@ def checkpoint_from_config(
         FactError: the config is damaged or incomplete, or of an architecture that is not known.
     """
     beside = None if hf_quant_config is None else Config(hf_quant_config, f"{id}: hf_quant_config.json")
-    return _from_config(expanded(Config(config, f"{id}: config.json")), id, beside, quantization)
+    outer = unrolled(expanded(Config(config, f"{id}: config.json")))
+    return _from_config(outer, id, beside, quantization)
 
 
 def _from_config(
@@ -295,7 +302,7 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
     if family is None:
         check_grouped_attention(tensors, scope.names, shapes.keys, layers, outer.where)
     weights = map_weights(tensors, scope.names, stored, str(source))
-    check_complete(weights, layers, experts, str(source))
+    check_complete(weights, layers, frozenset().union(*scope.members.values()), experts, str(source))
     check_config(
         shapes,
         layers,

@@ -50,13 +50,15 @@ def scope_of(config: Config, family: Family | None, layers: Sequence[LayerGroup]
         dense = frozenset(i for i, layer in enumerate(layers) if has_dense(config, family, i, layer.kind))
         members = {
             Part.ATTENTION: mixing - linear,
-            Part.LINEAR_ATTENTION: linear,
+            Part.LINEAR_ATTENTION: frozenset(i for i, layer in enumerate(layers) if layer.state is not None),
             Part.MLP: dense,
             Part.EXPERTS: moe,
             Part.SHARED_EXPERTS: moe if experts.shared else frozenset(),
         }
     gated = family.gated if family else True
-    return Scope(PartNames(len(layers), linear), members, experts=experts.routed, gated=gated)
+    return Scope(
+        PartNames(len(layers), linear, dense=not experts.routed), members, experts=experts.routed, gated=gated
+    )
 
 
 def estimated_portions(

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from sparkfleet.errors import FactError
 from sparkfleet.facts.config_json import MOST_LAYERS, Config, per_layer
 from sparkfleet.facts.families import Family
-from sparkfleet.facts.layers import STATE_BYTES, LayerGroup, LayerKind, LinearState
+from sparkfleet.facts.layers import LayerGroup, LayerKind
+from sparkfleet.facts.state_reader import mamba_state, read_state
 from sparkfleet.facts.untrusted import shown
 
 KIND_OF_TYPE: Mapping[str, LayerKind] = {
@@ -22,6 +23,7 @@ KIND_OF_TYPE: Mapping[str, LayerKind] = {
     "chunked_attention": LayerKind.SLIDING,
     "linear_attention": LayerKind.LINEAR,
     "mamba": LayerKind.LINEAR,
+    "conv": LayerKind.LINEAR,
     "moe": LayerKind.NONE,
     "mlp": LayerKind.NONE,
 }
@@ -45,6 +47,11 @@ INDEXED_RATIO = 4
 
 SPARSE_LLAMA4_PERIOD = 4
 """Every fourth layer of Llama 4 attends to everything; the others within a chunk."""
+
+ATTENDING = ("attn_layer_indices", "full_attn_idxs")
+"""Lists of the layers that attend; the others keep a state (Bamba, the first LFM2)."""
+
+PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 
 HEADS = "num_attention_heads"
 KV_HEADS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads")
@@ -77,14 +84,25 @@ def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
 
 
 def group_layers(layers: Sequence[LayerGroup]) -> tuple[LayerGroup, ...]:
-    """Equal layers counted together, in the order of their first appearance."""
-    return tuple(layer.model_copy(update={"layers": count}) for layer, count in Counter(layers).items())
+    """Equal layers counted together, in the order of their first appearance.
+
+    A layer of Falcon-H1 is three: it attends and keeps a state, each with an output of its own, before one feed-forward.
+    """
+    found = Counter(part for layer in layers for part in _kept_apart(layer))
+    return tuple(part.model_copy(update={"layers": count}) for part, count in found.items())
+
+
+def _kept_apart(layer: LayerGroup) -> Sequence[LayerGroup]:
+    if layer.state is None or layer.kind is LayerKind.LINEAR:
+        return (layer,)
+    mamba = LayerGroup(kind=LayerKind.LINEAR, layers=1, state=layer.state)
+    return layer.model_copy(update={"state": None}), mamba, LayerGroup(kind=LayerKind.NONE, layers=1)
 
 
 def layer_kinds(config: Config, family: Family) -> tuple[LayerKind, ...]:
     """Full, sliding or linear (or none) for every layer."""
     layers = layer_count(config)
-    named = _named_kinds(config)
+    named = [LayerKind.FULL] * layers if family.mixer == "beside-mamba" else _named_kinds(config)
     if named is not None:
         per_layer(named, layers, config, "the list of layer types")
         return tuple(named[:layers])
@@ -102,7 +120,15 @@ def _named_kinds(config: Config) -> Sequence[LayerKind] | None:
     sliding = config.integers("hybrid_layer_pattern", high=1)
     if sliding:
         return [LayerKind.SLIDING if value else LayerKind.FULL for value in sliding]
-    return _kimi_kinds(config)
+    return _attending_kinds(config) or _kimi_kinds(config)
+
+
+def _attending_kinds(config: Config) -> Sequence[LayerKind] | None:
+    attending = next((found for key in ATTENDING if (found := config.integers(key, high=MOST_LAYERS))), None)
+    if attending is None:
+        return None
+    chosen = set(attending)
+    return [LayerKind.FULL if index in chosen else LayerKind.LINEAR for index in range(layer_count(config))]
 
 
 def _known(kinds: Mapping[str, LayerKind], name: str, config: Config) -> LayerKind:
@@ -129,8 +155,14 @@ def _kimi_kinds(config: Config) -> Sequence[LayerKind] | None:
 
 
 def _kind_by_rule(config: Config, family: Family, index: int) -> LayerKind:
-    if family.mixer == "mamba":
+    if family.mixer == "mamba-1":
+        period = config.integer("attn_layer_period", high=MOST_LAYERS)
+        attends = index % period == config.integer("attn_layer_offset", low=0, high=MOST_LAYERS)
+        return LayerKind.FULL if attends else LayerKind.LINEAR
+    if family.mixer in ("mamba", "short-conv"):
         raise config.missing("hybrid_override_pattern", "layers_block_type")
+    if config.has("layer_group_size"):
+        return _kind_in_group(config, index)
     if family.mixer in ("delta", "kimi-delta"):
         if not config.has("full_attention_interval"):
             raise config.missing("layer_types", "full_attention_interval")
@@ -141,7 +173,16 @@ def _kind_by_rule(config: Config, family: Family, index: int) -> LayerKind:
     return LayerKind.SLIDING if _slides(config, family, index) else LayerKind.FULL
 
 
+def _kind_in_group(config: Config, index: int) -> LayerKind:
+    """The last layer of each group of Ling 3 attends, and so do all that fill no group."""
+    size = config.integer("layer_group_size", high=MOST_LAYERS)
+    whole = layer_count(config) // size * size
+    return LayerKind.FULL if (index + 1) % size == 0 or index >= whole else LayerKind.LINEAR
+
+
 def _slides(config: Config, family: Family, index: int) -> bool:
+    if family.sliding == "listed":
+        raise config.missing("layer_types")
     if family.sliding == "chunked":
         return (index + 1) % SPARSE_LLAMA4_PERIOD != 0
     if not config.has("sliding_window") or family.sliding == "never":
@@ -149,7 +190,7 @@ def _slides(config: Config, family: Family, index: int) -> bool:
     if family.sliding == "flagged":
         return config.flag("use_sliding_window") and index >= config.integer_or(0, "max_window_layers")
     if family.sliding == "pattern":
-        return (index + 1) % config.integer("sliding_window_pattern", "_sliding_window_pattern") != 0
+        return (index + 1) % config.integer(*PATTERNS) != 0
     return True
 
 
@@ -180,10 +221,12 @@ def _layer(config: Config, family: Family, kind: LayerKind, index: int) -> Layer
     if kind is LayerKind.NONE:
         return LayerGroup(kind=kind, layers=1)
     if kind is LayerKind.LINEAR:
-        return LayerGroup(kind=kind, layers=1, state=_state(config, family))
+        return LayerGroup(kind=kind, layers=1, state=read_state(config, family))
     if config.has("kv_lora_rank") and family.mixer in ("latent", "kimi-delta"):
         return _latent(config, index)
-    return _attention(config, family, kind, index)
+    attention = _attention(config, family, kind, index)
+    beside = mamba_state(config) if family.mixer == "beside-mamba" else None
+    return attention.model_copy(update={"state": beside})
 
 
 def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> LayerGroup:
@@ -191,7 +234,7 @@ def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> L
     prefix = "swa_" if kind is LayerKind.SLIDING and config.has("swa_num_key_value_heads") else ""
     heads = config.integer(prefix + HEADS, high=1 << 16)
     heads = _heads_of_layer(config, kind, index, heads)
-    kv_heads = config.integer(*(prefix + key for key in KV_HEADS), high=1 << 16) if _has_kv(config) else heads
+    kv_heads = _kv_heads(config, prefix, index) if _has_kv(config) else heads
     if kind is LayerKind.SLIDING and not prefix:
         kv_heads *= family.sliding_kv
     key_dim = _head_dim(config, prefix)
@@ -212,9 +255,17 @@ def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> L
     )
 
 
+def _kv_heads(config: Config, prefix: str, index: int) -> int:
+    listed = config.integers("num_key_value_heads_per_layer", high=1 << 16)
+    if listed:
+        per_layer(listed, index + 1, config, "num_key_value_heads_per_layer")
+        return listed[index]
+    return config.integer(*(prefix + key for key in KV_HEADS), high=1 << 16)
+
+
 def _has_kv(config: Config) -> bool:
     # Before grouped queries there was no such key: as many KV heads as heads (Llama 1, Phi).
-    return config.has(*KV_HEADS) or config.has("swa_num_key_value_heads")
+    return config.has(*KV_HEADS, "num_key_value_heads_per_layer", "swa_num_key_value_heads")
 
 
 def _heads_of_layer(config: Config, kind: LayerKind, index: int, heads: int) -> int:
@@ -308,79 +359,3 @@ def _compressed(config: Config, ratio: int) -> LayerGroup:
         tokens_per_entry=max(1, ratio),
         index_dim=config.integer("index_head_dim", high=1 << 16) if ratio == INDEXED_RATIO else 0,
     )
-
-
-def _state(config: Config, family: Family) -> LinearState:
-    if family.mixer == "mamba":
-        return _mamba_state(config)
-    if family.mixer == "kimi-delta":
-        return _kimi_state(config)
-    if family.mixer == "delta":
-        return _delta_state(config)
-    if not config.has("model_type"):
-        raise config.missing("linear_num_value_heads", "mamba_num_heads")
-    raise FactError(
-        f"{config.where}: linear attention in a model of type {shown(config.text('model_type'))}.",
-        means="How large the state of such a layer is, is not known.",
-    )
-
-
-def _delta_state(config: Config) -> LinearState:
-    """Gated DeltaNet (Qwen3-Next, Qwen3.5, Qwen3.6).
-
-    Since Qwen3.5 the state is in 32 bits: published pools of Qwen3.6 say so, and their configs, where they are whole.
-    """
-    unsaid = "float32" if config.text("model_type").startswith("qwen3_5") else "bfloat16"
-    keys = config.integer("linear_num_key_heads", high=1 << 16) * config.integer(
-        "linear_key_head_dim", high=1 << 16
-    )
-    heads = config.integer("linear_num_value_heads", high=1 << 16)
-    value_dim = config.integer("linear_value_head_dim", high=1 << 16)
-    return LinearState(
-        heads=heads,
-        key_dim=config.integer("linear_key_head_dim"),
-        value_dim=value_dim,
-        conv_channels=2 * keys + heads * value_dim,
-        conv_kernel=config.integer("linear_conv_kernel_dim", high=1 << 10),
-        dtype=_state_dtype(config, "mamba_ssm_dtype", unsaid),
-    )
-
-
-def _kimi_state(config: Config) -> LinearState:
-    """Kimi Delta Attention (Kimi Linear, GLM-5.3-Flash); its state is in 32 bits unless an engine is told otherwise."""
-    section = config.section("linear_attn_config")
-    inner = config if section is None else section
-    heads = inner.integer("num_heads", "linear_num_heads", high=1 << 16)
-    dim = inner.integer("head_dim" if section else "linear_head_dim", high=1 << 16)
-    kernel = inner.integer("short_conv_kernel_size", "linear_conv_kernel_dim", high=1 << 10)
-    return LinearState(
-        heads=heads,
-        key_dim=dim,
-        value_dim=dim,
-        conv_channels=3 * heads * dim,
-        conv_kernel=kernel,
-        dtype="float32",
-    )
-
-
-def _mamba_state(config: Config) -> LinearState:
-    """Mamba-2 (Nemotron-H)."""
-    heads = config.integer("mamba_num_heads", high=1 << 16)
-    dim = config.integer("mamba_head_dim", high=1 << 16)
-    state = config.integer("ssm_state_size", "mamba_d_state", high=1 << 16)
-    groups = config.integer("n_groups", "mamba_n_groups", high=1 << 16)
-    return LinearState(
-        heads=heads,
-        key_dim=state,
-        value_dim=dim,
-        conv_channels=heads * dim + 2 * groups * state,
-        conv_kernel=config.integer("conv_kernel", "mamba_d_conv", high=1 << 10),
-        dtype=_state_dtype(config, "mamba_ssm_cache_dtype", "float32"),
-    )
-
-
-def _state_dtype(config: Config, key: str, unsaid: str) -> str:
-    dtype = config.text(key) or unsaid
-    if dtype not in STATE_BYTES:
-        raise config.wrong(key, f"one of {', '.join(STATE_BYTES)}")
-    return dtype

@@ -44,12 +44,12 @@ class LayerKind(StrEnum):
 
 
 class LinearState(Value):
-    """What a linear-attention layer (Gated DeltaNet, KDA, Mamba-2) keeps of one sequence, whatever its length."""
+    """What a layer (Gated DeltaNet, KDA, Mamba, a short convolution) keeps of one sequence, whatever its length."""
 
     heads: int
     key_dim: int
     value_dim: int
-    """The recurrent state is `heads × key_dim × value_dim` elements."""
+    """The recurrent state is `heads × key_dim × value_dim` elements; none of LFM2, which has convolutions only."""
     conv_channels: int
     conv_kernel: int
     """The convolution's state is `conv_channels × (conv_kernel - 1)` elements."""

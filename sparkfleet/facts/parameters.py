@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sparkfleet.facts.config_json import MOST_LAYERS, Config, per_layer
 from sparkfleet.facts.families import Family
-from sparkfleet.facts.layers import LayerGroup, LayerKind
+from sparkfleet.facts.layers import LayerGroup, LayerKind, LinearState
 from sparkfleet.facts.parts import Part
 
 Sizes = Counter[Part]
@@ -25,6 +25,7 @@ PER_TOKEN = (
     "experts_per_token",
     "moe_topk",
     "moe_top_k",
+    "moe_k",
 )
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_SIZE = (
@@ -53,13 +54,20 @@ def read_experts(config: Config) -> Experts:
     """How many experts there are, and how many serve a token."""
     routed = config.integer_or(0, *EXPERTS, high=MOST_EXPERTS)
     # Gemma 4 names a number of experts in its dense models as well, and switches them off.
-    if not routed or config.values.get("enable_moe_block") is False:
+    # A single one, as in the small Jambas, is a plain feed-forward.
+    if routed < 2 or config.values.get("enable_moe_block") is False:
         return Experts()
-    per_token = config.integer(*PER_TOKEN, high=routed)
+    per_token = config.over(_listed_alike(config)).integer(*PER_TOKEN, high=routed)
     shared = config.integer_or_none(*SHARED, high=MOST_EXPERTS)
     if shared is None:
         shared = 1 if config.integer_or(0, *SHARED_SIZE) else 0
     return Experts(routed, per_token, shared)
+
+
+def _listed_alike(config: Config) -> dict[str, object]:
+    """Hunyuan writes the experts of a token layer by layer, all alike."""
+    listed = config.values.get("moe_topk")
+    return {"moe_topk": listed[0]} if isinstance(listed, list) and len(set(map(repr, listed))) == 1 else {}
 
 
 def mtp_layers_declared(config: Config) -> int:
@@ -71,7 +79,7 @@ def has_experts(config: Config, family: Family, index: int, kind: LayerKind) -> 
     """Whether the feed-forward of a layer is a mixture of experts."""
     if not read_experts(config).routed:
         return False
-    if family.mixer == "mamba":
+    if family.feed_forward_apart:
         return kind is LayerKind.NONE and _block_type(config, index) == "moe"
     types = config.texts("mlp_layer_types")
     if types:
@@ -82,8 +90,11 @@ def has_experts(config: Config, family: Family, index: int, kind: LayerKind) -> 
 
 def has_dense(config: Config, family: Family, index: int, kind: LayerKind) -> bool:
     """Whether a layer has a dense feed-forward."""
-    if family.mixer == "mamba":
+    if family.feed_forward_apart:
         return kind is LayerKind.NONE and _block_type(config, index) == "mlp"
+    sizes = config.values.get(family.dense_size)
+    if isinstance(sizes, list) and sizes[index : index + 1] == [0]:  # Nemotron-NAS has layers without any
+        return False
     return family.dense_beside_experts or not has_experts(config, family, index, kind)
 
 
@@ -99,6 +110,7 @@ def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup
         sizes[Part.HEAD] = vocab * hidden
     for index, layer in enumerate(layers):
         sizes += _layer(config, family, layer, index)
+    sizes[Part.OTHER] += _around_layers(config)
     sizes[Part.MTP] += _mtp(config, family, layers)
     return sizes
 
@@ -108,7 +120,7 @@ def _layer(config: Config, family: Family, layer: LayerGroup, index: int) -> Siz
     sizes = _mixer(config, family, layer)
     sizes[Part.NORMS] += hidden if layer.kind is LayerKind.NONE else 2 * hidden
     if has_dense(config, family, index, layer.kind):
-        sizes[Part.MLP] += _matrices(family) * hidden * _dense_size(config, family, layer)
+        sizes[Part.MLP] += _matrices(family) * hidden * _dense_size(config, family, layer, index)
     if has_experts(config, family, index, layer.kind):
         sizes += _mixture(config, family)
     sizes[Part.OTHER] += _between_layers(config)
@@ -119,9 +131,24 @@ def _matrices(family: Family) -> int:
     return 3 if family.gated else 2
 
 
-def _dense_size(config: Config, family: Family, layer: LayerGroup) -> int:
+def _dense_size(config: Config, family: Family, layer: LayerGroup, index: int) -> int:
+    if isinstance(config.values.get(family.dense_size), list):
+        listed = config.integers(family.dense_size) or ()
+        per_layer(listed, index + 1, config, family.dense_size)
+        return listed[index]
+    if family.dense_adjusted:
+        return _adjusted(config, config.integer("block_ff_dim", family.dense_size))
     size = config.integer(family.dense_size)
     return 2 * size if layer.kv_heads == 0 and config.flag("use_double_wide_mlp") else size
+
+
+def _adjusted(config: Config, size: int) -> int:
+    """LFM2 takes two thirds of what it says, times a factor, up to a multiple."""
+    if not config.flag("block_auto_adjust_ff_dim"):
+        return size
+    factor = config.number_or_none("block_ffn_dim_multiplier", low=0.0, high=100)
+    multiple = config.integer("block_multiple_of", high=1 << 16)
+    return multiple * -(-int((1.0 if factor is None else factor) * (2 * size // 3)) // multiple)
 
 
 def _mixture(config: Config, family: Family) -> Sizes:
@@ -146,7 +173,9 @@ def _mixer(config: Config, family: Family, layer: LayerGroup) -> Sizes:
     if layer.kind is LayerKind.NONE:
         return Counter()
     if layer.state is not None:
-        return Counter({Part.LINEAR_ATTENTION: _linear(config, family, layer)})
+        linear = Counter({Part.LINEAR_ATTENTION: _linear(config, family, layer.state)})
+        beside = layer.model_copy(update={"state": None})
+        return linear if layer.kind is LayerKind.LINEAR else linear + _mixer(config, family, beside)
     if family.mixer == "compressed":
         return Counter({Part.ATTENTION: _compressed(config, layer)})
     if layer.kind is LayerKind.MLA:
@@ -169,9 +198,17 @@ def _latent(config: Config, layer: LayerGroup) -> int:
     query = heads * (nope + config.integer("qk_rope_head_dim", low=0))
     rank = config.integer_or_none("q_lora_rank", low=1)
     down = hidden * rank + rank * query if rank else hidden * query
-    gate = hidden * heads * value if config.flag("mla_use_output_gate") else 0
+    gate = hidden * _gate_size(config, heads, value)
     up = config.integer("kv_lora_rank") * heads * (nope + value)
     return down + hidden * layer.key_dim + up + heads * value * hidden + gate
+
+
+def _gate_size(config: Config, heads: int, value: int) -> int:
+    """Of a latent's output: a number per element (Kimi K3), or per element or head (Ling 3)."""
+    kind = config.text("gated_attention_proj_granularity_type")
+    if config.flag("mla_use_output_gate") or kind == "element_wise":
+        return heads * value
+    return heads if kind == "head_wise" else 0
 
 
 def _indexer(config: Config, layer: LayerGroup) -> int:
@@ -201,12 +238,15 @@ def _compressed(config: Config, layer: LayerGroup) -> int:
     return size
 
 
-def _linear(config: Config, family: Family, layer: LayerGroup) -> int:
-    state, hidden = layer.state, config.integer("hidden_size")
-    assert state is not None
+def _linear(config: Config, family: Family, state: LinearState) -> int:
+    hidden = config.integer("hidden_size")
     values = state.heads * state.value_dim
     convolution = state.conv_channels * state.conv_kernel
-    if family.mixer == "mamba":
+    if family.mixer == "short-conv":
+        return 4 * hidden * hidden + convolution
+    if family.mixer == "mamba-1":
+        return _mamba_1(config, state) + convolution
+    if family.mixer in ("mamba", "beside-mamba"):
         return hidden * (values + state.conv_channels + state.heads) + convolution + values * hidden
     if family.mixer == "kimi-delta":
         return _kimi(config, values, state.heads, state.value_dim) + convolution
@@ -214,11 +254,21 @@ def _linear(config: Config, family: Family, layer: LayerGroup) -> int:
     return hidden * (state.conv_channels + 2 * values + 2 * state.heads) + convolution
 
 
+def _mamba_1(config: Config, state: LinearState) -> int:
+    """Input and gate, output; what makes the step, B and C of each token; A."""
+    hidden, channels, size = config.integer("hidden_size"), state.heads, state.key_dim
+    auto = config.values.get("mamba_dt_rank") in (None, "auto")
+    rank = -(-hidden // 16) if auto else config.integer("mamba_dt_rank")
+    return channels * (3 * hidden + 2 * rank + 3 * size)
+
+
 def _kimi(config: Config, values: int, heads: int, dim: int) -> int:
     hidden = config.integer("hidden_size")
     section = config.section("linear_attn_config")
-    low_rank = hidden * dim + dim * values
-    gate = hidden * values if section and section.flag("use_full_rank_gate") else low_rank
+    full_rank, low_rank = hidden * values, hidden * dim + dim * values
+    if config.flag("no_kda_lora"):
+        return hidden * (4 * values + heads) + 2 * full_rank
+    gate = full_rank if section and section.flag("use_full_rank_gate") else low_rank
     return hidden * (4 * values + heads) + low_rank + gate
 
 
@@ -226,12 +276,24 @@ def _between_layers(config: Config) -> int:
     """What surrounds a layer: projections of per-layer embeddings, or of the parallel streams of hyper-connections."""
     hidden = config.integer("hidden_size")
     if config.integer_or(0, "hidden_size_per_layer_input"):
-        return 3 * hidden * config.integer("hidden_size_per_layer_input")
+        return 3 * hidden * config.integer("hidden_size_per_layer_input") + _alternating(config)
     if config.has("hc_lowrank"):
         streams = config.integer("hc_count", high=1 << 10)
         return HYPER_CONNECTIONS * hidden * streams * (2 * config.integer("hc_lowrank") + streams)
     streams = config.integer_or(0, "hc_mult", high=1 << 10)
     return HYPER_CONNECTIONS * hidden * streams * (streams * streams + 2 * streams)
+
+
+def _alternating(config: Config) -> int:
+    """Gemma 3n: a low-rank residual, and what mixes the streams of which each layer updates one."""
+    hidden, streams = config.integer("hidden_size"), config.integer_or(0, "altup_num_inputs", high=1 << 10)
+    return 2 * hidden * config.integer_or(0, "laurel_rank") + streams * (hidden + streams + streams * streams)
+
+
+def _around_layers(config: Config) -> int:
+    """Gemma 3n makes its streams from one, and one from them."""
+    streams = config.integer_or(0, "altup_num_inputs", high=1 << 10)
+    return 2 * max(0, streams - 1) * config.integer("hidden_size") ** 2
 
 
 def _lookup_tables(config: Config, layers: Sequence[LayerGroup]) -> int:
@@ -279,13 +341,30 @@ def _has_experts_by_number(config: Config, family: Family, index: int) -> bool:
         return listed[index] == 1
     if config.has("moe_layers_enum"):
         return str(index) in config.text("moe_layers_enum").split(",")
-    if index < config.integer_or(0, "first_k_dense_replace", high=MOST_LAYERS):
+    dense = index < config.integer_or(0, "first_k_dense_replace", "num_dense_layers", high=MOST_LAYERS)
+    if dense or index in (config.integers("mlp_only_layers", high=MOST_LAYERS) or ()):
         return False
-    if index in (config.integers("mlp_only_layers", high=MOST_LAYERS) or ()):
-        return False
+    return _in_step(config, family, index)
+
+
+def _in_step(config: Config, family: Family, index: int) -> bool:
+    """Experts in every n-th layer, by the words of each family."""
     if family.sliding == "chunked":
         return (index + 1) % config.integer("interleave_moe_layer_step", high=MOST_LAYERS) == 0
+    if config.has("expert_layer_period"):
+        period = config.integer("expert_layer_period", high=MOST_LAYERS)
+        return index % period == config.integer("expert_layer_offset", low=0, high=MOST_LAYERS)
+    if config.has("moe_layer_start_index"):
+        return _in_range(config, index)
     step = config.integer_or(1, "decoder_sparse_step", low=1, high=MOST_LAYERS)
-    return (index + 1) % step == 0 and index % config.integer_or(
-        1, "moe_layer_freq", low=1, high=MOST_LAYERS
-    ) == 0
+    every = config.integer_or(1, "moe_layer_freq", low=1, high=MOST_LAYERS)
+    return (index + 1) % step == 0 and index % every == 0
+
+
+def _in_range(config: Config, index: int) -> bool:
+    """ERNIE 4.5: from one layer to another; a missing or negative end is the last layer."""
+    start = config.integer("moe_layer_start_index", low=0, high=MOST_LAYERS)
+    end = config.integer_or_none("moe_layer_end_index", low=-1, high=MOST_LAYERS)
+    step = config.integer_or(1, "moe_layer_interval", low=1, high=MOST_LAYERS)
+    ended = end is not None and 0 <= end < index
+    return index >= start and not ended and (index + 1) % step == 0

@@ -70,7 +70,9 @@ VISION_NAMES = frozenset(
 )
 MTP_NAMES = frozenset({"mtp", "mtp_layers", "mtp_block", "nextn", "nextn_layers"})
 DRAFT_PREFIXES = ("draft", "dspark", "dflash", "eagle", "medusa")
-ROUTER_NAMES = frozenset({"gate", "router", "shared_expert_gate", "tid2eid", "e_score_correction_bias"})
+ROUTER_NAMES = frozenset(
+    {"gate", "router", "shared_expert_gate", "tid2eid", "e_score_correction_bias", "expert_bias"}
+)
 EXPERT_NAMES = frozenset({"experts", "moe"})
 LINEAR_NAMES = frozenset({"linear_attn", "mamba", "ssm"})
 ATTENTION_NAMES = frozenset({"self_attn", "attn", "attention", "self_attention"})
@@ -90,10 +92,14 @@ def layer_of(name: str) -> int | None:
 
 
 class PartNames:
-    """Tells parts by names, for a model with `layers` decoder layers of which those in `linear` are linear."""
+    """Tells parts by names, for a model with `layers` decoder layers of which those in `linear` are linear.
 
-    def __init__(self, layers: int, linear: Collection[int] = ()) -> None:
+    `dense`: it has no experts, so that what is shared (Granite 4) is its feed-forward.
+    """
+
+    def __init__(self, layers: int, linear: Collection[int] = (), *, dense: bool = False) -> None:
         self.layers = layers
+        self.dense = dense
         self.linear = frozenset(linear)
         self._known: dict[_Name, Part] = {}
 
@@ -101,7 +107,7 @@ class PartNames:
         """The part of a tensor or module."""
         layer = layer_of(name)
         words = tuple(word for word in name.split(".") if not word.isdigit())
-        key = _Name(words, layer in self.linear, layer is not None and layer >= self.layers)
+        key = _Name(words, layer in self.linear, layer is not None and layer >= self.layers, self.dense)
         part = self._known.get(key)
         if part is None:
             part = self._known[key] = next((part for part, fits in RULES if fits(key)), Part.OTHER)
@@ -115,6 +121,7 @@ class _Name(NamedTuple):
     linear: bool
     beyond: bool
     """In a layer after the last one, which is where DeepSeek and GLM keep their MTP."""
+    dense: bool
 
     def has(self, names: frozenset[str]) -> bool:
         return not names.isdisjoint(self.words)
@@ -134,6 +141,7 @@ RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.EMBEDDING, lambda name: name.has(EMBEDDING_NAMES)),
     (Part.HEAD, lambda name: name.has(HEAD_NAMES) or name.words[0] in TOP_LEVEL_HEADS),
     (Part.ROUTER, lambda name: name.has(ROUTER_NAMES)),
+    (Part.MLP, lambda name: name.dense and "shared_mlp" in name.words),
     (Part.SHARED_EXPERTS, lambda name: name.starts("shared_expert", "share_expert", "shared_mlp")),
     (Part.EXPERTS, lambda name: name.has(EXPERT_NAMES)),
     # Kimi Linear calls its dense layers so as well.
@@ -144,7 +152,7 @@ RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.LINEAR_ATTENTION, lambda name: name.has(ATTENTION_NAMES) and name.linear),
     (Part.ATTENTION, lambda name: name.has(ATTENTION_NAMES | ATTENTION_LEAVES)),
     (Part.MLP, lambda name: name.has(MLP_NAMES | MLP_LEAVES)),
-    # Nemotron-H calls every layer a mixer, whatever it does.
-    (Part.LINEAR_ATTENTION, lambda name: "mixer" in name.words and name.linear),
+    # Nemotron-H calls every layer a mixer, whatever it does; LFM2 has convolutions.
+    (Part.LINEAR_ATTENTION, lambda name: ("mixer" in name.words or "conv" in name.words) and name.linear),
 )
 """In this order; the first that fits decides, and what none fits is OTHER."""

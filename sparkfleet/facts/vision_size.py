@@ -19,8 +19,8 @@ def vision_section(config: Config) -> Config | None:
 def vision_parameters(config: Config) -> int | None:
     """Parameters of the tower and of what joins it to the language model; None where the config does not say enough.
 
-    Within 15 % of the real towers of Qwen3-VL, Qwen3.5, Gemma 4, Kimi-K2.5 and GLM-5.3 (transformers 5.19); towers are a
-    few per cent of their models.
+    Within 15 % of the real towers of Qwen3-VL, Qwen3.5, Gemma 4, GLM-4.5V, Kimi-K2.5 and GLM-5.3 (transformers 5.19);
+    towers are a few per cent of their models.
     """
     section = vision_section(config)
     if section is None:
@@ -29,9 +29,19 @@ def vision_parameters(config: Config) -> int | None:
     inner = section.integer_or_none(*INNER, high=MOST) or _by_ratio(section, width)
     if not depth or not width or not inner:
         return None
+    if section.text("model_type").startswith("glm4v"):
+        return _glm4v(section, depth, width, inner)
     matrices = 3 if section.text("model_type").startswith(("gemma4", "pixtral", "glm5")) else 2
     blocks = depth * (4 * width * width + matrices * width * inner)
     return blocks + _merger(section, width, config.integer_or(width, "hidden_size"))
+
+
+def _glm4v(section: Config, depth: int, width: int, inner: int) -> int:
+    """Feed-forwards as wide as the output, and a merger with a feed-forward of the size that is said."""
+    out = section.integer("out_hidden_size", high=MOST)
+    merge = section.integer_or(2, *MERGE, low=1, high=64)
+    blocks = depth * (4 * width * width + 3 * width * out)
+    return blocks + out * (width * merge * merge + out + 3 * inner)
 
 
 def _by_ratio(section: Config, width: int | None) -> int | None:

@@ -122,13 +122,22 @@ def _alike(tensors: Iterable[Tensor]) -> Counter[Tensor]:
     )
 
 
-def check_complete(found: WeightMap, layers: Sequence[LayerGroup], experts: int, where: str) -> None:
+def check_complete(
+    found: WeightMap, layers: Sequence[LayerGroup], with_parts: Collection[int], experts: int, where: str
+) -> None:
     """Every decoder layer has tensors, and what the config speaks of is there under a name that is understood.
+
+    Args:
+        found: what is there.
+        layers: as the config describes them.
+        with_parts: numbers of those that have anything (of Nemotron-NAS some have not).
+        experts: routed ones of a layer.
+        where: names the checkpoint in messages.
 
     Raises:
         FactError: it is not.
     """
-    missing = [layer for layer in range(len(layers)) if layer not in found.layers]
+    missing = [layer for layer in sorted(with_parts) if layer not in found.layers]
     # Draft heads and a few old models do not number their layers in this way.
     if missing and found.layers - {None}:
         raise _incomplete(

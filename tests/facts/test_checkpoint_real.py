@@ -51,6 +51,18 @@ MAMBA = {
     "n_groups": 2,
     "moe_shared_expert_intermediate_size": 32,
 }
+MAMBA_2 = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+LINEAR_BUT_ONE = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+GRANITE = {**MAMBA_2, "head_dim": None, "layer_types": LINEAR_BUT_ONE, "shared_intermediate_size": 48}
+JAMBA = {"head_dim": None, "attn_layer_period": 4, "attn_layer_offset": 2}
+CONVOLUTIONS = {"head_dim": None, "layer_types": ["conv", "full_attention", "conv", "conv"]}
 TOWER = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64}
 
 MODELS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
@@ -77,16 +89,63 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "gemma3_text": ({**BASE, "sliding_window": 16}, {"sliding": 4}),
     "nemotron_h": ({**BASE, **ROUTED, **MAMBA}, {"linear": 1, "full": 1, "none": 2}),
     "mistral": ({**BASE, "sliding_window": 64}, {"sliding": 4}),
+    "granitemoehybrid": (
+        {**BASE, **GRANITE, "num_local_experts": 8, "num_experts_per_tok": 2},
+        {"linear": 3, "full": 1},
+    ),
+    "granitemoehybrid without experts": (
+        {**BASE, **GRANITE, "num_local_experts": 0, "num_experts_per_tok": 0, "tie_word_embeddings": True},
+        {"linear": 3, "full": 1},
+    ),
+    "falcon_h1": ({**BASE, **MAMBA_2, "mamba_d_ssm": 128}, {"full": 4, "linear": 4, "none": 4}),
+    "jamba": ({**BASE, **JAMBA, "num_experts": 4, "num_experts_per_tok": 2}, {"linear": 3, "full": 1}),
+    "jamba without experts": ({**BASE, **JAMBA, "num_experts": 1}, {"linear": 3, "full": 1}),
+    "lfm2": ({**BASE, **CONVOLUTIONS, "block_multiple_of": 16}, {"linear": 3, "full": 1}),
+    "lfm2_moe": ({**BASE, **CONVOLUTIONS, **MOE}, {"linear": 3, "full": 1}),
+    "ernie4_5_moe": (
+        {
+            **BASE,
+            "head_dim": None,
+            "moe_intermediate_size": 32,
+            "moe_num_experts": 8,
+            "moe_k": 2,
+            "moe_layer_interval": 2,
+            "moe_layer_end_index": 2,
+        },
+        {"full": 4},
+    ),
+    "hunyuan_v1_moe": ({**BASE, "num_experts": 8, "moe_topk": 2}, {"full": 4}),
+    "afmoe": (
+        {**BASE, **MOE, "num_shared_experts": 2, "sliding_window": 64},
+        {"sliding": 3, "full": 1},
+    ),
+    "gemma3n_text": (
+        {
+            **BASE,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 64,
+            "num_kv_shared_layers": 2,
+            "vocab_size_per_layer_input": 256,
+            "hidden_size_per_layer_input": 16,
+            "laurel_rank": 8,
+        },
+        {"sliding": 2, "full": 2},
+    ),
+    "glm4v_moe": (
+        {"text_config": {**BASE, **ROUTED, "first_k_dense_replace": 1}, "vision_config": TOWER},
+        {"full": 4},
+    ),
 }
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore")
-def test_a_checkpoint_that_transformers_saved(model_type: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_transformers_saved(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    values, kinds = MODELS[model_type]
-    config = transformers.CONFIG_MAPPING[model_type](**values)
+    values, kinds = MODELS[name]
+    known = {key: value for key, value in values.items() if value is not None}
+    config = transformers.CONFIG_MAPPING[name.partition(" ")[0]](**known)
     multimodal = "vision_config" in values
     auto = transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM
     model = auto.from_config(config, dtype=torch.bfloat16)

@@ -55,6 +55,12 @@ def facts(name: str, quantization: str | None = None, **changes: object) -> Chec
             "4 bits and a scale per 16",
         ),
         ("kimi_linear", "bf16", 6 * 576 * 2, "6 latent layers of 27"),
+        ("granitemoehybrid", "bf16", 4 * 8 * 128 * 4, "4 attention layers of 40"),
+        ("falcon_h1", "bf16", 44 * 2 * 128 * 4, "all layers attend beside Mamba"),
+        ("jamba", "bf16", 4 * 8 * 128 * 4, "one layer of 8"),
+        ("lfm2", "bf16", 6 * 8 * 64 * 4, "6 layers of 16"),
+        ("gemma3n_text", "bf16", 20 * 2 * 256 * 4, "the last 15 layers read the cache of earlier ones"),
+        ("afmoe", "bf16", 32 * 4 * 128 * 4, "while no window is full"),
     ],
 )
 def test_kv_bytes_per_token(name: str, dtype: str, expected: float, source: str) -> None:
@@ -157,6 +163,25 @@ def test_deepseek_v4_compresses_what_is_beyond_its_window() -> None:
             "vLLM 0.32 kda_state_shape, FP32",
         ),
         ("Qwen/Qwen3-8B", None, 0, "no linear layers"),
+        (
+            "granitemoehybrid",
+            None,
+            36 * (128 * 64 * 128 * 2 + 8_448 * 3 * 2),
+            "vLLM 0.32 mamba2_state_shape, in the model's dtype",
+        ),
+        (
+            "falcon_h1",
+            None,
+            44 * (24 * 128 * 256 * 2 + 3_584 * 3 * 2),
+            "vLLM 0.32 mamba2_state_shape, in the model's dtype",
+        ),
+        (
+            "jamba",
+            None,
+            28 * (8_192 * 16 * 2 + 8_192 * 3 * 2),
+            "vLLM 0.32 mamba1_state_shape, in the model's dtype",
+        ),
+        ("lfm2", None, 10 * 1_024 * 2 * 2, "vLLM 0.32 short_conv_state_shape"),
     ],
 )
 def test_state_bytes_per_sequence(name: str, dtype: str | None, expected: float, source: str) -> None:
@@ -197,6 +222,41 @@ def test_llama_4_attends_in_chunks_but_for_every_fourth_layer() -> None:
     assert {group.window for group in model.layers} == {8192, None}
 
 
+def test_layers_of_falcon_h1_attend_and_keep_a_state() -> None:
+    model = facts("falcon_h1", layers_block_type=["hybrid"] * 44)
+    assert model.layer_counts() == {LayerKind.FULL: 44, LayerKind.LINEAR: 44, LayerKind.NONE: 44}
+    assert [group.state is not None for group in model.layers] == [False, True, False]
+
+
+@pytest.mark.parametrize("dim", ["auto", 64])
+def test_a_head_of_mamba_that_is_not_said(dim: object) -> None:
+    model = facts("bamba", mamba_d_head=dim)
+    assert model.state_bytes_per_sequence() == 29 * (128 * 64 * 128 * 2 + (8_192 + 256) * 3 * 2)
+
+
+LING = {
+    "model_type": "bailing_hybrid",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "vocab_size": 256,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "short_conv_kernel_size": 4,
+    "no_kda_lora": True,
+}
+
+
+def test_the_last_layer_of_a_group_of_ling_3_attends_and_what_fills_no_group() -> None:
+    model = checkpoint_from_config({**LING, "num_hidden_layers": 14, "layer_group_size": 6}, id="x")
+    assert model.layer_counts() == {LayerKind.LINEAR: 10, LayerKind.MLA: 4}
+    # vLLM 0.32 kda_state_shape: FP32, and 16 bits for the convolution.
+    assert model.state_bytes_per_sequence() == 10 * (4 * 16 * 16 * 4 + 3 * 64 * 3 * 2)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -210,6 +270,15 @@ def test_llama_4_attends_in_chunks_but_for_every_fourth_layer() -> None:
         ({"model_type": "qwen3_next", "full_attention_interval": 0}, "expected between 1 and 4096"),
         ({"model_type": "deepseek_v4", "q_lora_rank": 8}, "compress_ratios is missing"),
         ({"model_type": "deepseek_v4", "layer_types": ["x", "y"]}, "unknown type 'x'"),
+        ({"model_type": "granitemoehybrid"}, "hybrid_override_pattern or layers_block_type is missing"),
+        ({"model_type": "lfm2"}, "hybrid_override_pattern or layers_block_type is missing"),
+        ({"model_type": "jamba"}, "attn_layer_period is missing"),
+        ({"model_type": "falcon_h1"}, "mamba_num_heads or mamba_n_heads is missing"),
+        ({"model_type": "cwm"}, "layer_types is missing"),
+        ({"model_type": "bailing_moe", "layer_group_size": 2}, "linear attention in a model of type"),
+        ({"model_type": "inkling_text", "layer_types": ["hybrid", "hybrid"]}, "inkling_text is not known"),
+        # Ling 2.5 has the name of Ling 3, and another linear attention.
+        ({"model_type": "bailing_hybrid", "layer_group_size": 2}, "short_conv_kernel_size"),
         ({"num_hidden_layers": 4097}, "expected between 1 and 4096"),
         ({"num_hidden_layers": 0}, "expected between 1 and 4096"),
     ],

@@ -31,7 +31,7 @@ INCOMPLETE = {
     "nvidia/DeepSeek-V4-Pro-NVFP4": "quantized_layers is missing",
     "nvidia/GLM-5-NVFP4": "says NVFP4",
     "nvidia/Llama-3.1-70B-Instruct-FP8": "says FP8",
-    "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "the architecture nemotron-nas is not known",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "block_configs is missing",
     "nvidia/MiniMax-M3-NVFP4": "quantized_layers is missing",
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": "says NVFP4",
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "says FP8",
@@ -105,6 +105,168 @@ def test_parameters_of_every_family(family: str) -> None:
     assert checkpoint_from_config(entry["config"], id=family).total_parameters == pytest.approx(
         entry["parameters"], rel=0.001
     )
+
+
+TINY: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+LING_3: Mapping[str, Any] = {
+    "model_type": "bailing_hybrid",
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "short_conv_kernel_size": 4,
+    "no_kda_lora": True,
+    "gated_attention_proj_granularity_type": "head_wise",
+}
+
+
+MIMO_V2: Mapping[str, Any] = {
+    "model_type": "mimo_v2",
+    "num_attention_heads": 8,
+    "head_dim": 24,
+    "v_head_dim": 16,
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 4,
+    "swa_head_dim": 24,
+    "swa_v_head_dim": 16,
+    "sliding_window": 128,
+    "hybrid_layer_pattern": [0, 1, 1, 0],
+    "moe_layer_freq": [0, 1, 1, 1],
+    "num_shared_experts": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "counted", "kv_bytes"),
+    [
+        (
+            "BailingMoeForCausalLM",
+            {"model_type": "bailing_moe", "num_shared_experts": 2, "first_k_dense_replace": 0},
+            330_304,
+            512,
+        ),
+        (
+            "BailingMoeV2ForCausalLM",
+            {"model_type": "bailing_moe_v2", "moe_shared_expert_intermediate_size": 32},
+            268_504,
+            512,
+        ),
+        ("MiMoV2ForCausalLM", MIMO_V2, 313_448, 960),
+        (
+            "BailingMoeV3ForCausalLM",
+            {**LING_3, "num_key_value_heads": 4, "layer_group_size": 3},
+            1_558_272,
+            2304,
+        ),
+    ],
+)
+def test_parameters_of_models_that_vllm_alone_has(
+    model: str, changes: Mapping[str, object], counted: int, kv_bytes: int
+) -> None:
+    """Counted in the classes of vLLM 0.32, built with these sizes on a CPU; KV is what their layers' cache specs say."""
+    facts = checkpoint_from_config({**TINY, **changes}, id=model)
+    assert facts.total_parameters == pytest.approx(counted, rel=0.001)
+    assert facts.kv_bytes_per_token(dtype="bf16") == kv_bytes
+
+
+LING_MINI_2 = {
+    "model_type": "bailing_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 157_184,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "moe_shared_expert_intermediate_size": 512,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+LING_3_FLASH = {
+    **LING_3,
+    "hidden_size": 2560,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 42,
+    "layer_group_size": 6,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "vocab_size": 157_184,
+    "num_experts": 512,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "moe_shared_expert_intermediate_size": 768,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 2,
+    "num_nextn_predict_layers": 1,
+}
+LING_3_TINY = {
+    **LING_3_FLASH,
+    "hidden_size": 1536,
+    "intermediate_size": 4608,
+    "num_hidden_layers": 24,
+    "layer_group_size": 4,
+    "num_attention_heads": 16,
+    "q_lora_rank": 256,
+    "num_experts": 128,
+    "moe_intermediate_size": 512,
+    "moe_shared_expert_intermediate_size": 512,
+    "first_k_dense_replace": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active", "source"),
+    [
+        (
+            FAMILIES["granitemoehybrid"]["config"],
+            32.2,
+            9.0,
+            "Granite 4.0 H-Small, model card: 32B, 9B active",
+        ),
+        (FAMILIES["lfm2"]["config"], 0.354484, None, "LFM2-350M: 354,483,968 in its safetensors"),
+        (
+            FAMILIES["ernie4_5_moe"]["config"],
+            21.8,
+            3.0,
+            "ERNIE-4.5-21B-A3B: 21B, 3B active, as its name says",
+        ),
+        (
+            FAMILIES["gemma3n_text"]["config"],
+            6.83,
+            4.5,
+            "Gemma 3n E4B: effectively 4 billion, as its name says",
+        ),
+        (LING_MINI_2, 16.26, 1.4, "Ling-mini-2.0, model card: 16B, 1.4B active"),
+        (LING_3_FLASH, 124.4, 5.1, "Ling-3.0-flash, benchmarks: 124B, 5.1B active; 127B with its MTP layer"),
+        (LING_3_TINY, 7.9, 1.3, "Ling-3.0-tiny, model card: 7.9B, 1.3B active"),
+    ],
+)
+def test_sizes_of_published_models(
+    config: Mapping[str, object], total: float, active: float | None, source: str
+) -> None:
+    facts = checkpoint_from_config(config, id="x")
+    assert facts.total_parameters / 1e9 == pytest.approx(total, rel=0.002), source
+    if active is not None:
+        # Cards may count the embedding, of which a token reads one row.
+        assert facts.active_parameters / 1e9 == pytest.approx(active, rel=0.03, abs=0.4), source
 
 
 def named_size(name: str) -> tuple[float, float | None] | None:
@@ -189,6 +351,27 @@ def test_vision_that_is_declared_and_not_described_is_said_to_be_unsized() -> No
     assert described.unsized == ()
     # 27.36 billion in transformers 5.19: 460 million are the tower.
     assert described.parameters_by_part()[Part.VISION] == pytest.approx(460.7e6, rel=0.02)
+
+
+def test_the_tower_of_glm_4_5v() -> None:
+    tower = {
+        "model_type": "glm4v_moe",
+        "depth": 24,
+        "hidden_size": 1536,
+        "out_hidden_size": 4096,
+        "intermediate_size": 13_696,
+        "spatial_merge_size": 2,
+    }
+    facts = checkpoint_from_config({**FAMILIES["glm4v_moe"]["config"], "vision_config": tower}, id="x")
+    # 892,498,432 in transformers 5.19.
+    assert facts.parameters_by_part()[Part.VISION] == pytest.approx(892.5e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("topk", "complaint"), [([8, 4], "moe_topk"), ([], "moe_topk")])
+def test_experts_that_differ_from_layer_to_layer_are_not_understood(topk: list[int], complaint: str) -> None:
+    config = {**FAMILIES["hunyuan_v1_moe"]["config"], "moe_topk": topk}
+    with pytest.raises(FactError, match=complaint):
+        checkpoint_from_config(config, id="x")
 
 
 def test_an_mtp_head_is_estimated_and_not_counted_in_the_total() -> None:

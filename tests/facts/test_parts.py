@@ -25,6 +25,8 @@ NAMES = [
     ("model.language_model.layers.0.linear_attn.A_log", Part.LINEAR_ATTENTION),
     ("backbone.layers.3.mixer.in_proj.weight", Part.LINEAR_ATTENTION),
     ("model.layers.0.mamba.in_proj.weight", Part.LINEAR_ATTENTION),
+    ("model.layers.3.conv.in_proj.weight", Part.LINEAR_ATTENTION),
+    ("model.layers.3.conv.conv.weight", Part.LINEAR_ATTENTION),
     ("model.layers.0.mlp.gate_proj.weight", Part.MLP),
     ("model.layers.0.feed_forward.w1.weight", Part.MLP),
     ("backbone.layers.0.mixer.up_proj.weight", Part.MLP),
@@ -42,6 +44,8 @@ NAMES = [
     ("model.layers.0.mlp.gate.e_score_correction_bias", Part.ROUTER),
     ("model.layers.0.mlp.shared_expert_gate.weight", Part.ROUTER),
     ("model.layers.0.mlp.router.bias", Part.ROUTER),
+    ("model.layers.0.feed_forward.expert_bias", Part.ROUTER),
+    ("model.layers.0.shared_mlp.input_linear.weight", Part.SHARED_EXPERTS),
     ("layers.0.ffn.gate.tid2eid", Part.ROUTER),
     ("model.layers.0.input_layernorm.weight", Part.NORMS),
     ("model.layers.0.self_attn.q_norm.weight", Part.NORMS),
@@ -71,6 +75,11 @@ NAMES = [
 @pytest.mark.parametrize(("name", "part"), NAMES)
 def test_parts_by_name(name: str, part: Part) -> None:
     assert PartNames(layers=4, linear={3}).part(name) is part
+
+
+def test_what_a_model_without_experts_shares_is_its_feed_forward() -> None:
+    names = PartNames(layers=4, dense=True)
+    assert names.part("model.layers.0.shared_mlp.input_linear.weight") is Part.MLP
 
 
 def test_the_same_name_in_another_layer_may_be_another_part() -> None:
