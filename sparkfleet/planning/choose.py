@@ -356,8 +356,23 @@ def _serve_variant(
         return groups, rejected, [embedded.WHERE] if everywhere else []
     case = _case(spec, variant, desk, share)
     if isinstance(case, Rejection):
-        return [], [case], []
+        return [], [case], _in_reach(spec, variant, desk, ledger, share)
     return Chooser(case, ledger, desk.nodes_of(spec.name)).groups(number)
+
+
+def _in_reach(spec: Deployment, variant: Variant, desk: Desk, ledger: Ledger, share: int) -> list[str]:
+    """The context that a model is made for, where more is asked of it and that much can be served."""
+    outlook = desk.outlook(variant.model)
+    most = outlook.checkpoint.max_positions if outlook else None
+    if most is None or variant.context is None or variant.context <= most:
+        return []
+    case = _case(spec, variant.model_copy(update={"context": most}), desk, share)
+    if isinstance(case, Rejection):
+        return []
+    groups, _, _ = Chooser(case, ledger, desk.nodes_of(spec.name)).groups(0)
+    for group in groups:
+        ledger.take_back(spec.name, *lies(group))
+    return [f"fits at context {most}"] if groups else []
 
 
 def _case(spec: Deployment, variant: Variant, desk: Desk, share: int) -> Case | Rejection:

@@ -19,6 +19,8 @@ from sparkfleet.planning.plan import (
 from sparkfleet.planning.rungs import Served, nth
 from sparkfleet.spec.deployment import Variant
 
+UNASKED = "no `health` is given, so once it is ready nobody sees whether it hangs"
+
 
 def custom_groups(
     name: str,
@@ -71,10 +73,10 @@ def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
         env=tuple(sorted(variant.env.items())),
         command=variant.command,
         port=variant.port,
-        health=variant.health,
+        health=variant.health or "/health",
     )
     return Rung(
         candidate=candidate,
         prediction=Prediction(memory_bytes_per_rank=needs),
-        reason="as the deployment says",
+        reason="as the deployment says" + ("" if variant.health else f"; {UNASKED}"),
     )

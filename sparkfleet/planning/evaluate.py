@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sparkfleet.knowledge.rules import Limits, Penalise
-from sparkfleet.knowledge.situation import Situation, parse_flags
+from sparkfleet.knowledge.rules import Limits
+from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.candidates import Stack, in_order, proves
-from sparkfleet.planning.outlook import Settings, Split
+from sparkfleet.planning.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
+from sparkfleet.planning.outlook import Settings
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.pinned import KV_FLAG, MEMORY_FLAGS, chunk_said, in_words, share_said
-from sparkfleet.planning.plan import (
-    Band,
-    Candidate,
-    Prediction,
-    Provenance,
-    Rejection,
-    Rung,
-    Shape,
-    Speculation,
-)
+from sparkfleet.planning.pinned import in_words
+from sparkfleet.planning.plan import Band, Candidate, Prediction, Provenance, Rejection, Rung
 from sparkfleet.planning.rules import Finding, fold, judge, merge_flags, rejections
 from sparkfleet.planning.rules import Verdict as Judgement
-from sparkfleet.planning.situate import checkpoint_situation, image_situation, situation_of
 from sparkfleet.planning.sizing import (
     BATCH_FLAGS,
     DEFAULT_CONTEXT,
     EAGER_FLAGS,
-    LEAST_CONTEXT,
     Case,
     Draft,
     Most,
@@ -40,31 +29,16 @@ from sparkfleet.planning.sizing import (
     settings_of,
     size,
     sized_at,
-    split_words,
     too_large,
 )
 from sparkfleet.planning.speed import own_chunk
+from sparkfleet.planning.trial import Trial, candidate_of, known_of, name_of, situation_with
+from sparkfleet.planning.worth import doubt, worth
 
-DEMOTION = 0.75
-"""What a candidate is worth of which a report says that it is slow, without a number. Ranks only: predictions stay."""
-NODES_COST = 0.7
-"""What an answer is worth falls with nodes to this power: twice the nodes have to be 1.6 times as fast. Well-tuned TP=2 of
-dense models is 1.7 to 2.1 times as fast, the badly joined 1.0 to 1.2 (benchmark notes, topology)."""
-UNPROVEN = 0.9
-"""What a candidate is worth whose method nobody has published on its image."""
 STACKS_TRIED = 6
 """Images that are tried per draft, best evidence first."""
 RULE_ROUNDS = 4
 """Flags that one rule requires may wake another; more rounds than this were never needed."""
-
-
-class Trial(NamedTuple):
-    """A draft on one stack, on nodes with so much room."""
-
-    case: Case
-    draft: Draft
-    stack: Stack
-    room: Room
 
 
 class Judged(NamedTuple):
@@ -97,13 +71,13 @@ def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
     """Apply what rules require until they are content, or reject."""
     case, draft, _, _ = trial
     tried = sized[:3]
-    candidate = _candidate(trial, sized)
-    known = _known(trial)
+    candidate = candidate_of(trial, sized)
+    known = known_of(trial)
     required: dict[str, Finding] = {}
     for _ in range(RULE_ROUNDS):
-        verdict = fold(judge(_situation(candidate, known, settings.batch_tokens)))
+        verdict = fold(judge(situation_with(candidate, known, settings.batch_tokens)))
         if verdict.rejected:
-            by_rules = rejections(verdict, _in_words(candidate))
+            by_rules = rejections(verdict, name_of(candidate))
             return Judged(draft, None, 0.0, tuple(one.model_copy(update={"why": "rule"}) for one in by_rules))
         required |= {finding.rule.id: finding for finding in verdict.required_by}
         changed = _required(candidate, verdict)
@@ -153,69 +127,6 @@ def _with_note(judged: Judged, note: str) -> Judged:
     return judged._replace(rung=judged.rung.model_copy(update={"notes": (*judged.rung.notes, note)}))
 
 
-def _candidate(trial: Trial, sized: Sized) -> Candidate:
-    case, draft, stack, _ = trial
-    variant, split = case.variant, draft.split
-    nodes = draft.pool.nodes[: split.ranks]
-    return Candidate(
-        model=variant.model,
-        shape=Shape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
-        engine=stack.engine,
-        engine_version=stack.version,
-        runtime=stack.runtime,
-        python=stack.python,
-        image=stack.image,
-        quant=quant_of(case),
-        speculation=draft.speculation,
-        context=sized.context,
-        concurrency=sized.concurrency,
-        kv_dtype=sized.kv_dtype,
-        memory_fraction=fraction_of(case, draft, stack.engine, sized),
-        engine_args=variant.engine_args,
-        env=tuple(sorted(variant.env.items())),
-    )
-
-
-def _known(trial: Trial) -> Situation:
-    case, draft, stack, _ = trial
-    site, split = draft.pool.site, draft.split
-    shape = Shape(nodes=draft.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
-    facts = {
-        **_said(checkpoint_situation(case.outlook.checkpoint, shape)),
-        **_said(image_situation(stack.image or "")),
-        "topology": site.topology,
-        "link": site.link_id,
-        "driver": site.driver or None,
-        "needs": case.spec.needs,
-        "license_policy": case.spec.license,
-        "fits_one_node": _fits_one(case, draft, stack),
-    }
-    return Situation.model_validate({name: value for name, value in facts.items() if value is not None})
-
-
-def _said(situation: Situation) -> dict[str, object]:
-    return {name: value for name, value in situation if value is not None}
-
-
-def _fits_one(case: Case, draft: Draft, stack: Stack) -> bool:
-    settings = settings_of(case, draft, stack)._replace(speculation=Speculation())
-    needs, _ = case.outlook.memory(Split(), settings, LEAST_CONTEXT, 1)
-    return needs.mid <= 0.85 * draft.pool.site.memory_total
-
-
-def _situation(candidate: Candidate, known: Situation, batch_tokens: int) -> Situation:
-    found = situation_of(candidate, known)
-    said: dict[str, object] = {}
-    if found.kv_dtype in ("auto", None):
-        said["kv_dtype"] = candidate.kv_dtype
-    if found.batch_tokens is None:
-        said["batch_tokens"] = float(batch_tokens)
-    if candidate.speculation.beam_tokens is not None:
-        spelled = f"--speculative-num-draft-tokens={candidate.speculation.beam_tokens}"
-        said["flags"] = (*candidate.engine_args, spelled)
-    return found.model_copy(update=said) if said else found
-
-
 def _required(candidate: Candidate, verdict: Judgement) -> Candidate:
     """The candidate with the flags, variables and keys that rules require."""
     if not verdict.required_by:
@@ -251,7 +162,7 @@ def _against_wishes(
             cause = next(one for one in causes if getattr(_limits_of(one), name) == most)
             word = name.replace("_", " ")
             return Rejection(
-                what=_in_words(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
+                what=name_of(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
                 reason=f"{word} {wanted:g} is asked for, at most {most:g} works: {cause.rule.symptom}",
             )  # fmt: skip
     return None
@@ -366,20 +277,10 @@ def _predicted(
     return Judged(
         draft,
         rung,
-        worth(case, draft, settings, sized.context) * slower * _doubt(stack, draft, verdict),
+        worth(case, draft, settings, sized.context) * slower * doubt(stack, draft, verdict),
         (),
         verdict.penalties,
     )
-
-
-def _doubt(stack: Stack, draft: Draft, verdict: Judgement) -> float:
-    """What evidence without a number takes from a candidate's worth."""
-    factor = stack.evidence * (UNPROVEN if proves(stack, draft.speculation.method) is False else 1.0)
-    for finding in verdict.penalties:
-        then = finding.rule.then
-        if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
-            factor *= DEMOTION
-    return factor
 
 
 def _notes(case: Case, stack: Stack, draft: Draft, verdict: Judgement) -> Iterator[str]:
@@ -408,31 +309,9 @@ def _seen_to_work(case: Case, stack: Stack, draft: Draft) -> bool:
     return proven and draft.split.ranks == 1 and proves(stack, draft.speculation.method) is True
 
 
-def worth(case: Case, draft: Draft, settings: Settings, context: int) -> float:
-    """What the objective makes of a draft. Only comparable within one deployment.
-
-    More nodes have to be earned: a doubling has to bring most of what a perfect one would (NODES_COST). For throughput
-    all nodes that there are count, each group with its part of the requests.
-    """
-    outlook, ranks = case.outlook, draft.split.ranks
-    if case.objective == "throughput":
-        groups = case.groups(ranks)
-        each = outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
-        return groups * each.decode_tps_aggregate.mid
-    alone = outlook.rates(draft.split, settings, context, 1)
-    ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
-    quick = 1.0 / (ttft + 256 / alone.decode_tps_per_request.mid) / math.pow(ranks, NODES_COST)
-    return quick if case.objective == "interactive" else context * 1e6 + quick
-
-
 def _times(band: Band | None, factor: float) -> Band | None:
     # What was measured was measured with whatever slows this candidate.
     if band is None or factor == 1.0 or band.provenance is Provenance.MEASURED:
         return band
     update = {"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}
     return band.model_copy(update=update)
-
-
-def _in_words(candidate: Candidate) -> str:
-    split = Split(candidate.shape.tp, candidate.shape.pp, candidate.shape.ep)
-    return f"{split_words(split)} · {candidate.how}"

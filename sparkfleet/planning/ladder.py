@@ -6,39 +6,21 @@ What is judged and rejected is what would have been better than the choice; the 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 
-from sparkfleet.knowledge.images import images_of
-from sparkfleet.planning.candidates import (
-    ENGINES,
-    Stack,
-    drafting_for,
-    in_order,
-    splits_for,
-    stacks_for,
-)
-from sparkfleet.planning.evaluate import Judged, assess, worth
-from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
-from sparkfleet.planning.nearest import Kind, Place, joined, linked, nearest
-from sparkfleet.planning.outlook import Settings, Split
-from sparkfleet.planning.pack import Ledger, Room
-from sparkfleet.planning.pinned import foreign
-from sparkfleet.planning.plan import ENGINE_LABELS, Band, GroupPlan, Rejection, Rung, Speculation
+from sparkfleet.planning.drafts import Drafts
+from sparkfleet.planning.evaluate import Judged, assess
+from sparkfleet.planning.fleet import Pool
+from sparkfleet.planning.nearest import Kind, joined, nearest
+from sparkfleet.planning.outlook import Split
+from sparkfleet.planning.pack import Ledger
+from sparkfleet.planning.plan import Band, GroupPlan, Rejection, Rung, Speculation
 from sparkfleet.planning.reach import lowered
 from sparkfleet.planning.rungs import Served, because, lies, moved, needs_of, nth, rung_of, tps_alone
-from sparkfleet.planning.sizing import (
-    Case,
-    Draft,
-    Sized,
-    quant_of,
-    settings_of,
-    size,
-    split_words,
-    too_large,
-)
-from sparkfleet.spec.deployment import EngineName, Parallel, Variant
+from sparkfleet.planning.sizing import Case, Draft, Sized, size, split_words
+from sparkfleet.planning.worth import worth
+from sparkfleet.spec.deployment import EngineName
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -55,15 +37,13 @@ class Chooser:
         self._case = case
         self._ledger = ledger
         self._runs_on = runs_on
-        self._rejected: list[Rejection] = []
-        self._pools: dict[SiteClass, list[Pool]] = defaultdict(list)
-        self._stacks: dict[EngineName, tuple[Stack, ...]] = {}
-        self._places: list[Place] = []
+        self._drafts = Drafts(case, ledger)
+        self._rejected = self._drafts.rejected  # one list, in the order in which plans tell it
         self._order = count()
 
     def groups(self, number: int) -> Served:
         """The groups of the variant, with what was rejected and what would be nearest."""
-        heap = [self._ranked(draft, sized) for draft, sized in self._sized_drafts()]
+        heap = [self._ranked(draft, sized) for draft, sized in self._drafts.sized()]
         heapq.heapify(heap)
         ladder, nodes, left = self._climb(heap)
         if not ladder:
@@ -98,108 +78,12 @@ class Chooser:
     def _with_sizes(self, judged: Judged, rung: Rung) -> Rung:
         """The rung with what was taken off the sizes that were to be had, and why."""
         draft = judged.draft
-        said = lowered(self._case, draft, self._settings(draft), self._ledger.best(draft.pool), rung)
+        said = lowered(self._case, draft, self._drafts.settings(draft), self._ledger.best(draft.pool), rung)
         return rung.model_copy(update={"notes": (*rung.notes, said)}) if said else rung
 
-    # drafts
-
-    def _sized_drafts(self) -> Iterator[tuple[Draft, Sized]]:
-        engines = self._engines()
-        enough = 0
-        for pool, split in self._shapes():
-            if enough and split.ranks > max(enough, self._case.share):
-                what = f"{split_words(split)} on {split.ranks} nodes"
-                reason = f"{enough} will do, and other deployments need nodes too"
-                self._rejected.append(Rejection(what=what, reason=reason, why="node"))
-                continue
-            best = self._ledger.best(pool)
-            drafts = [draft for engine in engines for draft in self._drafts(pool, split, engine)]
-            sized = [(draft, size(self._case, draft, best, self._settings(draft))) for draft in drafts]
-            fitting = any(found.verdict != "no" for _, found in sized)
-            # Of a share of the memory that is too large rules may know better than sizes why.
-            able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
-            enough = enough or (split.ranks if fitting else 0)
-            yield from able
-            if not sized:
-                continue
-            draft, least = min(sized, key=lambda item: item[1].needs.mid)
-            self._places += self._least_of(sized, best)
-            if not able:  # one line per shape: engines and drafters differ by little
-                self._rejected.append(too_large(self._case, draft, least, best))
-
-    def _least_of(self, sized: Sequence[tuple[Draft, Sized]], room: Room) -> Iterator[Place]:
-        """Of every engine the draft that needs least."""
-        for engine, stacks in self._stacks.items():
-            own = [item for item in sized if item[0].engine == engine]
-            if own:
-                draft, _ = min(own, key=lambda item: item[1].needs.mid)
-                yield Place(draft, stacks, self._settings(draft), room)
-
-    def _engines(self) -> tuple[EngineName, ...]:
-        variant, quant = self._case.variant, quant_of(self._case)
-        nodes = [n for n in self._case.fleet.nodes if not variant.nodes or n.name in variant.nodes]
-        for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
-            found = stacks_for(variant, engine, quant, nodes)
-            self._rejected += found.rejected
-            if found.options:
-                self._stacks[engine] = found.options
-        if not self._stacks:
-            self._rejected.append(_no_engine(variant, quant))
-        self._keep_to_arguments(variant)
-        return tuple(self._stacks)
-
-    def _keep_to_arguments(self, variant: Variant) -> None:
-        """Arguments are one engine's: the others are out, from the first rung to the last."""
-        alone = variant.engine != "auto" or variant.image is not None
-        for engine in tuple(self._stacks):
-            reason = foreign(variant.engine_args, engine, alone=alone)
-            if reason:
-                del self._stacks[engine]
-                self._rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason, why="wanted"))
-
-    def _shapes(self) -> Iterator[tuple[Pool, Split]]:
-        """Sites that are there and ways to cut the model that fit them, each once per class of site."""
-        variant, outlook = self._case.variant, self._case.outlook
-        for ranks in GROUP_SIZES:
-            splits = splits_for(variant, outlook, ranks)
-            for pool in self._case.fleet.pools(ranks, variant.nodes) if splits else ():
-                self._pools[pool.site].append(pool)
-        for site, pools in self._pools.items():
-            best = max(pools, key=lambda pool: self._ledger.best(pool).careful)
-            for split in splits_for(variant, outlook, site.ranks):
-                yield best, split
-        if not self._pools:
-            self._rejected.append(self._no_site())
-
-    def _no_site(self) -> Rejection:
-        wanted = self._case.variant.parallel
-        asked = f"TP={wanted.tp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
-        among = f" among {', '.join(self._case.variant.nodes)}" if self._case.variant.nodes else ""
-        return Rejection(
-            what=asked, why="node",
-            reason=f"needs as many linked nodes{among} as it has ranks, and heads that can be divided so; there are none",
-        )  # fmt: skip
-
-    def _drafts(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Draft]:
-        case = self._case
-        alone = 1 if case.objective != "throughput" else case.concurrency
-        drafting = drafting_for(case.variant, case.outlook.checkpoint, engine, alone)
-        self._rejected += drafting.rejected
-        for speculation in drafting.options:
-            # Nothing but plain decoding has been published over a pipeline.
-            if split.pp == 1 or speculation.method in ("none", case.variant.speculation.method):
-                yield Draft(split, pool, engine, speculation)
-
-    def _first(self, draft: Draft) -> Stack:
-        """The stack that a draft is told by before it is judged."""
-        return in_order(self._stacks[draft.engine], draft.speculation.method)[0]
-
-    def _settings(self, draft: Draft) -> Settings:
-        return settings_of(self._case, draft, self._first(draft))
-
     def _ranked(self, draft: Draft, sized: Sized) -> tuple[float, int, Draft, Judged | None]:
-        settings = self._settings(draft)
-        promise = worth(self._case, draft, settings, sized.context) * self._first(draft).evidence
+        settings = self._drafts.settings(draft)
+        promise = worth(self._case, draft, settings, sized.context) * self._drafts.first(draft).evidence
         return (-promise, next(self._order), draft, None)
 
     # judging
@@ -245,7 +129,7 @@ class Chooser:
         return ladder, nodes, left
 
     def _assessed(self, draft: Draft) -> Judged:
-        return assess(self._case, draft, self._stacks[draft.engine], self._ledger.best(draft.pool))
+        return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))
 
     def _may_follow(self, draft: Draft, ladder: Sequence[Judged]) -> bool:
         """A rung below has to be another way to speculate or another engine, cut in the same way on the same nodes."""
@@ -270,7 +154,7 @@ class Chooser:
 
     def _place(self, needs: Band, judged: Judged, replica: int) -> tuple[str, ...] | None:
         prefer = nth(self._runs_on, replica)
-        pools = self._pools[judged.draft.pool.site]
+        pools = self._drafts.pools[judged.draft.pool.site]
         for pool in sorted(pools, key=lambda pool: set(pool.nodes) != set(prefer)):
             nodes = self._ledger.place(pool, needs, prefer)
             if nodes is not None:
@@ -311,7 +195,7 @@ class Chooser:
 
     def _slower(self, choice: Judged, draft: Draft, judged: Judged | None) -> Rejection:
         slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
-        plain = f"{self._first(draft).name} · {draft.speculation}"
+        plain = f"{self._drafts.first(draft).name} · {draft.speculation}"
         return Rejection(
             what=f"{split_words(draft.split)} · {judged.rung.candidate.how if judged and judged.rung else plain}",
             reason=self._compared(choice, draft, judged),
@@ -337,7 +221,7 @@ class Chooser:
 
     def _total(self, draft: Draft, groups: int) -> float:
         """Tokens per second of all requests, dealt out to so many groups."""
-        case, settings = self._case, self._settings(draft)
+        case, settings = self._case, self._drafts.settings(draft)
         context = size(case, draft, self._ledger.best(draft.pool), settings).context
         each = case.outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
         return groups * each.decode_tps_aggregate.mid
@@ -361,34 +245,23 @@ class Chooser:
             f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
             f" {case.concurrency} requests together: `replicas: {copies}` takes it"
         )
-        what = f"{copies} × {split_words(single.split)} · {self._first(single).name} · {single.speculation}"
+        what = f"{copies} × {split_words(single.split)} · {self._drafts.first(single).name} · {single.speculation}"
         self._rejected.append(Rejection(what=what, reason=reason, why="slower"))
 
     def _promised(self, draft: Draft) -> float:
         """What a draft would do alone, as far as that can be told without judging it."""
-        settings = self._settings(draft)
+        settings = self._drafts.settings(draft)
         sized = size(self._case, draft, self._ledger.best(draft.pool), settings)
         return self._case.outlook.rates(draft.split, settings, sized.context, 1).decode_tps_per_request.mid
 
     def _nearest(self) -> tuple[str, ...]:
         pools = self._case.fleet.pools(1, self._case.variant.nodes)
         kinds = [Kind(pool.site, *self._ledger.emptiest(pool), self._ledger.best(pool)) for pool in pools]
-        if not self._pools and kinds:
-            return joined(self._case, list(self._apart(max(kinds, key=lambda kind: kind.empty))))
+        if not self._drafts.pools and kinds:
+            return joined(self._case, list(self._drafts.apart(max(kinds, key=lambda kind: kind.empty))))
         if not any(one.why == "memory" for one in self._rejected):
             return ()
-        return nearest(self._case, self._places, kinds, self._holds)
-
-    def _apart(self, kind: Kind) -> Iterator[Place]:
-        """The pinned shape on as many nodes of a kind as it needs, were they linked."""
-        wanted = self._case.variant.parallel or Parallel()
-        ranks = (wanted.tp or 1) * (wanted.pp or 1)
-        for split in (
-            splits_for(self._case.variant, self._case.outlook, ranks) if ranks in GROUP_SIZES else ()
-        ):
-            for engine, stacks in self._stacks.items():
-                for draft in self._drafts(linked(kind, ranks), split, engine):
-                    yield Place(draft, stacks, self._settings(draft), kind.empty)
+        return nearest(self._case, self._drafts.places, kinds, self._holds)
 
     def _holds(self, pool: Pool, needs: Band) -> bool:
         """Whether all replicas that are asked for have room, each rank taking so much."""
@@ -397,7 +270,7 @@ class Chooser:
             return True
         placed: list[tuple[str, ...]] = []
         while len(placed) < wanted:
-            found = (self._ledger.place(one, needs) for one in self._pools[pool.site])
+            found = (self._ledger.place(one, needs) for one in self._drafts.pools[pool.site])
             nodes = next((one for one in found if one is not None), None)
             if nodes is None:
                 break
@@ -406,19 +279,3 @@ class Chooser:
         for nodes in placed:
             self._ledger.take_back(name, nodes, needs.mid)
         return len(placed) == wanted
-
-
-def _no_engine(variant: Variant, quant: str) -> Rejection:
-    if variant.image is None:
-        what = ENGINE_LABELS.get(variant.engine, "any engine")
-        return Rejection(
-            what=what,
-            reason=f"no image is known to serve {quant} with it; name one as `image:`",
-            why="wanted",
-        )
-    inside = (
-        "holds another engine"
-        if images_of(variant.image)
-        else "is not known; say which engine it holds as `engine:`"
-    )
-    return Rejection(what=variant.image, reason=inside, why="wanted")

@@ -9,17 +9,25 @@ Bytes throughout. Weights, and KV and states of known shapes, are exact; the res
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Literal, NamedTuple
 
 from sparkfleet.knowledge.entries import Measured
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.planning.arch import EXACT, Arch
-from sparkfleet.planning.pinned import WHOLE_PROMPT
+from sparkfleet.planning.engine_args import WHOLE_PROMPT
+from sparkfleet.planning.kv_cache import (
+    MTP,
+    draft_kv_bytes,
+    draft_layers,
+    kv_bytes,
+    one_state_bytes,
+    state_bytes,
+    whole_block,
+)
 from sparkfleet.planning.plan import Band, Provenance
-from sparkfleet.planning.speed import CHUNK, DRAFT_LAYERS, PARALLEL_DRAFTS
+from sparkfleet.planning.run import Run, fullest_share
+from sparkfleet.planning.speed import PARALLEL_DRAFTS
 from sparkfleet.values import Value
 
 GB = 1e9
@@ -33,20 +41,12 @@ TIDIEST_IDLE = 117.0 * GIB
 """MemAvailable of an idle Spark without a desktop; 114 to 118 GiB were published (luisefigueroa/pulsar)."""
 UNEVEN = 1.03
 """Ranks that are no power of two pad heads and experts (MiniMax-M3 and DeepSeek-V4.1 on three nodes)."""
-STATE_SLOTS = {"sglang": 4}
-"""States kept per running request where it is more than one (MiaAI-Lab/Qwen3.8-27B-SGLang: S = 4 slots)."""
-MTP = ("mtp", "nextn")
-"""Methods whose drafts are made by a layer of the checkpoint that is like its others."""
 POOLED = ("KV cache", "draft KV", "states")
 """What lies in vLLM's pool."""
 OUTSIDE = ("communicators", "CUDA graphs")
 """What vLLM takes beside the share that it is given."""
-BLOCK = 16
-"""Tokens of a block, and what the blocks of vLLM's hybrid models are multiples of."""
 LEAST_STEP = 256
 """Tokens of a prefill step that an engine has room for, however little it is asked for."""
-DRAFT_KV = 2048
-"""Cached elements per token of one layer of a dense drafter: 8 heads of 128, keys and values, as most have."""
 
 
 class Verdict(StrEnum):
@@ -55,31 +55,6 @@ class Verdict(StrEnum):
     FITS = "fits"
     TIGHT = "tight"
     DOES_NOT_FIT = "does not fit"
-
-
-class Run(Value):
-    """How a checkpoint is run, as far as memory depends on it."""
-
-    engine: str = "vllm"
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    context: int = 8192
-    """Longest prompt + completion, tokens."""
-    concurrency: int = 1
-    """Requests of that length at once."""
-    kv_bytes: float = 1.0
-    """Bytes per cached element."""
-    kv_pool: float | None = None
-    """Bytes of KV per rank where it is pinned; context × concurrency does not count then."""
-    method: str = "none"
-    k: int = 0
-    draft: Arch | None = None
-    """The separate drafter, where its shapes are known."""
-    chunk: int = CHUNK
-    eager: bool = False
-    vision: bool = False
-    device: Literal["cuda", "cpu"] = "cuda"
 
 
 class NodeMemory(Value):
@@ -180,39 +155,11 @@ def weight_bytes(arch: Arch, run: Run) -> float:
         sum(part.bytes for part in arch.parts if part.kind == "vision") if run.vision or arch.vision else 0.0
     )
     if run.ep > 1 and arch.experts:
-        dealt = routed * _share(arch.experts, run.ep) / (max(1.0, run.tp / run.ep) * run.pp)
+        dealt = routed * fullest_share(arch.experts, run.ep) / (max(1.0, run.tp / run.ep) * run.pp)
     else:
         dealt = uneven * routed / (run.tp * run.pp)
     divided = uneven * layers / (run.tp * run.pp) + dealt
     return divided + (sum(ends) if run.pp == 1 else max(ends, default=0.0)) + vision
-
-
-def kv_bytes(arch: Arch, run: Run) -> float:
-    """KV cache of all requests at their full length on one rank; heads are copied where there are more ranks than heads."""
-    layers, pages = arch.layers, _pages(arch, run)
-    one = layers.kv_elements * pages.tokens * pages.full
-    inside = min(run.context, (layers.window or run.context) + BLOCK)
-    # A sliding layer drops what left its window after each pass: one chunk at a time is kept beside the windows.
-    passing = min(run.context - inside, run.chunk)
-    sliding = layers.sliding_elements * (inside * run.concurrency + passing)
-    return (one * run.concurrency + sliding) * _kept(arch, run) * layers.pool_factor[1]
-
-
-def pool_bytes(arch: Arch, run: Run, tokens: int, sliding: float) -> float:
-    """KV cache of `tokens` tokens on one rank, whoever they belong to; sliding layers keep `sliding` for each of them.
-
-    A drafter's is counted with it: its layers are given as many tokens.
-    """
-    layers = arch.layers
-    each = layers.kv_elements + sliding * layers.sliding_elements
-    drafter = draft_kv_bytes(arch, run.model_copy(update={"context": tokens, "concurrency": 1}))
-    return each * tokens * _kept(arch, run) * layers.pool_factor[1] + drafter
-
-
-def state_bytes(arch: Arch, run: Run) -> float:
-    """Recurrent states of all requests on one rank; verified drafts keep one more each."""
-    slots = STATE_SLOTS.get(run.engine, 1) + (run.k if run.method != "none" else 0)
-    return _one_state(arch, run) * slots * run.concurrency
 
 
 def draft_bytes(arch: Arch, run: Run) -> float:
@@ -229,42 +176,7 @@ def draft_bytes(arch: Arch, run: Run) -> float:
     if run.method in MTP:
         mtp = arch.part("mtp")
         return (_one_layer(arch) if mtp is None else mtp.bytes) / run.tp
-    return _draft_layers(run) * 12.0 * arch.hidden**2 * 2
-
-
-def draft_kv_bytes(arch: Arch, run: Run) -> float:
-    """A drafter's KV cache on one rank, in the precision of the model's: all its layers, or one of an MTP or EAGLE head."""
-    if run.method in ("none", "ngram"):
-        return 0.0
-    if run.draft is not None:
-        alone = run.model_copy(update={"pp": 1, "method": "none", "draft": None})
-        return kv_bytes(run.draft, alone) + state_bytes(run.draft, alone)
-    layers, pages = arch.layers, _pages(arch, run)
-    tokens = run.concurrency * pages.tokens
-    if run.method in PARALLEL_DRAFTS:
-        return _draft_layers(run) * DRAFT_KV * tokens * run.kv_bytes / min(run.tp, 8)
-    mixers = layers.full or layers.sliding  # the head mixes tokens as the model's own layers do
-    each = (layers.kv_elements or layers.sliding_elements) / max(1, mixers)
-    one_stage = _kept(arch, run) * run.pp
-    return _draft_layers(run) * each * pages.full * tokens * one_stage * layers.pool_factor[1]
-
-
-def block_tokens(arch: Arch, run: Run) -> int:
-    """Tokens of a block of vLLM's hybrid models: as many as one linear layer's state is long. 0 where blocks are not so."""
-    layers = arch.layers
-    if run.engine != "vllm" or not (layers.linear and layers.full and layers.kv_elements):
-        return 0
-    state = layers.state_bytes / layers.linear / run.tp
-    return BLOCK * max(1, math.ceil(state / _token_bytes(arch, run) / BLOCK))
-
-
-def whole_block(arch: Arch, run: Run) -> int:
-    """The least prefill step that has room for a block of a hybrid model: the power of two above it, 0 where there is none.
-
-    With less vLLM stops at its start ("block_size (2096) must be <= max_num_batched_tokens (2048)").
-    """
-    block = block_tokens(arch, run)
-    return 1 << (block - 1).bit_length() if block else 0
+    return draft_layers(run) * 12.0 * arch.hidden**2 * 2
 
 
 def step_tokens(arch: Arch, run: Run) -> int:
@@ -276,61 +188,6 @@ def step_tokens(arch: Arch, run: Run) -> int:
     together = run.context * (1 if run.chunk == WHOLE_PROMPT else run.concurrency)
     chunk = min(run.chunk, max(together, whole_block(arch, run), LEAST_STEP))
     return max(chunk, run.concurrency * (1 + run.k))
-
-
-class _Pages(NamedTuple):
-    """How an engine's pool holds one request."""
-
-    tokens: int
-    """Its context in whole blocks."""
-    full: float = 1.0
-    """Layers that are counted per layer with KV: groups of unlike layers are filled up to one size."""
-    state: float = 0.0
-    """Bytes of one slot of all linear layers on a rank; 0 where states are not pages."""
-
-
-def _pages(arch: Arch, run: Run) -> _Pages:
-    """vLLM's pool has pages of one size for layers of all kinds (v1/core/kv_cache_utils.py, platforms/interface.py).
-
-    A hybrid model's block has as many tokens as a linear layer's state is long, and a group of layers as many as the
-    rarer kind has, or the commoner where they are nearly equal. 35.45 GiB hold 8.5057 requests of 131,072 tokens of a
-    Qwen3.8-27B (740 pages of 16 layers, 84 + 3 a request), and 6 GiB 2.3256 of 262,144 of a Qwen3.6-35B-A3B: jschmied.
-    """
-    layers, block = arch.layers, block_tokens(arch, run)
-    if not block:
-        return _Pages(run.context)
-    token = _token_bytes(arch, run)
-    same = layers.full + (_draft_layers(run) if run.method in MTP and run.draft is None else 0)
-    few, many = sorted((same, layers.linear))
-    group = many if many < 1.5 * few else few
-    linear = group * math.ceil(layers.linear / group)
-    full = group * math.ceil(same / group) / same
-    return _Pages(block * math.ceil(run.context / block), full, linear * block * token / run.pp)
-
-
-def _token_bytes(arch: Arch, run: Run) -> float:
-    """Bytes on a rank that one full layer keeps per token."""
-    return arch.layers.kv_elements / arch.layers.full * _kept(arch, run) * run.pp
-
-
-def _one_state(arch: Arch, run: Run) -> float:
-    """Bytes of one slot of all linear layers on a rank."""
-    paged = _pages(arch, run).state
-    return paged or arch.layers.state_bytes / (run.tp * run.pp)
-
-
-def _kept(arch: Arch, run: Run) -> float:
-    """Bytes on the fullest rank per element of all of a stage's KV: heads are not divided."""
-    return (arch.layers.packed_kv_bytes or run.kv_bytes) * _share(arch.layers.kv_heads, run.tp) / run.pp
-
-
-def _share(things: int, ranks: int) -> float:
-    """What the fullest of so many ranks has of all of them, at least one whole."""
-    return math.ceil(things / ranks) / things
-
-
-def _draft_layers(run: Run) -> int:
-    return DRAFT_LAYERS if run.method in PARALLEL_DRAFTS else 1
 
 
 def _items(arch: Arch, run: Run) -> Iterator[Item]:
@@ -373,7 +230,7 @@ def _cache(arch: Arch, run: Run) -> Iterator[Item]:
     yield draft
     states = state_bytes(arch, run)
     # vLLM keeps one more while it caches prefixes of them (MambaSpec.max_memory_usage_bytes, mode "align").
-    spare = _one_state(arch, run) * run.concurrency if run.engine == "vllm" else 0.0
+    spare = one_state_bytes(arch, run) * run.concurrency if run.engine == "vllm" else 0.0
     yield Item(name="states", low=states, mid=states, high=states + spare)
 
 
@@ -382,7 +239,7 @@ def _pooled(name: str, size: float, arch: Arch, run: Run) -> Item:
     low, mid, high = arch.layers.pool_factor
     heads = arch.layers.kv_heads
     if heads % run.tp and run.tp % heads:
-        high /= _share(heads, run.tp)
+        high /= fullest_share(heads, run.tp)
     return Item(name=name, low=size * low / mid, mid=size, high=size * high / mid)
 
 

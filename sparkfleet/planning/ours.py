@@ -2,6 +2,11 @@
 
 Such a flag would be found out after a quarter of an hour: the engine listens where nobody asks it, or on every address, or
 waits for ranks that meet elsewhere.
+
+A flag that begins as one of ours is refused like it. vLLM (`FlexibleArgumentParser`) and SGLang (`argparse`) leave
+`allow_abbrev` on: `--served-model` is `--served-model-name` to them, and `-n2` is `-n 2`. They stop at a beginning that
+several flags share, TensorRT-LLM (`click`) at any. No other flag of vLLM 0.19.0 and 0.32.0, SGLang 0.5.12 and 0.5.23
+is one.
 """
 
 from __future__ import annotations
@@ -79,7 +84,24 @@ def given(flags: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Wrong]:
         if name in VARIABLES:
             reason, remedy = VARIABLES[name]
             yield Wrong(f"{name} is not the deployment's to say: {reason}", remedy.format(name))
-    for flag in flags:
-        if flag in OURS and not (OURS[flag] is _REPLICAS and flags[flag] == "1"):
-            reason, remedy = OURS[flag]
+    for flag, value in flags.items():
+        whole = _meant(flag)
+        if whole is None or (flag == whole and value == "1" and OURS[flag] is _REPLICAS):
+            continue
+        reason, remedy = OURS[whole]
+        if flag == whole:
             yield Wrong(f"{flag} is not the deployment's to say: {reason}", remedy.format(flag))
+        else:
+            yield Wrong(
+                f"{flag} may be read as {whole}, which is not the deployment's to say: {reason}",
+                f"{remedy.format(flag)}; write another flag that begins like it in full",
+            )
+
+
+def _meant(flag: str) -> str | None:
+    """The one of ours that an engine may take `flag` for; None where it is another."""
+    if flag in OURS:
+        return flag
+    if flag.startswith("--"):
+        return next((whole for whole in OURS if whole.startswith(flag)), None)
+    return flag[:2] if flag[:2] in OURS else None

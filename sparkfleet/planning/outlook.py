@@ -16,10 +16,12 @@ from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.models import known_checkpoint, quant_in_name
 from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.planning.arch import BF16_BITS, Arch, from_checkpoint, from_size
+from sparkfleet.planning.kv_cache import whole_block
 from sparkfleet.planning.measured import Measured, anchored
-from sparkfleet.planning.memory import Run, demand, step_tokens, whole_block
+from sparkfleet.planning.memory import demand, step_tokens
 from sparkfleet.planning.plan import Band, MemoryPart, Speculation
 from sparkfleet.planning.rates import Rates, model_of
+from sparkfleet.planning.run import Run
 from sparkfleet.planning.speed import Setup
 from sparkfleet.planning.workload import CHECK, Workload
 

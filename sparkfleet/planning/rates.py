@@ -319,7 +319,7 @@ class _Bands:
         self.bands = model.factors.bands
         self.basis, self.provenance = "modelled from physics", Provenance.MODELLED
         if self.known in ("known", "family"):
-            self.basis = f"calibrated on {_measurements(model)} measurements"
+            self.basis = f"calibrated on {_measurements(model)}"
             self.provenance = Provenance.CALIBRATED
 
     def __call__(self, quantity: Quantity, value: float) -> Band:
@@ -328,15 +328,17 @@ class _Bands:
         return Band(low=low, mid=value, high=high, provenance=self.provenance, basis=self.basis)
 
 
-def _measurements(model: Model) -> int:
-    """How many measurements speak about this family, in this format and on this engine where there are any."""
+def _measurements(model: Model) -> str:
+    """How many measurements speak about this family: in this format and on this engine, where there are any."""
     known = model.factors.effects["decode"]
     keys = {key.partition("=")[0]: key for key in decode_keys(model.setup, 1)}
-    counts = (
-        known.get(keys[level], Effect(log=0, n=0, spread=0)).n
-        for level in ("family+format+engine", "family+format", "family")
-    )
-    return next((n for n in counts if n), 0)
+    levels = {
+        "family+format+engine": "",
+        "family+format": " of all engines",
+        "family": " of all engines and formats",
+    }
+    counts = ((known.get(keys[level], Effect(log=0, n=0, spread=0)).n, of) for level, of in levels.items())
+    return next(f"{n} measurements{of}" for n, of in counts if n)
 
 
 def explain_step(model: Model, batch: float, context: float) -> Explained:

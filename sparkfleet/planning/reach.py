@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkfleet.knowledge.situation import parse_flags
+from sparkfleet.planning.engine_args import KV_FLAG, chunk_said
 from sparkfleet.planning.outlook import Settings, Split
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.pinned import KV_FLAG, chunk_said
 from sparkfleet.planning.plan import Candidate, Rung
 from sparkfleet.planning.sizing import BATCH_FLAGS, EAGER_FLAGS, Case, Draft, size, sized_at
 from sparkfleet.planning.speed import CHUNK, own_chunk

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkfleet.planning.evaluate import NODES_COST, Judged
+from sparkfleet.planning.evaluate import Judged
 from sparkfleet.planning.plan import Band, GroupPlan, Rejection, Rung
 from sparkfleet.planning.sizing import Case, Draft
+from sparkfleet.planning.worth import NODES_COST
 from sparkfleet.spec.deployment import Objective
 
 OBJECTIVES: dict[Objective, str] = {

@@ -8,7 +8,7 @@ from sparkfleet.facts.checkpoint import Checkpoint, LayerGroup, LayerKind
 from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.images import engine_version_of, images_of
 from sparkfleet.knowledge.situation import FACTS, Kind, Situation, parse_flags
-from sparkfleet.planning.pinned import KV_BLOCKS, KV_BYTES, KV_TOKENS
+from sparkfleet.planning.engine_args import KV_BLOCKS, KV_BYTES, KV_TOKENS
 from sparkfleet.planning.plan import Candidate, Shape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.candidates import Stack
+from sparkfleet.planning.engine_args import KV_FLAG, KvPool, chunk_said, pool_said, share_said
 from sparkfleet.planning.fleet import Fleet, Pool
-from sparkfleet.planning.memory import FLOOR, pool_bytes
+from sparkfleet.planning.kv_cache import pool_bytes
+from sparkfleet.planning.memory import FLOOR
 from sparkfleet.planning.outlook import Outlook, Settings, Split
 from sparkfleet.planning.pack import Room
-from sparkfleet.planning.pinned import KV_FLAG, KvPool, chunk_said, pool_said, share_said
 from sparkfleet.planning.plan import Band, MemoryPart, Rejection, Shape, Speculation, Verdict
 from sparkfleet.planning.situate import checkpoint_situation
 from sparkfleet.planning.speed import CHUNK

@@ -152,7 +152,8 @@ class Variant(Constraints):
     command: Arguments = ()
     port: int | None = None
     """Where a custom workload listens; None for every other engine."""
-    health: str = "/health"
+    health: str | None = None
+    """Where a custom workload says that it is well; None: it does not say where."""
 
 
 class Deployment(Constraints):
@@ -179,7 +180,8 @@ class Deployment(Constraints):
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """For `engine: custom`: the port that it listens on."""
     health: HttpPath | None = None
-    """For `engine: custom`: the path that answers 200 when it is ready. Left out: /health."""
+    """For `engine: custom`: the path that answers 200 when it is ready, and while it is well, also at work: where it has not
+    for a minute, it is started anew. Left out: /health, asked until it is ready and not again."""
     silence: Annotated[int, Field(ge=10, le=86_400)] | None = None
     """Seconds without a word after which a starting engine is taken for hung. Left out: 900, and 120 for its first token. A
     start that goes on talking has four times as long, 900 at least, and what reading its weights takes."""
@@ -192,12 +194,10 @@ class Deployment(Constraints):
         return self.variants if self.model is None else (VariantEntry(model=self.model),)
 
     def _merged(self, entry: VariantEntry) -> Variant:
-        shared = {
-            name: getattr(self, name) for name in Variant.model_fields if name not in ("model", "health")
-        }
+        shared = {name: getattr(self, name) for name in Variant.model_fields if name != "model"}
         own = {name: value for name, value in entry if value is not None}
         env = FrozenDict({**self.env, **(entry.env or {})})
-        return Variant(**{**shared, **own, "env": env, "health": self.health or "/health"})
+        return Variant(**{**shared, **own, "env": env})
 
     def _problems(self) -> Iterator[Problem]:
         if (self.model is None) == (not self.variants):

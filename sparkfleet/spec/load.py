@@ -25,24 +25,29 @@ from sparkfleet.spec.inventory import Inventory
 AnyPath = str | PathLike[str]
 M = TypeVar("M", bound=Spec)
 
-_NO_FILE = "no such file. Expected a YAML file."
 _NO_INVENTORY = "The inventory says which machines there are; nothing is done without one."
 _GET_INVENTORY = (
     "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY names one that is elsewhere."
 )
 
+_MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
+"""Fields that one kind of file has to have, and the other never has."""
+_KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deployment"}
+
 MAX_FINDINGS = 100
 """Lines of one error; what goes beyond is counted."""
+
+
+class NoFile(SpecError):
+    """There is no file of that name."""
 
 
 def load_inventory(path: AnyPath) -> Inventory:
     """The inventory in a file. Raises SpecError with every problem in it."""
     try:
         return _load(Inventory, path)[0]
-    except SpecError as error:
-        if not error.what.endswith(_NO_FILE):
-            raise
-        raise SpecError(error.what, means=_NO_INVENTORY, do=_GET_INVENTORY) from None
+    except NoFile as error:
+        raise NoFile(error.what, means=_NO_INVENTORY, do=_GET_INVENTORY) from None
 
 
 def load_deployment(path: AnyPath) -> Deployment:
@@ -106,8 +111,19 @@ def _parse(model: type[M], text: str, name: str) -> tuple[M, Document]:
     value, errors = _validated(model, document.value)
     findings = [*document.findings, *explained(model, document, errors)]
     if value is None or findings:
-        raise _error(name, findings)
+        raise _error(name, [*_other_kind(model, document)][:1] or findings)
     return value, document
+
+
+def _other_kind(model: type[Spec], document: Document) -> Iterator[Finding]:
+    """That the file is an inventory where a deployment is expected, or the other way round."""
+    keys = document.value if isinstance(document.value, dict) else {}
+    if any(key in keys for key in _MARKS[model]):
+        return
+    for kind, marks in _MARKS.items():
+        for key in (key for key in keys if key in marks):
+            found = f"belongs in {_KINDS[kind]}, and that is what this file is. Expected {_KINDS[model]}."
+            yield Finding(document.lines[key,], (key,), found)
 
 
 @contextmanager
@@ -123,7 +139,7 @@ def _text(path: AnyPath) -> str:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise UnreadableError(None, _NO_FILE) from None
+        raise NoFile(f"{escape(fspath(path))}: no such file. Expected a YAML file.") from None
     except IsADirectoryError:
         raise UnreadableError(None, "is a directory. Expected a YAML file.") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

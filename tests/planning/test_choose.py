@@ -311,12 +311,20 @@ class TestTogether:
         found = plan(sparks(1), tts, ask(SMALL, "lm"))
         (load,) = found.nodes
         assert dict(load.placed)["tts"] == 24 << 30
-        candidate = found.of("tts").groups[0].choice.candidate
+        rung = found.of("tts").groups[0].choice
+        candidate = rung.candidate
         assert (candidate.engine, candidate.port, candidate.health) == ("custom", 5005, "/health")
+        assert "nobody sees whether it hangs" in rung.reason
         huge = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="200 GiB")
         (refused,) = plan(sparks(1), huge).refused
         assert "200 GiB are declared" in refused.rejected[0].reason
         assert not refused.nearest
+
+    def test_a_custom_workload_that_says_where_it_is_well_is_asked_there(self, sparks, plan, ask):
+        image = "localhost/tts:1"
+        tts = ask("org/tts", "tts", engine="custom", image=image, port=5005, memory="24 GiB", health="/well")
+        rung = plan(sparks(1), tts).of("tts").groups[0].choice
+        assert (rung.candidate.health, rung.reason) == ("/well", "as the deployment says")
 
     def test_a_custom_workload_without_room_beside_others_would_fit_on_a_node_of_its_own(
         self, sparks, plan, ask

@@ -14,6 +14,7 @@ BF16 = "Qwen/Qwen3.5-122B-A10B"
 HALF = 64_000_000_000
 NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "eight": 8}
 CASES = {
+    "longer than it is made for": (SMALL, {"context": 131_072}, 1, []),
     "many at once": (SMALL, {"context": 40_960, "concurrency": 1000}, 1, []),
     "long and many": (GPT, {"context": 131_072, "concurrency": 64}, 1, []),
     "long": (GPT, {"context": 131_072, "concurrency": 24}, 1, []),
@@ -119,5 +120,5 @@ class TestWords:
         assert "Nearest: " in infeasible(refusal).do
 
     def test_not_where_memory_is_not_the_matter(self, sparks, plan, ask):
-        (refusal,) = plan(sparks(1), ask(SMALL, context=500_000)).refused
+        (refusal,) = plan(sparks(1), ask(SMALL, needs=["vision"])).refused
         assert refusal.nearest == ()

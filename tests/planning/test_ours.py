@@ -1,9 +1,13 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from sparkfleet.errors import Infeasible
 from sparkfleet.planning.choose import plan_deployment
-from sparkfleet.planning.ours import OURS, VARIABLES
+from sparkfleet.planning.ours import OURS, VARIABLES, _meant
 
+FLAGS = Path(__file__).parents[1] / "engines" / "flags"
 COPIED = ("--host", "0.0.0.0", "--port=8000", "--served_model_name", "mine", "--api-key", "sk-secret")
 
 
@@ -33,6 +37,37 @@ def test_a_key_is_not_shown(sparks, plan, ask):
 def test_every_one_of_them(sparks, plan, ask, flag):
     (one,) = refused(plan, sparks, ask, flag, "2")
     assert one.rejected[0].reason.startswith(flag)
+
+
+@pytest.mark.parametrize(
+    ("flag", "whole"),
+    [
+        ("--served-model", "--served-model-name"),
+        ("--served_model=mine", "--served-model-name"),
+        ("--hos", "--host"),
+        ("--api-k=sk-secret", "--api-key"),
+        ("--data-parallel-s", "--data-parallel-size"),
+        ("-n2", "-n"),
+        ("-r1", "-r"),
+    ],
+)
+def test_a_beginning_that_engines_take_for_one_of_them(sparks, plan, ask, flag, whole):
+    (one,) = refused(plan, sparks, ask, flag, "2")
+    assert f"may be read as {whole}, which is not" in one.rejected[0].reason
+    assert "in full" in one.nearest[0]
+    assert "sk-secret" not in str(one)
+
+
+@pytest.mark.parametrize("file", sorted(FLAGS.glob("*.json")), ids=lambda file: file.stem)
+def test_no_other_flag_of_an_engine_is_such_a_beginning(file):
+    options = json.loads(file.read_text())["options"]
+    assert len(options) > 30
+    assert [flag for flag in options if flag not in OURS and _meant(flag)] == []
+
+
+@pytest.mark.parametrize("flag", ["--model-loader-extra-config", "--distributed-timeout-seconds", "-q"])
+def test_a_flag_that_only_begins_alike_is_the_deployments(sparks, plan, ask, flag):
+    assert not refused(plan, sparks, ask, flag, "{}")
 
 
 @pytest.mark.parametrize("name", VARIABLES)

@@ -1,64 +1,14 @@
-"""What a deployment's own arguments fix is planned with, told, and kept to the engine whose flags they are."""
-
-import json
-from pathlib import Path
+"""What a deployment's own arguments fix is planned with and told, or refused."""
 
 import pytest
 from planning_values import FP8, MOE, NVFP4, choice, ladder, refusal
 
 from sparkfleet.planning.choose import infeasible
-from sparkfleet.planning.pinned import (
-    DEGREES,
-    KNOWN,
-    SIZES,
-    chunk_said,
-    foreign,
-    in_words,
-    share_said,
-    take_over,
-)
-from sparkfleet.planning.plan import ENGINE_LABELS
+from sparkfleet.planning.pinned import DEGREES, SIZES, in_words, take_over
 from sparkfleet.spec.deployment import SpeculationChoice
-
-FLAGS = Path(__file__).parents[1] / "engines" / "flags"
-
-
-def options(engine):
-    """Flags of every release of an engine that is known."""
-    files = [json.loads(file.read_text()) for file in FLAGS.glob(f"{engine}-*.json")]
-    assert files
-    return {name.replace("_", "-") for file in files for name in file["options"]}
 
 
 class TestChunks:
-    @pytest.mark.parametrize(
-        ("arg", "tokens"),
-        [
-            ("--max-num-batched-tokens=8192", 8192),
-            ("--max-num-batched-tokens=8k", 8000),
-            ("--max_num_batched_tokens=8K", 8192),
-            ("--max_num_tokens=4096", 4096),
-            ("--max-num-tokens=4k", None),  # click's int
-            ("--chunked-prefill-size=4096", 4096),
-            ("--chunked-prefill-size=4k", None),  # argparse's int
-            ("--chunked-prefill-size=-1", 100_000_000),
-            ("--chunked-prefill-size=0", 100_000_000),
-        ],
-    )
-    def test_what_is_said(self, arg, tokens):
-        assert chunk_said((arg,), arg.partition("=")[0].replace("_", "-")) == tokens
-
-    @pytest.mark.parametrize(
-        ("args", "tokens"),
-        [
-            (("--no-enable-chunked-prefill",), 100_000_000),
-            (("--no-enable-chunked-prefill", "--max-num-batched-tokens=65536"), 65_536),
-            (("--enable-chunked-prefill",), None),
-        ],
-    )
-    def test_whole_prompts_of_vllm(self, args, tokens):
-        assert chunk_said(args, "--max-num-batched-tokens") == tokens
-
     @pytest.mark.parametrize(
         ("engine", "small", "large"),
         [
@@ -193,48 +143,6 @@ class TestSizes:
         assert take_over(ask(FP8).resolved()[0])[0].speculation == SpeculationChoice(method="auto")
 
 
-class TestWhose:
-    @pytest.mark.parametrize(
-        ("args", "engine"),
-        [
-            (["--gpu-memory-utilization=0.6"], "vllm"),
-            (["--mem-fraction-static", "0.6"], "sglang"),
-            (["--max_num_tokens=4096"], "trtllm"),
-            (["--kv-cache-dtype=fp8", "--trust-remote-code"], "vllm"),
-        ],
-    )
-    def test_no_rung_is_another_engines(self, sparks, plan, ask, args, engine):
-        found = plan(sparks(1), ask(NVFP4, engine_args=args))
-        assert {rung.candidate.engine for rung in ladder(found)} == {engine}
-        others = {one.what for one in found.deployments[0].rejected if "in engine_args is for" in one.reason}
-        assert others == {"vLLM", "SGLang", "TensorRT-LLM"} - {ENGINE_LABELS[engine]}
-
-    def test_a_flag_that_nobody_knows_needs_its_engine_said(self, sparks, plan, ask):
-        args = ["--some-new-flag"]
-        rejected = refusal(plan(sparks(1), ask(MOE, engine_args=args))).rejected
-        assert {one.what for one in rejected if "say it with `engine`" in one.reason} == {"vLLM", "SGLang"}
-        assert choice(
-            plan(sparks(1), ask(MOE, engine="vllm", engine_args=args))
-        ).candidate.engine_args == tuple(args)
-
-    def test_another_engines_flag_is_refused_where_the_engine_is_said(self, sparks, plan, ask):
-        one = refusal(plan(sparks(1), ask(MOE, engine="vllm", engine_args=["--mem-fraction-static=0.8"])))
-        assert any(
-            reject.reason == "--mem-fraction-static in engine_args is for SGLang" for reject in one.rejected
-        )
-
-    def test_what_both_have_leaves_both(self):
-        for engine in ("vllm", "sglang"):
-            assert foreign(("--trust-remote-code",), engine, alone=False) == ""
-        assert foreign((), "trtllm", alone=False) == ""
-
-    @pytest.mark.parametrize("engine", KNOWN)
-    def test_the_table_is_what_the_parsers_say(self, engine):
-        assert not KNOWN[engine] - options(engine)
-        for other in set(KNOWN) - {engine}:
-            assert not (KNOWN[engine] - KNOWN[other]) & options(other), f"{other} has them too"
-
-
 def test_what_is_said_in_words():
     args = (
         "--gpu-memory-utilization=0.87",
@@ -250,6 +158,4 @@ def test_what_is_said_in_words():
         "KV cache of at most 8192 tokens",
         "prefill whole prompts",
     )
-    assert share_said(args, "vllm") == 0.87
-    assert share_said(args, "sglang") is None
     assert not set(SIZES) & set(DEGREES)

@@ -3,8 +3,6 @@
 import pytest
 from planning_values import FP8, MOE, NVFP4, choice, refusal
 
-from sparkfleet.planning.pinned import KvPool, pool_said
-
 SLIDING = "openai/gpt-oss-20b"
 GPTQ = "Qwen/Qwen3-235B-A22B-GPTQ-Int4"
 TOTAL = 130.6e9
@@ -76,50 +74,6 @@ PER_TOKEN = 2 * 48 * 4 * 128 * 2
 
 
 class TestKvCache:
-    @pytest.mark.parametrize(
-        ("engine", "args", "pool"),
-        [
-            # vllm-project/vllm#47608: which numbers are human-readable, and what k, K, g and G are.
-            (
-                "vllm",
-                ["--kv-cache-memory-bytes=21474836480"],
-                KvPool("--kv-cache-memory-bytes=21474836480", 20 * GIB),
-            ),
-            ("vllm", ["--kv_cache_memory_bytes", "20G"], KvPool("--kv-cache-memory-bytes=20G", 20 * GIB)),
-            ("vllm", ["--kv-cache-memory-bytes=1.5g"], KvPool("--kv-cache-memory-bytes=1.5g", 1_500_000_000)),
-            # What vLLM's own log proposes (vllm-project/vllm#25204).
-            ("vllm", ["--kv-cache-memory=1g"], KvPool("--kv-cache-memory=1g", 1_000_000_000)),
-            # Blocks come before bytes (vLLM 0.32, v1/core/kv_cache_utils.py: override × bytes_per_block).
-            (
-                "vllm",
-                ["--kv-cache-memory-bytes=1G", "--num-gpu-blocks-override=4096", "--block-size=16"],
-                KvPool("--num-gpu-blocks-override=4096", tokens=65_536, blocks=True),
-            ),
-            # SGLang 0.5.12, server_args.py:435: swa_full_tokens_ratio is 0.8.
-            (
-                "sglang",
-                ["--max-total-tokens=8192"],
-                KvPool("--max-total-tokens=8192", tokens=8192, sliding=0.8),
-            ),
-            (
-                "sglang",
-                ["--max-total-tokens=8192", "--swa-full-tokens-ratio=0.5"],
-                KvPool("--max-total-tokens=8192", tokens=8192, sliding=0.5),
-            ),
-            (
-                "sglang",
-                ["--max-total-tokens=8192", "--disable-hybrid-swa-memory"],
-                KvPool("--max-total-tokens=8192", tokens=8192),
-            ),
-            ("sglang", ["--kv-cache-memory-bytes=1G"], None),
-            ("vllm", ["--max-total-tokens=8192"], None),
-            ("vllm", ["--gpu-memory-utilization=0.6"], None),
-            ("trtllm", ["--kv_cache_free_gpu_memory_fraction=0.6"], None),
-        ],
-    )
-    def test_what_is_said(self, engine, args, pool):
-        assert pool_said(tuple(args), engine) == pool
-
     @pytest.mark.parametrize(
         ("engine", "args", "size"),
         [

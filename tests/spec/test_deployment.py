@@ -49,7 +49,7 @@ def test_defaults() -> None:
         "builtin:tiny",
         "auto",
         "auto",
-        "/health",
+        None,
     )
     assert (variant.context, variant.concurrency, variant.parallel, variant.replicas) == (None,) * 4
     assert variant.speculation == SpeculationChoice(method="auto")

@@ -9,6 +9,7 @@ import pytest
 from sparkfleet.errors import SpecError
 from sparkfleet.spec.load import (
     MAX_FINDINGS,
+    NoFile,
     load_deployment,
     load_deployments,
     load_inventory,
@@ -87,6 +88,7 @@ def test_a_path_that_is_no_file(tmp_path: Path, path: str, expected: str) -> Non
     with pytest.raises(SpecError) as caught:
         load_inventory(f"{tmp_path}/{path}")
     assert caught.value.what == f"{tmp_path}/{path}: {expected}".replace("\0", "\\x00")
+    assert isinstance(caught.value, NoFile) == (path == "missing.yaml")
     assert ("sparkfleet init" in caught.value.do) == (path == "missing.yaml")
 
 
@@ -102,6 +104,19 @@ def test_all_problems_at_once_in_the_order_of_the_file() -> None:
         "i.yaml:5: fleet: given already on line 1. Expected once.",
         "i.yaml:6: head: found the number 3. Expected text; write it in quotes.",
     ]
+
+
+def test_a_file_of_the_other_kind() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_inventory("name: x\nmodel: a/b\nnodes: [a]", "i.yaml")
+    assert str(caught.value) == (
+        "i.yaml:2: model: belongs in a deployment, and that is what this file is. Expected an inventory."
+    )
+    with pytest.raises(SpecError) as caught:
+        parse_deployment("fleet: x\nhead: a\nnodes: {a: {address: local}}", "d.yaml")
+    assert str(caught.value) == (
+        "d.yaml:1: fleet: belongs in an inventory, and that is what this file is. Expected a deployment."
+    )
 
 
 def test_missing_fields() -> None:
