@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Annotated, Literal
 
@@ -12,6 +13,13 @@ from sparkfleet.knowledge.situation import Method
 from sparkfleet.values import Value
 
 FILE = "images.yaml"
+
+_RELEASE_TAGS = {
+    "vllm/vllm-openai": re.compile(r"v(?P<version>\d+\.\d+\.\d+)(?![\w.])"),
+    "lmsysorg/sglang": re.compile(r"v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"),
+    "nvcr.io/nvidia/tensorrt-llm/release": re.compile(r"(?P<version>\d+\.\d+\.\d+(?:rc\d+)?)(?![\w.])"),
+}
+"""How makers of engines tag the images of their releases; what follows names the platform ("-aarch64", "-cu130")."""
 
 Status = Literal["works", "limited", "broken", "unproven"]
 Library = Literal["nccl", "flashinfer", "cutlass", "ptxas", "fastsafetensors", "torch", "triton"]
@@ -83,11 +91,21 @@ def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[
 def engine_version_of(reference: str) -> str | None:
     """The engine's version inside an image.
 
-    None where the image is not known, or its version is not. Where a tag was moved, the version without the build, so that
-    rules about one build answer "unknown".
+    Of an image that is not listed: what its tag says, where its makers tag releases. None where the image is not known, or
+    its version is not. Where a tag was moved, the version without the build, so that rules about one build answer "unknown".
     """
-    versions = {image.engine_version for image in images_of(reference)}
+    known = images_of(reference)
+    if not known:
+        return _release_tagged(reference)
+    versions = {image.engine_version for image in known}
     if len(versions) == 1:
         return versions.pop()
     plain = {version.split()[0] for version in versions if version}
     return plain.pop() if len(plain) == 1 and None not in versions else None
+
+
+def _release_tagged(reference: str) -> str | None:
+    repository, _, tag = reference.partition("@")[0].rpartition(":")
+    pattern = _RELEASE_TAGS.get(repository)
+    told = pattern.match(tag) if pattern else None
+    return told["version"] if told else None

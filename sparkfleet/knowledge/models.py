@@ -36,8 +36,13 @@ _QUANT_IN_NAME = (
     (r"autoround", "int4-autoround"),
     (r"int8|w8a8", "int8"),
     (r"int4|w4a16|4bit", "int4"),
+    (r"bf16", "bf16"),
 )
 """What names of checkpoints say, in the words of `checkpoint_from_config`; the first that fits."""
+_QUANTISED_BY_THEIR_MAKERS = re.compile(r"/(?:DeepSeek-(?:V[34]|R1)|MiniMax-M2|MiMo-V2|gpt-oss)")
+"""Entries of configs.json whose weights are published as their config says, and as nothing larger: fine-tunes keep that."""
+_OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
+"""Ways to store weights that no config of ours tells the size of."""
 
 
 class KnownModel(Value):
@@ -107,6 +112,12 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     """
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
+    if (one is None or one.quant is None) and _OTHERWISE.search(name.rpartition("/")[2].lower()):
+        raise FactError(
+            f"{name}: stored as EXL3 or GGUF, by its name, and its size is not known.",
+            means="Without it no plan can be made.",
+            do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
+        )
     if one is not None:
         quant = one.quant or quant_in_name(name)
         return _with_published(_estimated(name, one.config, quant, one.keys), one)
@@ -132,8 +143,8 @@ def _estimated(
     name: str, shapes: str, quant: str | None, keys: Mapping[str, str | int | bool] = EMPTY
 ) -> Checkpoint:
     config = {**architectures()[shapes], **keys}
-    # A sibling's own quantisation says nothing about this checkpoint.
-    if quant is None and name != shapes:
+    # Most siblings' own quantisation says nothing about this checkpoint.
+    if quant is None and name != shapes and not _QUANTISED_BY_THEIR_MAKERS.search(shapes):
         quant = "bf16"
     try:
         return checkpoint_from_config(config, id=name, quantization=quant)

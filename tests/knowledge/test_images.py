@@ -61,6 +61,13 @@ def test_a_moved_tag_leaves_the_build_open() -> None:
         ("vllm/vllm-openai:v0.27.1@" + DIGEST, "0.27.1"),
         ("vllm/vllm-openai:cu130-nightly", None),
         ("somebody/else:1", None),
+        ("vllm/vllm-openai:v0.32.0", "0.32.0"),
+        ("vllm/vllm-openai:v0.31.1-aarch64-cu130@" + DIGEST, "0.31.1"),
+        ("vllm/vllm-openai:v0.31.1rc1", None),
+        ("vllm/vllm-openai:latest", None),
+        ("lmsysorg/sglang:v0.5.23.post1-cu130", "0.5.23.post1"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc14", "1.3.0rc14"),
+        ("evil/vllm/vllm-openai:v0.32.0", None),
     ],
 )
 def test_the_engine_inside(reference: str, version: str | None) -> None:

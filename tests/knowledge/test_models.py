@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.errors import SpecError
+from sparkfleet.errors import FactError, SpecError
 from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.models import known_checkpoint, load_models, quant_in_name, read_models
 
@@ -37,6 +37,15 @@ def test_an_entry_is_the_first_that_its_name_meets(known):
         ("Qwen/Qwen3.6-35B-A3B-FP8", 35, "field report 002"),
         ("Intel/Qwen3.6-35B-A3B-int4-mixed-AutoRound", 21, "field report 002"),
         ("openai/gpt-oss-120b", 61 * 1.0737, "field report 004: 61 GiB"),
+        (
+            "deepseek-ai/DeepSeek-V4-Flash-0731",
+            167,
+            "MiaAI-Lab and others: the maker publishes no larger weights",
+        ),
+        ("fraserprice/DeepSeek-V4-Flash-DSpark", 167, "its fine-tunes neither"),
+        ("lukealonso/MiMo-V2.5-NVFP4", 171, "Weschera/spark-bench"),
+        ("XiaomiMiMo/MiMo-V2.5", 315, "luisefigueroa/pulsar MODELS.md: FP8"),
+        ("stepfun-ai/Step-3.7-Flash-NVFP4", 129, "Weschera/spark-bench"),
     ],
 )
 def test_sizes_are_as_published(model, gb, source):
@@ -56,6 +65,19 @@ def test_sizes_are_as_published(model, gb, source):
 )
 def test_keys_that_a_summary_leaves_out_make_the_published_number_of_parameters(model, billions):
     assert known_checkpoint(model).total_parameters / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+@pytest.mark.parametrize("model", ["turboderp/GLM-5.3-Flash-exl3", "unsloth/gpt-oss-20b-GGUF"])
+def test_what_a_name_does_not_tell_the_size_of_is_no_guess(model):
+    with pytest.raises(FactError, match="EXL3 or GGUF"):
+        known_checkpoint(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("stepfun-ai/Step-3.7-Flash-NVFP4", 262144), ("XiaomiMiMo/MiMo-V2.5", 1048576)]
+)
+def test_contexts_that_were_served_are_possible(model, tokens):
+    assert known_checkpoint(model).max_positions >= tokens
 
 
 def test_a_revision_does_not_matter():
