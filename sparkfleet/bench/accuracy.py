@@ -16,6 +16,7 @@ from statistics import median
 
 from sparkfleet.bench.cells import Row, measured
 from sparkfleet.bench.duels import Duel, duel_of, read_duels
+from sparkfleet.bench.files import NOTHING, reading
 from sparkfleet.bench.rows import METRICS, Case, case_of, read_rows
 from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.bench.words import BLANK, is_off, lowered
@@ -246,14 +247,14 @@ def _even(duel: Duel, known: Factors) -> str:
 
 
 def _read_configs(path: Path) -> Configs:
-    try:
+    expected, do = (
+        "a JSON file",
+        "Give one that maps names of models to their config.json, or leave --configs out.",
+    )
+    with reading(path, expected, do):
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise SpecError(f"{path}: {error}") from error
-    except RecursionError as error:
-        raise SpecError(f"{path}: nested too deeply") from error
     if not isinstance(found, dict):
-        raise SpecError(f"{path}: not a mapping of model names to architectures")
+        raise SpecError(f"{path}: holds no mapping. Expected {expected}.", means=NOTHING, do=do)
     return {str(name): entry for name, entry in found.items() if isinstance(entry, dict)}
 
 

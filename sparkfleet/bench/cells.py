@@ -44,7 +44,7 @@ def amount(row: Row, column: str) -> float | None:
         Declined: it says something else: negative, a range, words.
     """
     text = row.get(column, "")
-    if lowered(text) in BLANK:
+    if lowered(text) in BLANK | {"auto", "default"}:
         return None
     units, names, largest = _COLUMNS[column]
     value = number(text, units, names)

@@ -5,17 +5,20 @@ Both sides are read from their words (and from the metric and the source, for wh
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparkfleet.bench.files import NOTHING, read_table
 from sparkfleet.bench.rows import Case, case_of
 from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.bench.sides import side
 from sparkfleet.bench.words import lowered, number
 from sparkfleet.errors import SpecError
 from sparkfleet.values import Value
+
+EXPECTED = "a CSV file of head-to-heads, with a header"
+COLUMNS = "Give one with the columns metric, config_A, config_B, value_A, value_B."
 
 CLEAR = 1.15
 """Ratios below this are noise: the same box differs by as much between two boots."""
@@ -49,15 +52,9 @@ def read_duels(path: Path) -> list[Words]:
     Raises:
         SpecError: no such file, or other columns.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [{k.strip(): v or "" for k, v in row.items() if k} for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"{path}: {error}") from error
+    rows = read_table(path, EXPECTED, COLUMNS)
     if rows and not {"metric", "config_A", "config_B", "value_A", "value_B"} <= rows[0].keys():
-        raise SpecError(
-            f"{path}: not a file of head-to-heads", do="Give columns metric, config_A, config_B, value_A, …"
-        )
+        raise SpecError(f"{path}: has other columns. Expected {EXPECTED}.", means=NOTHING, do=COLUMNS)
     return [Words(tag=_tag(row), row=row) for row in rows if _clear(row)]
 
 

@@ -6,18 +6,21 @@ acceptance) never are. What a row does not say is assumed and told; what it says
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 from sparkfleet.bench import notes as said
 from sparkfleet.bench.cells import Row, count, measured
+from sparkfleet.bench.files import NOTHING, read_table
 from sparkfleet.bench.setups import model_of, setup_of
 from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.errors import SpecError
 from sparkfleet.planning.speed import Setup
 from sparkfleet.planning.workload import Workload
 from sparkfleet.values import Value
+
+EXPECTED = "a CSV file of measurements, with a header"
+COLUMNS = "Give one with the columns of sparkfleet/knowledge/measurements/benchmarks.csv."
 
 METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
 
@@ -55,14 +58,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     Raises:
         SpecError: no such file, not UTF-8, or no `model` column.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [{k.strip().lower(): v or "" for k, v in row.items() if k} for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"{path}: {error}") from error
+    table = read_table(path, EXPECTED, COLUMNS)
+    rows = [{re.sub(r"[\s-]+", "_", k.lower()): v.strip() for k, v in row.items()} for row in table]
     if not rows or "model" not in rows[0]:
         raise SpecError(
-            f"{path}: no rows with a `model` column", do="Give a CSV with the columns of the benchmarks."
+            f"{path}: has no rows with a `model` column. Expected {EXPECTED}.", means=NOTHING, do=COLUMNS
         )
     return rows
 

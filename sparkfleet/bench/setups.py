@@ -22,8 +22,9 @@ from sparkfleet.bench.words import (
 )
 from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.arch import Arch, PartKind
-from sparkfleet.planning.memory import Run, slots
+from sparkfleet.planning.memory import slots
 from sparkfleet.planning.rates import MAX_RUNNING
+from sparkfleet.planning.run import Run
 from sparkfleet.planning.speed import Setup, own_chunk
 from sparkfleet.planning.workload import Workload
 
@@ -59,6 +60,10 @@ def model_of(row: Row, configs: Configs, assumed: list[str]) -> Model:
         active_b=amount(row, "params_active_b"),
         notes=row.get("architecture_notes", "").lower(),
     )
+    if arch.basis != "config.json":
+        assumed.append(f"shapes not known: guessed from its size ({'experts' if arch.moe else 'dense'})")
+    elif arch.name != row["model"]:
+        assumed.append(f"shapes not known: those of {arch.name}, by its size")
     if format_name == "nvfp4" and arch.moe:
         format_name = "nvfp4-experts"
     return Model(engine, format_name, arch.quantised(_bits(format_name, scale), _total_bytes(row)))
@@ -181,7 +186,9 @@ _KV = (
     ("e4m3", 1.0),
     ("e5m2", 1.0),
     ("int8", 1.0),
+    ("int4", 0.5625),
     ("f16", 2.0),
+    ("fp16", 2.0),
     ("float16", 2.0),
 )
 """Words for the type of the KV cache, and bytes of one element with its scales."""

@@ -10,6 +10,7 @@ import math
 import re
 from functools import cache
 
+from sparkfleet.bench.configs import summary
 from sparkfleet.bench.layers import (
     Config,
     Configs,
@@ -33,8 +34,11 @@ def from_config(name: str, config: Config) -> Arch | None:
     Weights are bf16 until `quantised`. Formulas follow the public model definitions of each architecture; what a
     config leaves out but states as `params_total_b` / `params_active_b` goes to the experts and to the attention.
     """
+    config = summary(config)
     if not integer(config, "hidden_size") or not integer(config, "num_hidden_layers"):
         return _from_stated(name, config)
+    if not any(real(config, key) for key in ("intermediate_size", "num_experts", "params_total_b")):
+        raise Declined("its config says too little: no intermediate_size and no experts")
     hidden, vocab = integer(config, "hidden_size"), integer(config, "vocab_size") or 150_000
     layers = layers_of(config)
     parts = [Part(kind="embedding", params=hidden * vocab, active=0.0)]
@@ -82,25 +86,6 @@ def from_counts(name: str, total_b: float, active_b: float, *, family: str = "",
     head = hidden * vocab
     attention = (0.25 if not moe else 0.35) * max(1e8, active_b * 1e9 - head)
     routed = max(1e8, active_b * 1e9 - head - attention)
-    hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
-    full = max(1, round(blocks / 4)) if hybrid else blocks
-    sliding = round(full * 0.8) if "sliding" in notes else 0
-    kv_heads, width = (1, 576) if "mla" in notes or "csa" in notes else (8, 2 * 128 * (4 if moe else 8))
-    layers = Layers(
-        full=full - sliding,
-        sliding=sliding,
-        linear=blocks - full,
-        moe=blocks if moe else 0,
-        mlp=0 if moe else blocks,
-        window=1024 if sliding else 0,
-        kv_elements=float((full - sliding) * width),
-        sliding_elements=float(sliding * width),
-        state_bytes=(blocks - full) * hidden * 512.0,
-        kv_heads=kv_heads,
-        pool_factor=GUESSED,
-        head_flops=4.0 * hidden * (full - sliding),
-        window_flops=4.0 * hidden * sliding,
-    )
     parts = (
         Part(kind="embedding", params=float(head), active=0.0),
         Part(kind="head", params=float(head) if total_b > 4 else 0.0, active=float(head)),
@@ -115,10 +100,33 @@ def from_counts(name: str, total_b: float, active_b: float, *, family: str = "",
         hidden=hidden,
         vocab=vocab,
         parts=parts,
-        layers=layers,
+        layers=_guessed_layers(blocks, hidden, notes, moe=moe),
         experts=128 if moe else 0,
         top_k=max(1, round(128 * routed / parts[3].params)) if moe else 0,
         basis="parameter counts",
+    )
+
+
+def _guessed_layers(blocks: int, hidden: int, notes: str, *, moe: bool) -> Layers:
+    """Layers of the kinds that the notes name, in the proportions that such models have."""
+    hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
+    full = max(1, round(blocks / 4)) if hybrid else blocks
+    sliding = round(full * 0.8) if "sliding" in notes else 0
+    kv_heads, width = (1, 576) if "mla" in notes or "csa" in notes else (8, 2 * 128 * (4 if moe else 8))
+    return Layers(
+        full=full - sliding,
+        sliding=sliding,
+        linear=blocks - full,
+        moe=blocks if moe else 0,
+        mlp=0 if moe else blocks,
+        window=1024 if sliding else 0,
+        kv_elements=float((full - sliding) * width),
+        sliding_elements=float(sliding * width),
+        state_bytes=(blocks - full) * hidden * 512.0,
+        kv_heads=kv_heads,
+        pool_factor=GUESSED,
+        head_flops=4.0 * hidden * (full - sliding),
+        window_flops=4.0 * hidden * sliding,
     )
 
 
@@ -172,7 +180,7 @@ def find_arch(
     if total is None:
         raise Declined("model not known and its size not given")
     _believe(total, active or total)
-    sibling = _by_size(total, active, notes, configs)
+    sibling = _by_size(name, total, active, notes, configs)
     if sibling is not None:
         return sibling
     if active is None and "moe" in notes:
@@ -190,7 +198,7 @@ def _believe(total_b: float, active_b: float) -> None:
 
 
 _FORMAT_WORDS = (
-    r"ud|gguf|nvfp4|mxfp4|fp8|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w4a16|[\d.]+bpw|4bit"
+    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
     r"|it|instruct|mtp|sm121|static|pertensor"
 )
 
@@ -209,7 +217,7 @@ def plain(name: str) -> str:
     owner, slash, rest = name.strip().rpartition("/")
     text = (rest if slash and " " not in owner else name).lower().strip()
     text = re.sub(r"\.gguf$|\(.*", "", text)
-    text = re.sub(r"\s+", "-", text)
+    text = re.sub(r"\s+|:", "-", text)
     for spelling, joined in _JOINS:
         text = re.sub(spelling, joined, text)
     text = re.sub(rf"[-_ ]({_FORMAT_WORDS})\b.*", "", text)
@@ -241,14 +249,23 @@ def _size_in_name(name: str) -> tuple[float | None, float | None]:
     return (float(small.group(1)) / 1000,) * 2 if small else (None, None)
 
 
-def _by_size(total: float, active: float | None, notes: str, configs: Configs) -> Arch | None:
-    """A Qwen3.5 sibling by its size: many fine-tunes are named after their maker only."""
+_OTHER_MAKERS = re.compile(
+    r"gemma|llama|mistral|mixtral|magistral|devstral|nemotron|glm|phi-|granite|falcon|command|aya|olmo|exaone|gpt|deepseek|minimax|kimi|step-"
+    r"|seed|ernie|hunyuan|lfm|jamba|internlm|solar|starcoder|coder-33b|bloom|mpt|opt-|yi-|apertus|cosmos|qwen-?[23](?!\.[5-9])"
+)
+
+
+def _by_size(name: str, total: float, active: float | None, notes: str, configs: Configs) -> Arch | None:
+    """A Qwen3.5 sibling by its size: many fine-tunes are named after their maker only, and none after another family."""
     sizes = {27: "Qwen/Qwen3.5-27B", 35: "Qwen/Qwen3.5-35B-A3B"}
     entry = sizes.get(round(total))
     if (
         entry is not None
         and entry in configs
-        and ("gdn" in notes or (not notes and (active in (3, total, None))))
+        and (
+            "gdn" in notes
+            or (not notes and active in (3, total, None) and not _OTHER_MAKERS.search(plain(name)))
+        )
     ):
         return from_config(entry, configs[entry])
     return None

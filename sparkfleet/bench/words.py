@@ -52,7 +52,7 @@ def number(text: str, units: Mapping[str, float] | None = None, names: str = "")
     text = re.sub(_ABOUT, "", text)
     if names:
         text = re.sub(rf"^(?:{names})(?: ?[=:] ?| |-(?=[0-9])|(?=[0-9~≈]))", "", text)
-    text = re.sub(_ABOUT, "", text)
+    text = re.sub(r"^\.(?=[0-9])", "0.", re.sub(_ABOUT, "", text))
     text = re.sub(rf"^({'|'.join(_SPOKEN)})\b", lambda found: str(_SPOKEN[found.group(1)]), text)
     found = _NUMBER.fullmatch(text)
     if found is None:
@@ -67,9 +67,12 @@ def number(text: str, units: Mapping[str, float] | None = None, names: str = "")
 
 
 _ENGINES = (
-    (r"sg-?lang", "sglang"),
+    (r"sg-?lang|\bsgl\b", "sglang"),
     (r"ollama", "ollama"),
-    (r"llama-?\.?c(?:pp|\+\+)|llama-(?:server|bench|cli)\b|\bggml\b|lm-?studio|kobold|gguf", "llama.cpp"),
+    (
+        r"llama-?\.?c(?:pp|\+\+)|llama-(?:server|bench|cli)\b|\bggml\b|lm-?studio|llamafile|kobold|gguf",
+        "llama.cpp",
+    ),
     (r"v-?llm\b|vllm", "vllm"),
     (r"atlas", "atlas"),
     (r"tensor-?rt|trt", "trtllm"),
@@ -137,7 +140,10 @@ def method_in(text: str) -> tuple[str, int | None] | None:
     Returns:
         ("none", None) where the words say that there is none; None where they name no method, or several.
     """
-    text = lowered(text).replace("_", " ")
+    text = re.sub(r"\bd-(?=flash|spark\b)", "d", lowered(text).replace("_", " "))
+    text = re.sub(
+        r"\beagle ?[/(] ?(?=mtp|next-?n)", "", text
+    )  # SGLang's name for the algorithm that runs such a head
     if _NO_METHOD.search(text):
         return "none", None
     found: dict[str, int] = {}
@@ -176,10 +182,11 @@ _SPELLINGS = (
 _FORMATS = (
     (r"^bf16", "bf16"),
     (r"^fp8\+mxfp4|mxfp4-experts", "fp8+mxfp4"),
-    (r"^fp8", "fp8"),
+    (r"^fp8(?!\+nvfp4)", "fp8"),
     (r"nvfp4", "nvfp4"),
     (r"prismaquant", "prismaquant"),
-    (r"^int4-int8|^int4\+", "int4-int8"),
+    (r"^int4-int8|\bint4\+", "int4-int8"),
+    (r"^(?:gptq|awq|autoround)\b.*(?:int8|8[- ]?bit)", "fp8"),
     (r"^int4|^awq|^gptq|^w4a16|^autoround(?!.*(?:int8|8bit))", "int4"),
     (r"^exl3", "exl3"),
     (r"mxfp4", "mxfp4"),
@@ -211,7 +218,7 @@ def quant_label(text: str) -> str:
         return ""
     for pattern, spelling in _SPELLINGS:
         text = re.sub(pattern, spelling, text)
-    text = re.sub(r"\b(i?q[0-9])[- ](?=[0-9ksmlxn])", r"\1_", text)
+    text = re.sub(r"\b(i?q[0-9])[- ](?=[0-9ksmlxn])", r"\1_", re.sub(r" ?\+ ?", "+", text))
     return text.strip(" -_")
 
 

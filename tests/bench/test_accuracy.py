@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkfleet.bench import accuracy
 from sparkfleet.bench.rows import METRICS, case_of, read_rows, source_of
-from sparkfleet.bench.shapes import Declined
+from sparkfleet.bench.shapes import Declined, from_config
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
@@ -216,6 +216,33 @@ def test_the_report_has_the_promised_form(tmp_path: Path) -> None:
     assert body["declined"] == {"quantisation not known: odd": 1}
     assert body["assumed"]["answer length not given: 256"] == 2
     assert "declined" in report.text()
+
+
+def test_a_config_json_as_it_lies_beside_weights_is_the_same_as_its_summary() -> None:
+    shapes = {
+        "hidden_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+    }
+    shapes |= {"head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088, "sliding_window": 128}
+    summary = {"num_experts": 128, "num_experts_per_tok": 4}
+    summary["layer_type_counts"] = {"sliding_attention": 18, "full_attention": 18}
+    raw = {"num_local_experts": 128, "experts_per_token": 4}
+    raw["layer_types"] = ["sliding_attention", "full_attention"] * 18
+    wanted = from_config("a/b", shapes | summary)
+    assert from_config("a/b", shapes | raw) == wanted
+    assert from_config("a/b", {"vision_config": {}, "text_config": shapes | raw}) == wanted
+    assert wanted is not None
+    assert wanted.params == pytest.approx(117e9, rel=0.01)
+
+
+def test_letters_of_a_hybrid_are_counted_as_layers() -> None:
+    shapes = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64}
+    found = from_config("a/b", shapes | {"hybrid_override_pattern": "MEM*E-"})
+    assert found is not None
+    kinds = (found.layers.full, found.layers.linear, found.layers.moe, found.layers.mlp)
+    assert kinds == (1, 2, 2, 1)
 
 
 def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:

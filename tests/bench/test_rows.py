@@ -75,6 +75,8 @@ def test_numbers(text: str, value: float | None) -> None:
         ("SGLang", "sglang"),
         ("sparkinfer/vllm", "vllm"),
         ("ollama/llama.cpp", "ollama"),
+        ("sgl", "sglang"),
+        ("llamafile", "llama.cpp"),
         ("foo", None),
     ],
 )
@@ -100,6 +102,10 @@ def test_engines(text: str, name: str | None) -> None:
         ("medusa", None),
         ("p-eagle", None),
         ("mtp + ngram", None),
+        ("EAGLE/MTP", ("mtp", None)),
+        ("D-Flash k=3", ("dflash", 3)),
+        ("D-Spark", ("dspark", None)),
+        ("2x DGX Spark", None),
     ],
 )
 def test_methods(text: str, found: tuple[str, int | None] | None) -> None:
@@ -124,6 +130,11 @@ def test_methods(text: str, found: tuple[str, int | None] | None) -> None:
         ("W4A16", "int4"),
         ("w8a8", "fp8"),
         ("mxfp4-experts+mxfp8", "fp8+mxfp4"),
+        ("GPTQ-Int8", "fp8"),
+        ("awq 8-bit", "fp8"),
+        ("int4 + fp8", "int4-int8"),
+        ("hybrid int4+fp8", "int4-int8"),
+        ("fp8+nvfp4", "nvfp4"),
         ("secret", None),
     ],
 )
@@ -143,12 +154,33 @@ def test_formats(text: str, name: str | None) -> None:
         ({"quant": "w4a4"}, "quantisation w4a4: nvfp4"),
         ({"quant": "none"}, "not quantised further: as published (bf16)"),
         ({"kv_dtype": "turbo"}, "kv_dtype not known: turbo: bf16"),
+        ({"model": "Somebody-8B"}, "shapes not known: guessed from its size (dense)"),
+        ({"model": "Somebody-30B-A3B"}, "shapes not known: guessed from its size (experts)"),
+        ({"model": "google/gemma-3-27b-it"}, "shapes not known: guessed from its size (dense)"),
+        ({"model": "Somebody-27B"}, "shapes not known: those of Qwen/Qwen3.5-27B, by its size"),
         ({"nodes": "2", "tp": "2", "link": "thunderbolt"}, "link not known: thunderbolt: qsfp200"),
         ({"spec_method": "mtp-2", "spec_tokens": "5"}, "draft tokens given twice: those of their column"),
     ],
 )
 def test_what_is_assumed_is_told(given: dict[str, str], what: str) -> None:
     assert what in case_of(row(**given), architectures()).assumed
+
+
+@pytest.mark.parametrize(
+    ("tag", "model"),
+    [
+        ("gpt-oss:120b", "openai/gpt-oss-120b"),
+        ("qwen3-coder:30b", "Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+        ("llama3.1:8b", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("gemma4:31b", "google/gemma-4-31B-it"),
+        ("unsloth/gpt-oss-20b-GGUF:Q4_K_M", "openai/gpt-oss-20b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mistralai/Mixtral-8x7B-v0.1"),
+        ("zai-org/GLM-4.6-FP8", "zai-org/GLM-4.7"),
+    ],
+)
+def test_tags_and_siblings_have_the_shapes_of_what_they_are(tag: str, model: str) -> None:
+    one, other = (case_of(row(model=name), architectures()).setup.arch for name in (tag, model))
+    assert (one.family, one.parts, one.basis) == (other.family, other.parts, "config.json")
 
 
 @pytest.mark.parametrize("text", ["no spec", "none", "None", "false", "off", "-", "n/a", ""])
@@ -295,13 +327,15 @@ def test_garbage_is_predicted_or_declined(data: st.DataObject, column: str, text
         ("90 %", 0.9),
         ("--gpu-memory-utilization 0.85", 0.85),
         ("gpu_memory_utilization=0.85", 0.85),
+        (".85", 0.85),
+        ("auto", None),
     ],
 )
 def test_shares_of_the_memory_as_people_write_them(said: str, share: float | None) -> None:
     assert amount({"mem_util_flag": said}, "mem_util_flag") == (share and pytest.approx(share))
 
 
-@pytest.mark.parametrize("said", ["1.5", "90", "-0.9", "auto", "0.8-0.9", "9" * 400])
+@pytest.mark.parametrize("said", ["1.5", "90", "-0.9", "most", "0.8-0.9", "9" * 400])
 def test_what_is_no_share_of_the_memory_is_declined(said: str) -> None:
     with pytest.raises(Declined, match="mem_util_flag not understood"):
         case_of(row(mem_util_flag=said), architectures())
