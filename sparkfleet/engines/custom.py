@@ -14,7 +14,8 @@ class Custom:
     """A workload that brings its own command line.
 
     Variables that begin with SPARKFLEET_ tell it where its checkpoint lies, by what name it is served and on which port it
-    is expected. It asks for no token of ours, and has no metrics that we know.
+    is expected. It asks for no token of ours, and has no metrics that we know: only a deployment that declares a health path
+    has it asked while it serves.
     """
 
     name = "custom"

@@ -20,11 +20,21 @@ _SIGNS: tuple[tuple[Phase, str], ...] = (
     ("up", r"Application startup complete|The server is fired up and ready to roll"),
     (
         "warming",
-        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture cuda graph|\bwarm(?:ing)?[- ]?up\b",
+        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b",
     ),
-    ("compiling", r"torch\.compile|Dynamo bytecode transform|Compiling a graph|JIT|autotun"),
-    ("loading", r"checkpoint shards|Starting to load model|Loading weights|Load weight (begin|end)"),
+    # Word by word: the configuration that an engine prints before it loads names all of these, with underscores.
+    (
+        "compiling",
+        r"torch\.compile (?:takes|took)|vLLM's torch\.compile|Dynamo bytecode transform|Compiling a graph|\bautotun"
+        r"|\bJIT[- ](?:pre-)?compil(?:e\b|ing)",
+    ),
+    (
+        "loading",
+        r"Loading safetensors|(?:checkpoint|loading) shards|Starting to load model|Loading weights|Load weight (begin|end)",
+    ),
 )
+_LEFT_OUT = re.compile(r"\b(?:disabl|skip)(?:ed|ing|ping)\b", re.IGNORECASE)
+"""What is said, before anything is loaded, of that which will not be done."""
 
 _SHARE = re.compile(r"(\d{1,3})% ?(?:Completed|\|)")
 WIDTH = 4000
@@ -42,6 +52,8 @@ class Step(Value):
 def step_of(line: str) -> Step | None:
     """What a line tells; None for most."""
     tail = line[-WIDTH:]
+    if _LEFT_OUT.search(tail):
+        return None
     for phase, pattern in _SIGNS:
         if re.search(pattern, tail, re.IGNORECASE):
             shares = _SHARE.findall(tail)

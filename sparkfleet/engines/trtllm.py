@@ -51,7 +51,10 @@ KV_SHARE = 0.9
 KV_BLOCK = 32
 """Tokens of one block of the KV cache (TensorRT-LLM's default)."""
 DECODING = {"eagle3": "Eagle", "draft": "DraftTarget", "mtp": "MTP", "ngram": "NGram"}
-"""Speculative methods by TensorRT-LLM's names."""
+"""Speculative methods by the names that `trtllm-serve` documents and NVIDIA's playbook writes for 1.3.0rc12. Sources of
+other commits of 1.3 have `Draft_Target` as the draft model's tag (decision 26)."""
+UNOVERLAPPED = ("draft", "ngram")
+"""Methods whose drafts cannot overlap with their target (features/speculative-decoding.md)."""
 
 
 class Trtllm:
@@ -130,8 +133,7 @@ def options(candidate: Candidate, site: RankSite) -> dict[str, object]:
         "kv_cache_config": _kv_cache(candidate),
     }
     if speculates:
-        # As in the playbook: a draft model cannot overlap with its target, an EAGLE-3 head can.
-        found["disable_overlap_scheduler"] = candidate.speculation.method == "draft"
+        found["disable_overlap_scheduler"] = candidate.speculation.method in UNOVERLAPPED
         found["speculative_config"] = _speculation(candidate.speculation, site)
     if candidate.speculation.method == "eagle3":
         found |= {"enable_attention_dp": False, "enable_autotuner": False, "enable_chunked_prefill": False}

@@ -23,7 +23,8 @@ from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
-from sparkfleet.errors import EngineError
+from sparkfleet.errors import Cause, EngineError
+from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.planning.plan import Candidate, Speculation
 
 METHODS = {
@@ -34,6 +35,8 @@ METHODS = {
     "draft": "draft_model",
 }
 """Speculative methods by vLLM's names (config/speculative.py; 0.19 to 0.32)."""
+SINCE = {"dflash": "0.20"}
+"""Of those that 0.19 does not have: the release that brought them."""
 
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin"}
 """Kernels that are asked for by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on
@@ -135,7 +138,7 @@ def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
-    config: dict[str, object] = {"method": _method(wanted)}
+    config: dict[str, object] = {"method": _method(wanted, candidate.engine_version)}
     if wanted.draft is not None:
         config["model"] = site.draft_path or wanted.draft
     config["num_speculative_tokens"] = wanted.tokens
@@ -143,15 +146,22 @@ def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     return ("--speculative-config", json.dumps(config, separators=(",", ":")))
 
 
-def _method(wanted: Speculation) -> str:
-    try:
-        return METHODS[wanted.method]
-    except KeyError:
+def _method(wanted: Speculation, version: str) -> str:
+    if wanted.method not in METHODS:
         raise EngineError(
             f"vLLM has no speculative method {wanted.method!r}.",
             means="NEXTN is SGLang's name for the heads of the checkpoint; vLLM calls them mtp.",
             do=f"Set `speculation` to one of: {', '.join(METHODS)}.",
-        ) from None
+            because=Cause.FLAG,
+        )
+    since = SINCE.get(wanted.method)
+    if since and parse_range(f"<{since}").contains(version) is Truth.YES:
+        raise EngineError(
+            f"vLLM {version} has no speculative method {wanted.method!r}: it came with {since}.",
+            do="Set another `image` or another `speculation`.",
+            because=Cause.FLAG,
+        )
+    return METHODS[wanted.method]
 
 
 def _plain(text: str) -> object:

@@ -66,6 +66,8 @@ class Parser:
         self.engine, self.version = told["engine"], told["version"]
         self.options, self.plain = set(told["options"]), set(told["without_value"])
         self.choices = told["choices"]
+        self.speculative_keys = set(told.get("speculative_keys", ()))
+        self.speculative_methods = set(told.get("speculative_methods", ()))
 
     def complaints(self, argv):
         """What is wrong with a command line: unknown flags, values that are missing, too many or not among the choices."""
@@ -76,6 +78,13 @@ class Parser:
                 yield f"{name} {value}: value missing or too many"
             elif value and value not in self.choices.get(name, (value,)):
                 yield f"{name} {value}: not among the choices"
+
+    def speculation(self, argv):
+        """What is wrong with vLLM's `--speculative-config`: keys and methods that the release does not have."""
+        told = json.loads(_flags(argv).get("--speculative-config", "{}"))
+        yield from (f"{key} is unknown" for key in told if key not in self.speculative_keys)
+        if told and told["method"] not in self.speculative_methods:
+            yield f"{told['method']} is no method"
 
 
 PARSERS = {path.stem: Parser(path) for path in sorted(FLAGS.glob("*.json"))}

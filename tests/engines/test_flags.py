@@ -71,6 +71,7 @@ SETTINGS = (
     {"kv_dtype": "fp8", "batch_tokens": 2048, "memory_fraction": 0.8},
     {"kv_cache_bytes": 1 << 30, "quant": "gptq-int4"},
     {"quant": "nvfp4", "model": "nvidia/m-NVFP4"},
+    {"speculative": (("moe_backend", "triton"),)},
 )
 MODELS = ("openai/gpt-oss-120b", "Qwen/Qwen3.6-27B-FP8", "MiniMaxAI/MiniMax-M2.7")
 
@@ -104,7 +105,8 @@ def test_nothing_that_can_be_asked_of_a_release_ends_in_a_flag_that_it_does_not_
         except EngineError:
             continue  # what the engine can not do is refused in words; its own tests say what
         for argv in argvs:
-            complaints = list(parser.complaints(after_the_program(argv)))
+            told = after_the_program(argv)
+            complaints = [*parser.complaints(told), *parser.speculation(told)]
             assert not complaints, f"{one}: {complaints}"
             launched += 1
     assert launched > 500
@@ -114,6 +116,13 @@ def test_every_engine_is_among_the_examples(ladders):
     assert {one.engine for ladder in ladders.values() for one in ladder} == {
         "vllm", "sglang", "trtllm", "custom"
     }  # fmt: skip
+
+
+def test_what_a_release_does_not_know_of_speculation_would_be_found(parsers):
+    first, last = parsers("vllm")
+    dflash = ("--speculative-config", '{"method":"dflash","odd":1}')
+    assert list(first.speculation(dflash)) == ["odd is unknown", "dflash is no method"]
+    assert list(last.speculation(dflash)) == ["odd is unknown"]
 
 
 def test_a_flag_that_is_unknown_would_be_found(parsers):

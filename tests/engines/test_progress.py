@@ -24,11 +24,39 @@ BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB
         ("INFO 11-20 09:00:01 [api_server.py:1] vLLM API server version 0.32.0", None),
         ("INFO [core.py:1] Initializing an engine with config: {'cudagraph_num_of_warmups': 0}", None),
         ("INFO [flashinfer.py:1] Warming up the kernels", Step(phase="warming")),
+        ("Multi-thread loading shards:  25% Completed | 1/4 [00:00<00:02,  1.29it/s]", Step(phase="loading", share=0.25)),
+        (
+            "Loading safetensors using Fastsafetensor loader:  19% Completed | 8/42 [00:00<00:02, 11.98it/s]",
+            Step(phase="loading", share=0.19),
+        ),
+        ("Loading safetensors weights in parallel:  50%|█████     | 2/4", Step(phase="loading", share=0.5)),
+        ("INFO [backends.py:1089] Using cache directory: /k for vLLM's torch.compile", Step(phase="compiling")),
+        ("INFO [kernel_warmup.py:368] Running FlashInfer autotune with 2048 tokens", Step(phase="compiling")),
+        ("[2026-08-28 21:20:01] Entering DeepGEMM JIT Pre-Compile session. It may take", Step(phase="compiling")),
+        ("[2026-08-28 21:20:01] Capture target verify CUDA graph begin.", Step(phase="warming")),
         ("", None),
     ],
 )  # fmt: skip
 def test_what_a_line_tells(line, step):
     assert step_of(line) == step
+
+
+BEFORE_IT_LOADS = (
+    "Initializing a V1 LLM engine (v0.32.0) with config: model='/m', kernel_config=KernelConfig(enable_jit_warmup=True,"
+    " enable_flashinfer_autotune=True, moe_backend='auto')",
+    "server_args=ServerArgs(model_path='/m', disable_flashinfer_autotune=False, skip_server_warmup=False, warmups=None)",
+    "WARNING [vllm.py:1704] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.",
+    "UserWarning: Failed to JIT torch c dlpack extension, EnvTensorAllocator will not be enabled.",
+    "2026-08-28 21:19:12,925 - INFO - flashinfer.jit: Prebuilt kernels not found, using JIT backend",
+    "[2026-08-28 21:19:13] Persistent cache disabled, using in-memory JIT cache",
+    "INFO [qwen_gdn_linear_attn.py:229] FlashInfer GDN prefill is JIT-compiled; first run may take a while.",
+)
+"""What real engines print first. Taken for compiling, it would hide how far they are with loading."""
+
+
+@pytest.mark.parametrize("line", BEFORE_IT_LOADS)
+def test_what_is_printed_before_it_loads_is_no_later_phase(line):
+    assert latest([line, SHARDS]) == Step(phase="loading", share=0.42)
 
 
 def test_an_engine_does_not_go_back():

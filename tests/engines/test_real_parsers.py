@@ -29,7 +29,12 @@ parser = make_arg_parser(FlexibleArgumentParser())
 for line in json.load(sys.stdin):
     parser.parse_args(line)
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
-print('RESULT', json.dumps([vllm.__version__, flags]))
+import dataclasses, typing
+from vllm.config import speculative
+def names(kind):
+    return {name for one in typing.get_args(kind) for name in ([one] if isinstance(one, str) else names(one))}
+keys = sorted(field.name for field in dataclasses.fields(speculative.SpeculativeConfig))
+print('RESULT', json.dumps([vllm.__version__, flags, keys, sorted(names(speculative.SpeculativeMethod))]))
 """
 DEEP = """
 import json, sys
@@ -142,10 +147,11 @@ def lines(candidate, site):
 
 @installed("vllm")
 def test_vllm_parses_every_line(lines):
-    version, flags = asked(VLLM, lines("vllm"))
+    version, *found = asked(VLLM, lines("vllm"))
     path = FLAGS / f"vllm-{version.partition('+')[0]}.json"
     if path.exists():
-        assert flags == json.loads(path.read_text())["options"]
+        told = json.loads(path.read_text())
+        assert found == [told[name] for name in ("options", "speculative_keys", "speculative_methods")]
 
 
 @installed("sglang")

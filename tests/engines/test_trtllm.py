@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.trtllm import DECODING
 from sparkfleet.errors import EngineError
 
 TRTLLM = engine_by_name("trtllm")
@@ -77,6 +78,20 @@ def test_heads_of_the_checkpoint(launch):
     assert options(launch(method="mtp", tokens=3))["speculative_config"] == {
         "decoding_type": "MTP", "num_nextn_predict_layers": 3
     }  # fmt: skip
+
+
+def test_what_looks_the_text_up_does_not_overlap(launch):
+    told = options(launch(method="ngram", tokens=4))
+    assert told["speculative_config"] == {"decoding_type": "NGram", "max_draft_len": 4}
+    assert told["disable_overlap_scheduler"] is True
+
+
+DOCUMENTED = {"DraftTarget", "DFlash", "Eagle", "Eagle3", "MTP", "NGram", "PARD", "SA"}
+"""`decoding_type` in the options file of `trtllm-serve` (features/speculative-decoding.md)."""
+
+
+def test_every_method_has_a_name_that_is_documented():
+    assert set(DECODING.values()) <= DOCUMENTED
 
 
 def test_a_method_that_it_has_not_is_refused(launch):

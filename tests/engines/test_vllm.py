@@ -3,7 +3,7 @@ import ast
 import pytest
 
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.errors import EngineError
+from sparkfleet.errors import Cause, EngineError
 
 VLLM = engine_by_name("vllm")
 
@@ -109,6 +109,18 @@ def test_a_method_of_another_engine_is_refused(launch):
     with pytest.raises(EngineError, match="'nextn'") as caught:
         launch(method="nextn", tokens=3)
     assert "mtp" in caught.value.do
+
+
+@pytest.mark.parametrize("version", ["0.19.0", "0.19.0+cpu"])
+def test_a_method_that_came_later_is_refused_before_the_engine_does(launch, version):
+    with pytest.raises(EngineError, match=r"'dflash': it came with 0\.20") as caught:
+        launch(method="dflash", tokens=3, engine_version=version, **DRAFT)
+    assert caught.value.because is Cause.FLAG
+
+
+@pytest.mark.parametrize("version", ["", "0.20.0", "0.25.2.dev0"])
+def test_a_release_that_is_not_known_is_left_to_the_engine(launch, version):
+    assert "--speculative-config" in launch(method="dflash", tokens=3, engine_version=version, **DRAFT).argv
 
 
 def test_thoughts_and_tools_are_parsed_where_a_recipe_is_published(launch, flags):
