@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache as once
 from functools import partial
 from importlib import resources
@@ -173,7 +173,8 @@ def _sweep(cache: Path) -> None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            shutil.rmtree(unfinished)
+            with suppress(FileNotFoundError):  # it was being finished when it was seen
+                shutil.rmtree(unfinished)
 
 
 def _default_cache() -> Path:

@@ -36,6 +36,9 @@ CHECKS: tuple[Check, ...] = (
     *exposure.CHECKS,
 )
 
+REACHED = SILENT, CHANGED = ("node-silent", "host-key-changed")
+"""What is found of a node before any check can look at it."""
+
 COVERED = frozenset(rule for check in CHECKS for rule in check.rules)
 """Rules of knowledge/rules.yaml that a check stands for."""
 
@@ -55,7 +58,7 @@ def _silent(fleet: FleetView) -> Iterator[Finding]:
 
 def _silence(node: NodeView, silence: Silence) -> Finding:
     return Finding(
-        id="host-key-changed" if silence.key_changed else "node-silent",
+        id=CHANGED if silence.key_changed else SILENT,
         severity=Severity.ERROR,
         scope="node",
         subject=node.name,

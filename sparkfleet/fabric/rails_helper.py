@@ -241,8 +241,8 @@ def apply(seconds: float, request: str, how: Backend) -> dict[str, str]:
 def answer(token: str, word: bytes) -> None:
     """Tell the process that waits to keep (k) or to take back (r), and wait until it has. Raises Wrong."""
     state = state_dir()
-    path = state / "token"
-    if not path.exists() or not secrets.compare_digest(path.read_text(), token):
+    pending = _pending(state)
+    if not pending or not secrets.compare_digest(pending, token):
         raise Wrong("no such change is pending: it was confirmed, or taken back, before")
     try:
         fifo = os.open(state / "fifo", os.O_WRONLY | os.O_NONBLOCK)
@@ -254,6 +254,14 @@ def answer(token: str, word: bytes) -> None:
     outcome = (state / "outcome").read_text()
     if outcome != {b"k": "kept", b"r": "back"}[word]:
         raise Wrong(f"the change was not {'kept' if word == b'k' else 'taken back'}: {outcome}")
+
+
+def _pending(state: Path) -> str:
+    """The token of the change that waits; "" where none does, or its time is over just now."""
+    try:
+        return (state / "token").read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _lock(state: Path, *, wait: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import signal
 import subprocess
 import time
@@ -251,8 +252,12 @@ def _host_pids(state: State, node: str, inside: str) -> list[int]:
 
 
 def _inner_number(pid: str) -> str:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if line.startswith("NSpid:"))
+    """The number of a process in its node; "" for one that has ended meanwhile."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split()[-1] for line in lines if line.startswith("NSpid:")), "")
 
 
 def _container(state: State, node: str) -> None:
@@ -287,20 +292,25 @@ def _bytes(size: str) -> int:
 
 
 def _meminfo(state: State, node: str) -> None:
-    _unmount(state, node, "/proc/meminfo")
+    """One file over the other: in between nobody reads the host's, or half of one."""
     settings = settings_of(state, node)
     if settings.text("meminfo") == "real":
+        while _unmount(state, node, "/proc/meminfo"):
+            pass
         return
-    file = "/run/lab/meminfo"
+    file = f"/run/lab/meminfo-{secrets.token_hex(4)}"
     text = meminfo(settings.text("meminfo"), int(settings.text("holder_mib")))
     run((*power.command(state, node, ("tee", file), root=True),), stdin=text)
     _inside(state, node, ("mount", "--bind", file, "/proc/meminfo"))
 
 
-def _unmount(state: State, node: str, place: str) -> None:
+def _unmount(state: State, node: str, place: str) -> bool:
+    """Take away what is mounted at a place, the last of several; whether anything was."""
     mounted = _inside(state, node, ("cat", "/proc/self/mountinfo")).splitlines()
-    if any(line.split()[4] == place for line in mounted):
+    is_mounted = any(line.split()[4] == place for line in mounted)
+    if is_mounted:
         _inside(state, node, ("umount", "--lazy", place))
+    return is_mounted
 
 
 def _holder(state: State, node: str) -> None:
@@ -308,7 +318,8 @@ def _holder(state: State, node: str) -> None:
     pidfile = state.node_path(node, "state/holder.pid")
     if pidfile.exists():
         for pid in _host_pids_anywhere(state, node, pidfile.read_text().strip()):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         pidfile.unlink()
     if settings_of(state, node).text("holder_mib") != "0":
         argv = ("setsid", "--fork", "/usr/bin/python3", "-IS", "-c", _HOLDER, "VLLM::EngineCore")

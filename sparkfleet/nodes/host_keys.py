@@ -80,6 +80,7 @@ class Transport(paramiko.Transport):
         self._channel_handler_table = {
             **_paramiko_handlers(),
             paramiko.common.MSG_CHANNEL_REQUEST: _channel_request,
+            paramiko.common.MSG_CHANNEL_CLOSE: _channel_close,
         }
 
     def end(self) -> None:
@@ -125,20 +126,22 @@ def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
     Raises:
         Unreachable: there is none to be had.
     """
+    there = f"{host} port {port}"
+    who = "" if name == there else f"{name}: "
     try:
         sock = socket.create_connection((host, port), timeout=deadline.left_s)
     except socket.gaierror as error:
         raise UnknownHost(
-            f"{name}: the host name {host} leads to no address ({error.strerror})",
+            f"{who}the host name {host} leads to no address ({error.strerror})",
             do="Correct `address` in the inventory, or the name service.",
         ) from error
     except UnicodeError as error:
-        raise UnknownHost(f"{name}: {host[:80]!r} is no host name") from error
+        raise UnknownHost(f"{who}{host[:80]!r} is no host name") from error
     except TimeoutError as error:
-        raise silent(name, f"no answer from {host} port {port}", deadline.timeout_s) from error
+        raise silent(name, f"no answer from {there}" if who else "no answer", deadline.timeout_s) from error
     except OSError as error:
         raise Refused(
-            f"{name}: {host} port {port} cannot be reached: {error.strerror or error}",
+            f"{who}{there} cannot be reached: {error.strerror or error}",
             means="The machine or its network answered, and no SSH server is to be had there.",
             do="Check that it is on, that `address` and `port` are right, and that sshd runs.",
         ) from error
@@ -259,6 +262,21 @@ def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> No
     message.rewind()
     message.get_int()  # the channel's number, read before we were called
     _paramiko_handlers()[paramiko.common.MSG_CHANNEL_REQUEST](channel, message)
+
+
+def _channel_close(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    """Let whoever sends on the channel answer, where somebody does (`Stream.attach`).
+
+    Paramiko answers from its own thread, past another one that is about to send. What that one sends comes after the
+    answer, for a channel that is no longer there; OpenSSH then ends the connection, and with it all its other commands.
+    """
+    answer = getattr(channel, "answer_close", None)
+    if answer is None:
+        _paramiko_handlers()[paramiko.common.MSG_CHANNEL_CLOSE](channel, message)
+    else:
+        # Nothing more comes for it.
+        channel.transport._unlink_channel(channel.chanid)  # type: ignore[union-attr]
+        answer()
 
 
 def _signal_number(name: str) -> int:

@@ -125,7 +125,7 @@ class Connection:
 
     def let_go(self, stream: Stream) -> None:
         """Close a stream, from the event loop, without waiting for it."""
-        self._submit(stream.channel.close)
+        stream.close()
 
     async def close(self) -> None:
         """Close it and end its threads. Whatever uses it ends with an error."""
@@ -174,12 +174,6 @@ class Connection:
             return await self._loop.run_in_executor(self._openers, work, *args)
         except RuntimeError as error:  # the pool is shut down
             raise self.lost from error
-
-    def _submit(self, work: Callable[[], object]) -> None:
-        try:
-            self._openers.submit(work)
-        except RuntimeError:
-            return
 
 
 class _Way:

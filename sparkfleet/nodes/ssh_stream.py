@@ -2,7 +2,8 @@
 
 Paramiko's calls block: `recv` and `send` write to the socket, and wait while keys are exchanged. So every call is made
 in a small pool of threads, in turns: what paramiko's own thread received, or a widened window, asks for a turn; a turn
-moves what can be moved at once, and ends.
+moves what can be moved at once, and ends. A stream has one turn at a time, and all that is sent on its channel is sent in
+them: so nothing is sent after the channel's close.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Stream:
         self._lock = threading.Lock()
         self._turning = self._again = False
         self._outbox: deque[memoryview] = deque()
-        self._ending = False
+        self._ending = self._closing = False
         self._paused = False
         self._in_flight = 0
         self._told: set[str] = set()
@@ -81,6 +82,7 @@ class Stream:
         self.channel.in_stderr_buffer.set_event(arrived)
         self.channel.status_event = _Hook(self.poke)
         self.channel.out_buffer_cv = _Window(self.channel.lock, self.poke)
+        self.channel.answer_close = self.close  # type: ignore[attr-defined] # ours: see `host_keys`
         self.poke()
 
     def send(self, data: bytes) -> None:
@@ -92,6 +94,11 @@ class Stream:
     def finish(self) -> None:
         """Send the end of input after what is waiting."""
         self._ending = True
+        self.poke()
+
+    def close(self) -> None:
+        """Close the channel; what waits to be sent is dropped. Never blocks. From any thread."""
+        self._closing = True
         self.poke()
 
     def pause(self, paused: bool) -> None:
@@ -136,7 +143,9 @@ class Stream:
         exited = self.channel.exit_status_ready()
         ended = bool(self.channel.eof_received)
         emptied = self._receive()
-        if not closed:
+        if self._closing:
+            self.channel.close()  # once; it asks for the next turn
+        elif not closed:
             self._transmit()
         if exited:
             self._tell_once("exited")
@@ -159,7 +168,7 @@ class Stream:
     def _transmit(self) -> None:
         ending = self._ending  # asked before: what is given to `send` until then is sent first
         moved = False
-        while (piece := self._next_piece()) is not None and self.channel.send_ready():
+        while (piece := self._next_piece()) is not None and not self._closing and self.channel.send_ready():
             sent = self.channel.send(bytes(piece[:_SENT_PIECE]))
             if sent == 0:  # it was closed meanwhile
                 return

@@ -26,6 +26,8 @@ ANSWER_BYTES = 32 << 20
 """A page of a file list has 1000 entries of about 300 bytes."""
 TRIES = 6
 """In a row without a single new byte; any byte starts the count again."""
+FIRST_TRIES = 3
+"""The same of a Hub that has not answered yet: more likely there is no way to it than that it is busy."""
 LONGEST_WAIT_S = 300.0
 """Longest Retry-After that is obeyed; whoever asks for more gets an error that says so."""
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
@@ -58,6 +60,7 @@ class Hub:
         self.endpoint = _checked(endpoint)
         self._token = token
         self._backoff_s = backoff_s
+        self._answered = False
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -201,6 +204,7 @@ class Hub:
             answer = await self._session.get(url, headers={**headers, **proof}, max_redirects=5)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise _Again(_short(error)) from error
+        self._answered = True
         async with answer:
             if answer.status in _TRANSIENT:
                 raise _Again(f"it answers {answer.status}", _retry_after(answer))
@@ -209,6 +213,12 @@ class Hub:
             yield answer
 
     async def _pause(self, again: _Again, failures: int) -> None:
+        if failures >= FIRST_TRIES and not self._answered:
+            raise Unreachable(
+                f"{self.endpoint} does not answer: {again} ({failures} times in a row).",
+                means=f"Whether it has {self.name} is not known, and nothing of it was downloaded now.",
+                do="Check this node's way to the internet, or set HF_ENDPOINT to a mirror that it reaches.",
+            )
         if failures >= TRIES:
             raise Unreachable(
                 f"{self.endpoint} does not serve {self.name}: {again} ({failures} times in a row).",
@@ -307,4 +317,7 @@ def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
 
 
 def _short(error: Exception) -> str:
+    """Why there is no connection, in the operating system's words; else whatever the error says."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection ({error.os_error.strerror or type(error.os_error).__name__})"
     return shown(str(error) or type(error).__name__)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
@@ -136,8 +136,9 @@ def _sweep() -> None:
     mine = f"sparkfleet-serve-{os.getuid()}-"
     for left in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         pid = left.name.removeprefix(mine).split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and left.lstat().st_uid == os.getuid():
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # one that has ended just now has removed it itself
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists() and left.lstat().st_uid == os.getuid():
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _serve(request: ServeRequest, reporter: Reporter, daemon: tuple[str, ...]) -> None:

@@ -179,6 +179,20 @@ class TestManyBuilders:
         cache.ensure("tiny", cache=tmp_path)
         assert not left.exists()
 
+    def test_what_another_builder_finishes_while_it_is_seen_is_no_matter(self, built, tmp_path, monkeypatch):
+        left = tmp_path / ".other-0123.unfinished"
+        left.mkdir()
+        flock = cache.fcntl.flock
+
+        def finished(handle, how):
+            if handle.name.endswith("other-0123.lock") and left.exists():
+                left.rename(tmp_path / "other-0123")
+            flock(handle, how)
+
+        monkeypatch.setattr(cache.fcntl, "flock", finished)
+        cache.ensure("tiny", cache=tmp_path)
+        assert (tmp_path / "other-0123").exists()
+
     def test_what_a_live_builder_of_another_recipe_writes_is_left_alone(
         self, builder, built, tmp_path, monkeypatch
     ):

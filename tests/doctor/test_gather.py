@@ -43,7 +43,7 @@ async def test_one_round_trip_and_the_clock():
 
 async def test_a_node_that_never_answers_is_one_error_and_does_not_hold_up_the_rest():
     began = time.monotonic()
-    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=0.2)
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=1)
     assert time.monotonic() - began < 5
     assert fleet.answered[0].memory is not None
     errors = [one for one in examine(fleet) if one.severity == "error"]
@@ -52,7 +52,7 @@ async def test_a_node_that_never_answers_is_one_error_and_does_not_hold_up_the_r
 
 
 async def test_what_depends_on_a_silent_node_is_not_known_and_says_so():
-    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=0.2)
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=1)
     told = {one.id: one for one in examine(fleet) if one.scope == "link"}
     assert told["rail-mtu"].severity == "unknown"
     assert "spark2 did not answer" in told["rail-mtu"].what

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,7 +120,7 @@ def test_the_inventory_is_one_of_ours(lab: Lab) -> None:
 
 
 def test_jumbo_frames_on_each_rail(lab: Lab) -> None:
-    assert [big_ping(lab, address) for address in RAILS] == [True, True]
+    assert eventually(lambda: [big_ping(lab, address) for address in RAILS] == [True, True])
 
 
 def test_a_cut_rail_has_no_carrier_and_the_other_goes_on(lab: Lab) -> None:
@@ -131,7 +132,8 @@ def test_a_cut_rail_has_no_carrier_and_the_other_goes_on(lab: Lab) -> None:
     assert eventually(lambda: lab.exec("spark1", state).stdout == "1: DOWN\n")
     speed = ["cat", "/sys/class/net/enp1s0f1np1/speed", "/sys/class/net/enp1s0f1np1/operstate"]
     assert eventually(lambda: lab.exec("spark1", speed).stdout == "-1\ndown\n")
-    assert [big_ping(lab, address) for address in RAILS] == [False, True]
+    assert not big_ping(lab, RAILS[0])
+    assert eventually(lambda: big_ping(lab, RAILS[1]))
     lab.mend("spark1-spark2", 0)
     assert eventually(lambda: big_ping(lab, RAILS[0]))
     assert eventually(lambda: lab.exec("spark1", state).stdout == "4: ACTIVE\n")
@@ -140,9 +142,9 @@ def test_a_cut_rail_has_no_carrier_and_the_other_goes_on(lab: Lab) -> None:
 
 @pytest.mark.skipif(not shutil.which("iperf3"), reason="no iperf3")
 def test_slow_is_as_slow_as_was_asked(lab: Lab) -> None:
-    lab.slow("spark1-spark2", 1, gbit=0.5)
+    lab.slow("spark1-spark2", 1, gbit=0.05)  # which busy processors reach, too
     bits = iperf(lab, RAILS[1])
-    assert 0.3e9 < bits < 0.6e9
+    assert 0.03e9 < bits < 0.06e9
     lab.mend("spark1-spark2", 1)
     assert iperf(lab, RAILS[1]) > 2 * bits
 
@@ -229,6 +231,23 @@ def test_a_leftover_process_is_listed_until_it_is_gone(lab: Lab) -> None:
     assert eventually(lambda: lab.exec("spark1", query).stdout == "")
 
 
+def test_told_memory_changes_at_once_and_is_taken_back(lab: Lab) -> None:
+    real = memory_total(lab)
+    lab.set("spark1", meminfo="spark")
+    watch = "while [ ! -e /tmp/enough ]; do cat /proc/meminfo; done | grep MemTotal | sort | uniq"
+    with subprocess.Popen(lab.argv("spark1", ["sh", "-c", watch]), stdout=subprocess.PIPE, text=True) as seen:
+        for held in ("1000", "90000", "0"):
+            lab.set("spark1", holder_mib=held)
+        lab.exec("spark1", ["touch", "/tmp/enough"])
+        assert seen.communicate(timeout=60)[0].split() == ["MemTotal:", "127600748", "kB"]
+    lab.heal("spark1")
+    assert memory_total(lab) == real
+
+
+def memory_total(lab: Lab) -> str:
+    return lab.exec("spark1", ["grep", "MemTotal", "/proc/meminfo"]).stdout
+
+
 def test_a_small_disk_is_really_small(lab: Lab) -> None:
     lab.set("spark1", disk="4M")
     write = ["dd", "if=/dev/zero", "of=/home/nvidia/.cache/huggingface/x", "bs=1M", "count=8"]
@@ -267,8 +286,10 @@ def test_root_through_sudo_only_where_it_was_set(lab: Lab) -> None:
 
 def test_a_skewed_clock(lab: Lab) -> None:
     lab.set("spark2", clock_skew="90")
-    first, second = (float(ssh(lab, node, "date", "+%s.%N").stdout) for node in ("spark1", "spark2"))
-    assert 85 < second - first < 100
+    for node, ahead_s in (("spark1", 0), ("spark2", 90)):
+        before = time.time()
+        told = float(ssh(lab, node, "date", "+%s.%N").stdout)
+        assert before <= told - ahead_s <= time.time()
 
 
 def test_a_reboot_wipes_what_it_must_and_runs_what_it_must(lab: Lab) -> None:
@@ -283,6 +304,13 @@ def test_a_reboot_wipes_what_it_must_and_runs_what_it_must(lab: Lab) -> None:
     assert eventually(lambda: big_ping(lab, RAILS[1]))
 
 
+def test_a_node_is_up_when_its_sshd_listens(lab: Lab) -> None:
+    lab.set("spark2", memlock="64")
+    for _ in range(3):
+        lab.reboot("spark2")  # sets sshd's limit again, for which it has to be there
+        socket.create_connection((lab.nodes[1].address, 22), timeout=10).close()
+
+
 def test_a_node_without_power_takes_its_links_along(lab: Lab) -> None:
     lab.kill("spark2")
     assert lab.powered == ("spark1",)
@@ -295,7 +323,7 @@ def test_a_node_without_power_takes_its_links_along(lab: Lab) -> None:
     assert lab.exec("spark2", ["podman", "--version"]).returncode == 127
     lab.heal("spark2")
     assert ssh(lab, "spark2", "true").returncode == 0
-    assert big_ping(lab, RAILS[0])
+    assert eventually(lambda: big_ping(lab, RAILS[0]))
 
 
 def test_nothing_leaves_and_nothing_of_the_host_is_touched(lab: Lab) -> None:
@@ -358,7 +386,7 @@ def test_every_rail_of_other_topologies(nodes: int, topology: str) -> None:
                         "8972",
                         end.address.partition("/")[0],
                     ]
-                    assert lab.exec(ends[0].node, argv).returncode == 0
+                    assert eventually(lambda end=ends[0], argv=argv: lab.exec(end.node, argv).returncode == 0)
         parse_inventory(lab.inventory())
         if topology == "switch":
             lab.cut("spark2-switch", 0)

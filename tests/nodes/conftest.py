@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.nodes.runtime.ports import free_port
 from sparkfleet.nodes.ssh import SshChannel
 from sparkfleet.nodes.ssh_config import Hop
 
@@ -122,7 +123,7 @@ class Sshd:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port = free_port()
+        self.port = free_port()  # one that no outgoing connection is given until sshd listens there
         self.user = getpass.getuser()
         self.identity = self.keygen("id")
         (home / "authorized").write_bytes(self.public(self.identity))
@@ -187,13 +188,6 @@ class Sshd:
             yield channel
         finally:
             await channel.close()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @pytest.fixture

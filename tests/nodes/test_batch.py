@@ -50,8 +50,8 @@ async def test_nothing_to_run_is_no_round_trip():
 
 async def test_one_that_does_not_end_is_killed_and_holds_nobody_up(channel, herald, ended):
     script = herald.script("import subprocess\ntell(subprocess.Popen(['sleep', '60']).pid); signal.pause()")
-    done = await run_batch(channel, [script, ["echo", "x"]], timeout_s=0.7)
-    assert done[0].what.endswith("did not end within 0.7 s")
+    done = await run_batch(channel, [script, ["echo", "x"]], timeout_s=2)
+    assert done[0].what.endswith("did not end within 2 s")
     assert done[1].stdout == "x\n"
     await ended(await herald.hear_pid())
 

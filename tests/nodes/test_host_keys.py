@@ -84,7 +84,9 @@ async def test_a_server_that_hangs_up_is_said(serving):
 
 def test_paramiko_still_has_what_is_used_of_its_inside():
     assert set(ALL_KEY_TYPES) <= set(paramiko.Transport._preferred_keys)
-    assert paramiko.common.MSG_CHANNEL_REQUEST in paramiko.Transport._channel_handler_table
+    for message in (paramiko.common.MSG_CHANNEL_REQUEST, paramiko.common.MSG_CHANNEL_CLOSE):
+        assert message in paramiko.Transport._channel_handler_table
+    assert callable(paramiko.Transport._unlink_channel)
     channel = paramiko.Channel(1)
     assert callable(channel.in_buffer.set_event)
     assert callable(channel.in_stderr_buffer.set_event)

@@ -98,9 +98,9 @@ signal.pause()
 
 
 async def test_a_timeout_kills_the_group(channel, herald, ended):
-    running = asyncio.create_task(channel.run(herald.script(GROUP), timeout_s=0.5))
+    running = asyncio.create_task(channel.run(herald.script(GROUP), timeout_s=2))
     child = await herald.hear_pid()
-    with pytest.raises(NodeError, match=r"did not end within 0\.5 s"):
+    with pytest.raises(NodeError, match="did not end within 2 s"):
         await running
     await ended(child)
 

@@ -65,10 +65,11 @@ async def test_a_client_that_does_not_read_holds_the_sender(ssh, serving):
     stopped = asyncio.Event()
     async with serving(pour) as port, ssh.forward("127.0.0.1", port) as address:
         _, writer = await asyncio.open_connection(*address, limit=65536)
-        before = -1
-        while written != before:  # until nothing moves any more
-            before = written
-            await asyncio.sleep(0.2)
+        before = 0
+        async with asyncio.timeout(60):
+            while written == 0 or written != before:  # until nothing moves any more
+                before = written
+                await asyncio.sleep(0.2)
         assert 0 < written < 64 << 20
         writer.transport.abort()
         await asyncio.wait_for(stopped.wait(), 10)

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from sparkfleet.staging.errors import StagingError, Unreachable
-from sparkfleet.staging.hub import Hub, endpoint_of, token_of
+from sparkfleet.staging.hub import FIRST_TRIES, Hub, endpoint_of, token_of
 from sparkfleet.staging.manifest import File
 from sparkfleet.staging.place import check
 
@@ -177,8 +177,11 @@ async def test_the_token_does_not_follow_a_redirect_to_another_origin(asking, hu
 
 async def test_a_hub_that_is_not_there():
     async with Hub(MODEL, endpoint="http://127.0.0.1:9", backoff_s=0.001) as client:
-        with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9 does not serve"):
+        with pytest.raises(Unreachable) as away:
             await client.manifest("main")
+    assert away.value.what.startswith("http://127.0.0.1:9 does not answer: no connection (")
+    assert away.value.what.endswith(f"({FIRST_TRIES} times in a row).")
+    assert f"Whether it has {MODEL} is not known" in away.value.means
 
 
 COMMIT = "1" * 40

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from sparkfleet.staging import serve
 from sparkfleet.staging.call import Line, understood
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.fetch import From, command
@@ -63,6 +64,13 @@ def test_the_command_names_no_secret_and_leaves_by_the_rail(kind, address, url):
     assert "--address=10.0.0.2" in argv
     assert "--append" in argv
     assert SECRET not in " ".join(argv)
+
+
+def test_what_another_one_removes_while_it_is_seen_is_no_matter(tmp_path, monkeypatch):
+    gone = tmp_path / f"sparkfleet-serve-{os.getuid()}-{1 << 30}-x"
+    monkeypatch.setattr(Path, "glob", lambda directory, pattern: iter([gone]))
+    serve._sweep()
+    assert not gone.exists()
 
 
 class Sender:

@@ -27,6 +27,9 @@ from sparkfleet.lab.inside.sysfs import count, refresh, refresh_links
 INFINIBAND = Path("/sys/class/infiniband")
 LINKS = Path("/run/lab/links")
 """Files that are seen in place of some of /sys/class/net."""
+_SSHD_PID = Path("/run/sshd.pid")
+"""sshd writes it when it listens and heeds signals."""
+_SSHD_S = 60.0
 _LINK_EVENTS = 1 | 0x10 | 0x100
 """RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR."""
 _TICK_S = 1.0
@@ -71,16 +74,17 @@ def main(argv: list[str]) -> None:
     try:
         spec = Spec(**json.loads(Path(argv[3]).read_text()))
         _boot(spec)
+        services = _services()
+        for service in services:
+            service.start(spec.path)
+        events = _link_events()
+        _follow(changed=True)
+        for path in LINKS.glob("*/*"):
+            mount(str(path), Path("/sys/class/net", path.parent.name, path.name), flags=MS_BIND)
+        _await_sshd(services[0])
     except Exception:
         os.write(ready, traceback.format_exc().encode())
         raise
-    services = _services()
-    for service in services:
-        service.start(spec.path)
-    events = _link_events()
-    _follow(changed=True)
-    for path in LINKS.glob("*/*"):
-        mount(str(path), Path("/sys/class/net", path.parent.name, path.name), flags=MS_BIND)
     os.write(ready, b"ready")
     os.close(ready)
     _stay(services, spec.path, events)
@@ -116,6 +120,16 @@ def _services() -> list[Service]:
         Service(("/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/sshd_config"), "/var/log/auth.log"),
         Service(("/usr/sbin/cron", "-f"), "/var/log/cron.log"),
     ]
+
+
+def _await_sshd(sshd: Service) -> None:
+    """Return when sshd listens: whoever hears that a node is up connects at once. Raises RuntimeError."""
+    end = time.monotonic() + _SSHD_S
+    while not (_SSHD_PID.exists() and _SSHD_PID.read_text()):
+        _reap()
+        if not Path(f"/proc/{sshd.pid}").exists() or time.monotonic() > end:
+            raise RuntimeError(f"sshd does not listen; {sshd.log} of the node says why")
+        time.sleep(0.01)
 
 
 def _link_events() -> socket.socket:

@@ -297,25 +297,25 @@ async def test_a_rank_is_adopted_within_its_lease(runtime, running, herald, make
 
 
 async def test_a_rank_that_nobody_owns_ends(runtime, herald, make_spec, ended):
-    started = await runtime.start(make_spec(herald.script(IDLE), lease_s=0.3))
+    started = await runtime.start(make_spec(herald.script(IDLE), lease_s=1.5))
     supervisor = supervisor_of(started.pid)
     await ended(started.pid)
     await ended(supervisor)
-    assert (await runtime.post_mortem(started.id)).reason == "stopped: nobody owned it for 0.3 s"
+    assert (await runtime.post_mortem(started.id)).reason == "stopped: nobody owned it for 1.5 s"
     assert alive(runtime, started.id) == []
 
 
 async def test_a_rank_that_is_owned_outlasts_its_lease(runtime, running, herald, make_spec):
-    rank = await running(make_spec(herald.script(IDLE), lease_s=0.3))
+    rank = await running(make_spec(herald.script(IDLE), lease_s=1.5))
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(rank.wait(), 0.6)
+        await asyncio.wait_for(rank.wait(), 2.0)
     assert (await rank.status()).phase is Phase.RUNNING
 
 
 async def test_a_rank_ends_within_its_lease_after_its_owner_was_killed(
     tmp_path, runtime, herald, make_spec, ended
 ):
-    spec = make_spec(herald.script(IDLE), lease_s=1.0)
+    spec = make_spec(herald.script(IDLE), lease_s=3.0)
     owner = (
         "import asyncio, os, sys; from pathlib import Path\n"
         "from sparkfleet.nodes.runtime.process import ProcessRuntime, RankSpec\n"

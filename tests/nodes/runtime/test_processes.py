@@ -21,10 +21,17 @@ from sparkfleet.nodes.runtime.processes import (
     variable,
 )
 
+RUN = str(os.getpid())
+"""In the environment of every child, so that no other run of these tests beside this one is taken for it."""
+
+
+def mine(label):
+    return {"LABEL": label, "RUN": RUN}
+
 
 @contextmanager
 def child(argv, **env):
-    with subprocess.Popen(argv, env={"PATH": os.environ["PATH"], **env}) as running:
+    with subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "RUN": RUN, **env}) as running:
         try:
             yield running
         finally:
@@ -84,7 +91,7 @@ async def test_labels_are_matched_whole(herald):
         assert variable(running.pid, "LABE") is None
         for wrong in ({"LABEL": "a/"}, {"LABEL": "a/b/"}, {"ABEL": "a/b"}, {"LABEL": "a/b", "NO": "1"}):
             assert not carries(running.pid, wrong)
-        assert [p.pid for p in labelled({"LABEL": "a/b", "OTHER": "x=y"})] == [running.pid]
+        assert [p.pid for p in labelled({**mine("a/b"), "OTHER": "x=y"})] == [running.pid]
 
 
 async def test_descendants(herald):
@@ -114,7 +121,7 @@ async def test_sigterm_is_enough_for_the_willing(herald):
     body = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\ntell('up')\nsignal.pause()"
     with child(herald.script(body), LABEL="willing") as running:
         await herald.hear()
-        killed = await kill_all(lambda: labelled({"LABEL": "willing"}), grace_s=20)
+        killed = await kill_all(lambda: labelled(mine("willing")), grace_s=20)
         assert running.wait() == 7
     assert killed.survivors == ()
     assert killed.gone[0].startswith(f"pid {running.pid} ({sys.executable} -S -c")
@@ -123,7 +130,7 @@ async def test_sigterm_is_enough_for_the_willing(herald):
 async def test_the_stubborn_are_killed_after_the_grace(herald):
     with child(herald.script("stubborn()"), LABEL="stubborn") as running:
         await herald.hear()
-        await kill_all(lambda: labelled({"LABEL": "stubborn"}), grace_s=0.05)
+        await kill_all(lambda: labelled(mine("stubborn")), grace_s=0.05)
         assert running.wait() == -signal.SIGKILL
 
 
@@ -131,7 +138,7 @@ async def test_no_grace_is_sigkill_at_once(herald):
     body = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\ntell('up')\nsignal.pause()"
     with child(herald.script(body), LABEL="none") as running:
         await herald.hear()
-        await kill_all(lambda: labelled({"LABEL": "none"}), grace_s=0)
+        await kill_all(lambda: labelled(mine("none")), grace_s=0)
         assert running.wait() == -signal.SIGKILL
 
 
@@ -142,7 +149,7 @@ async def test_what_is_born_meanwhile_is_found_too(herald, ended):
     )
     with child(herald.script(body), LABEL="late"):
         await herald.hear()
-        killing = asyncio.create_task(kill_all(lambda: labelled({"LABEL": "late"}), grace_s=0.2))
+        killing = asyncio.create_task(kill_all(lambda: labelled(mine("late")), grace_s=1))
         late = await herald.hear_pid()
         assert len((await killing).gone) >= 2
     assert process(late) is None
@@ -172,7 +179,7 @@ async def test_what_does_not_die_is_reported(monkeypatch, herald):
     monkeypatch.setattr(processes_module, "signal_all", no_signal)
     with child(herald.script("tell('up')\nsignal.pause()"), LABEL="immortal") as running:
         await herald.hear()
-        killed = await kill_all(lambda: labelled({"LABEL": "immortal"}), grace_s=0, patience_s=0.05)
+        killed = await kill_all(lambda: labelled(mine("immortal")), grace_s=0, patience_s=0.05)
     assert killed.gone == ()
     assert len(killed.survivors) == 1
     assert f"pid {running.pid} " in killed.survivors[0]
@@ -190,4 +197,4 @@ async def test_a_title_does_not_wipe_the_labels(herald):
     for shield, found in (({"SPT_NOENV": "1"}, 1), ({}, 0)):
         with child((sys.executable, *script), LABEL="titled", **shield):
             await herald.hear()
-            assert len(labelled({"LABEL": "titled"})) == found
+            assert len(labelled(mine("titled"))) == found
