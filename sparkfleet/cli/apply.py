@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sparkfleet.cli.agree import agree
 from sparkfleet.cli.dry_run import DryRunOption, dry_run
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import is_predicted, measured_words
@@ -22,7 +22,7 @@ from sparkfleet.cli.plan import (
     current,
     decide,
     fleet_of,
-    show,
+    tell,
 )
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
 from sparkfleet.cli.staged import bring, pinned
@@ -30,7 +30,7 @@ from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.control.status import DeploymentStatus
-from sparkfleet.errors import SparkfleetError, SpecError
+from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.planning.plan import DeploymentPlan
 from sparkfleet.spec.load import load_deployments
 
@@ -57,12 +57,19 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
             "--retry", help="Begin at the top of the ladder, also with what is remembered not to start."
         ),
     ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print JSON with a version field.")
+    ] = False,
 ) -> int:
     """Serve what the files ask for. Starts what is not running; applying twice changes nothing."""
     if show_only:
-        return run(dry_run(files, inventory, assumed))
+        return run(dry_run(files, inventory, assumed, json))
     if assumed is not None:
         raise SpecError("--assume: only with --dry-run.", do="`sparkfleet plan --assume` plans without it.")
+    if json:
+        raise SpecError(
+            "--json: only with --dry-run.", do="`sparkfleet describe NAME --json` says what became of it."
+        )
     return run(_apply(files, inventory, yes, wait, pull=pull, retry=retry))
 
 
@@ -75,15 +82,20 @@ async def _apply(
     fleet = await fleet_of(session)
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
-    planned = decide(specs, fleet, status, checkpoints, renew=pull, retry=retry)
-    show(planned, fleet)
-    pending = [p for p in planned if p.change.verb != "keep"]
+    decided = decide(specs, fleet, status, checkpoints, renew=pull, retry=retry)
+    tell(specs, decided, fleet)
+    if decided.plan.refused:
+        names = ", ".join(one.name for one in decided.plan.refused)
+        raise Infeasible(
+            f"Nothing was applied, because nothing in this fleet can serve {names}.",
+            do="Change the deployment or the inventory where a reason above says so, or leave its file out.",
+        )
+    pending = decided.pending
     if client is not None and not pending:
-        console.print(f"\nNo change. {session.endpoint_words(client)}")
+        console.print(f"No change. {session.endpoint_words(client)}")
         return Exit.DONE
-    _confirm(yes)
+    agree("Apply?", yes)
     progress = Progress()
-    console.print()
     try:
         failed = status.failures if status and not retry else ()
         plans = await pinned(session, [p.plan for p in pending], failed, progress, renew=pull)
@@ -123,18 +135,6 @@ def _requests(pending: Sequence[Planned], plans: Sequence[DeploymentPlan], retry
         ApplyRequest(spec=p.spec, plan=plan, who=who(), retry=retry)
         for p, plan in zip(pending, plans, strict=True)
     ]
-
-
-def _confirm(yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise SparkfleetError(
-            "Not applied: nobody is there to agree.",
-            means="Standard input is not a terminal.",
-            do="Add --yes to apply without being asked.",
-        )
-    typer.confirm("Apply?", abort=True)
 
 
 async def _first_key(client: FleetClient) -> None:

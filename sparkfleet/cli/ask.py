@@ -25,7 +25,7 @@ KeyOption = Annotated[
 
 def ask(
     name: NameArgument,
-    question: Annotated[str, typer.Argument(help="What to ask.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="What to ask.", metavar="QUESTION", show_default=False)],
     key: KeyOption = "",
     inventory: InventoryOption = DEFAULT_INVENTORY,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, tokens.")] = 256,

@@ -46,7 +46,7 @@ def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
     box = boxes.get(ALIASES.get(what, what))
     if box is not None:
         return tuple(_facts(name, _of_box(box)) for name in inventory.nodes)
-    told = _read(Path(what), sorted({*boxes, *ALIASES}))
+    told = _read(what, sorted({*boxes, *ALIASES}))
     if unknown := sorted(set(told) - set(inventory.nodes)):
         raise SpecError(
             f"{what}: {unknown[0]}: is no node of the inventory.", do=f"Nodes: {', '.join(inventory.nodes)}."
@@ -70,22 +70,24 @@ def _facts(name: str, node: AssumedNode) -> NodeFacts:
     )
 
 
-def _read(path: Path, kinds: list[str]) -> dict[str, AssumedNode]:
+def _read(what: str, kinds: list[str]) -> dict[str, AssumedNode]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.safe_load(Path(what).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SpecError(
-            f"--assume {path}: {getattr(error, 'strerror', None) or 'is not YAML'}.",
+            f"--assume {what!r}: {getattr(error, 'strerror', None) or 'is not YAML'}.",
             means="It is neither a kind of machine nor a file with facts.",
             do=f"Kinds: {', '.join(kinds)}.",
         ) from error
     if not isinstance(data, dict):
-        raise SpecError(f"{path}: expected a mapping of nodes to their facts.")
+        raise SpecError(f"{what}: expected a mapping of nodes to their facts.")
+    return {str(name): _node(what, str(name), node or {}) for name, node in data.items()}
+
+
+def _node(file: str, name: str, facts: object) -> AssumedNode:
     try:
-        return {
-            str(name): AssumedNode.model_validate(node or {}, strict=False) for name, node in data.items()
-        }
+        return AssumedNode.model_validate(facts, strict=False)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"{path}: {where}: {first['msg']}.") from error
+        where = ".".join((name, *map(str, first["loc"])))
+        raise SpecError(f"{file}: {where}: {first['msg']}.") from error

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.measured import measured_words
+from sparkfleet.cli.measured import canary_words, measured_words
 from sparkfleet.cli.outcome import failed_lines, rung_lines
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
@@ -17,7 +17,9 @@ from sparkfleet.control.store import Event
 from sparkfleet.errors import ControlError
 from sparkfleet.planning.explain import explain_plan
 
-NameArgument = Annotated[str, typer.Argument(help="The deployment's name.", show_default=False)]
+NameArgument = Annotated[
+    str, typer.Argument(help="The deployment's name.", metavar="NAME", show_default=False)
+]
 EVENTS_SHOWN = 20
 
 
@@ -66,6 +68,8 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
     for group in deployment.groups:
         console.print(f"\n  group {group.name}   {group.phase.value}   on {group.node}, {group.url}")
         console.print(f"    measured: {measured_words(deployment, group)}")
+        if canary := canary_words(group):
+            console.print(f"    canary: {canary}", markup=False)
         for line in rung_lines(deployment, group):
             console.print(f"    {line}", markup=False)
         console.print(f"    running {group.running}, waiting {group.waiting}")

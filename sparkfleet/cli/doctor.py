@@ -37,9 +37,7 @@ STYLES = {
 
 NodesArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Only these nodes, and the links between them.", metavar="[NODE]…", show_default=False
-    ),
+    typer.Argument(help="Only these nodes, and the links between them.", metavar="NODE", show_default=False),
 ]
 ForOption = Annotated[
     list[Path] | None,

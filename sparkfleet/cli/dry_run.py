@@ -10,14 +10,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import console
-from sparkfleet.cli.plan import checkpoints_for, fleet_of
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.plan import checkpoints_for, fleet_of, refusal_lines
 from sparkfleet.cli.session import Session
 from sparkfleet.control.cluster import seats
 from sparkfleet.engines.base import RankLaunch, RankSite
@@ -26,7 +26,7 @@ from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.engines.rails import Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.explain import explain_refusal
+from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.plan import Candidate, DeploymentPlan, GroupPlan, Plan
 from sparkfleet.planning.tags import image_of, tag_words
 from sparkfleet.spec.deployment import Deployment
@@ -61,24 +61,67 @@ class RankRun(Value):
     image: str = ""
 
 
-async def dry_run(files: list[Path], inventory: Path, assumed: str | None) -> int:
+async def dry_run(files: list[Path], inventory: Path, assumed: str | None, json: bool) -> int:
     """Plan, and print what applying would run on which node."""
     specs = load_deployments(files)
     session = Session(inventory)
     fleet = await fleet_of(session, assumed)
     plan = plan_fleet(specs, fleet, await checkpoints_for(session, specs, fleet), {})
-    for line in shown(specs, plan, session.inventory):
-        console.print(line, markup=False)
+    if json:
+        print_json(told(specs, plan, session.inventory, fleet))
+    else:
+        for line in shown(specs, plan, session.inventory, fleet):
+            console.print(line, markup=False)
     return Exit.INFEASIBLE if plan.refused else Exit.DONE
 
 
-def shown(specs: Sequence[Deployment], plan: Plan, inventory: Inventory) -> Iterator[str]:
+def told(specs: Sequence[Deployment], plan: Plan, inventory: Inventory, fleet: Fleet) -> dict[str, Any]:
+    """The same for programs: argument lists in place of shell commands, and what is refused as `plan --json` has it."""
+    planned = [(spec, one) for spec in specs if (one := plan.of(spec.name)) is not None]
+    return {
+        "version": OUTPUT_VERSION,
+        "deployments": [
+            {
+                "name": spec.name,
+                "groups": [_told_group(spec, at, group, inventory) for at, group in enumerate(one.groups)],
+            }
+            for spec, one in planned
+        ],
+        "refused": [one.model_dump(mode="json") for one in plan.refused],
+        "assumed": list(fleet.assumed),
+    }
+
+
+def _told_group(spec: Deployment, number: int, group: GroupPlan, inventory: Inventory) -> dict[str, Any]:
+    private = _private(spec, group)
+    return {
+        "group": number,
+        "runs": str(group.choice.candidate),
+        "image": image_of(group.choice.candidate) or None,
+        "then": [rung.candidate.how for rung in group.ladder[1:]],
+        "ranks": [
+            {
+                "rank": run.rank,
+                "node": run.node,
+                "argv": list(run.argv),
+                "env": dict(_variables(run, private)),
+                "files": [
+                    {"path": f"{run.files_dir}/{file.name}", "text": file.text} for file in run.launch.files
+                ],
+            }
+            for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private)
+        ],
+    }
+
+
+def shown(specs: Sequence[Deployment], plan: Plan, inventory: Inventory, fleet: Fleet) -> Iterator[str]:
     """Everything that is printed: every rank of the first rung of every group, and what would be tried after it."""
     refusals = {one.name: one for one in plan.refused}
     for spec in specs:
         planned = plan.of(spec.name)
         if planned is None:
-            yield from explain_refusal(refusals[spec.name])
+            yield from refusal_lines(spec, refusals[spec.name], fleet)
+            yield ""
             continue
         for number, group in enumerate(planned.groups):
             yield from _shown_group(spec, planned, number, group, inventory)
@@ -94,12 +137,17 @@ def _shown_group(
         yield f"#   in {tag_words(image)}"
     if needs_encodings(group.choice.candidate.model):
         yield f"#   the encodings are named where {' and '.join(ENCODINGS)} lie there; the engine fetches them otherwise"
-    private = tuple(spec.resolved()[group.variant].env)
+    private = _private(spec, group)
     for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private):
         yield f"\n# rank {run.rank} on {run.node}"
         yield from _shown_files(run)
         yield from command_lines(run, private)
     yield ""
+
+
+def _private(spec: Deployment, group: GroupPlan) -> tuple[str, ...]:
+    """Variables that the deployment itself sets."""
+    return tuple(spec.resolved()[group.variant].env)
 
 
 # --- what would be run ------------------------------------------------------------------------------------------------
@@ -213,11 +261,20 @@ def _root(path: str) -> str:
 
 def command_lines(run: RankRun, private: tuple[str, ...]) -> Iterator[str]:
     """The command as a shell takes it, one flag per line; values of `private` variables are not in it."""
-    variables = [f"{name}={HIDDEN if name in private else shlex.quote(value)}" for name, value in run.env]
-    if run.launch.token_env and run.env:
-        variables.append(f"{run.launch.token_env}={HIDDEN}")
+    variables = [
+        f"{name}={value if value == HIDDEN else shlex.quote(value)}"
+        for name, value in _variables(run, private)
+    ]
     head = " \\\n  ".join(("env", *variables)) + " \\\n" if variables else ""
     yield head + " \\\n  ".join(_by_flags(run.argv, run.image))
+
+
+def _variables(run: RankRun, private: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Of the process itself, secrets not shown."""
+    for name, value in run.env:
+        yield name, HIDDEN if name in private else value
+    if run.launch.token_env and run.env:
+        yield run.launch.token_env, HIDDEN
 
 
 def _by_flags(argv: Sequence[str], image: str) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 from rich.text import Text
 
+from sparkfleet.cli.agree import agree
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
@@ -102,7 +102,10 @@ async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
         _show(picture, helpers)
         if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
             raise _together(missing)
-        _confirm(yes, rollback_s)
+        agree(
+            f"Apply? Links go down for a moment; taken back unless everything works within {rollback_s} s.",
+            yes,
+        )
         return await _carry_out(inventory, picture.plan, _granted(helpers), channels, rollback_s)
     finally:
         await _close(channels)
@@ -217,17 +220,6 @@ def _show_node(plan: FabricPlan, view: NodeView, helper: Helper | NotPermitted) 
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def _confirm(yes: bool, rollback_s: int) -> None:
-    question = f"Apply? Links go down for a moment; taken back unless everything works within {rollback_s} s."
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise SparkfleetError(
-            "Not applied: nobody is there to agree.", do="Add --yes to apply without being asked."
-        )
-    typer.confirm(question, abort=True)
 
 
 async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:

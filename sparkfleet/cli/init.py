@@ -6,7 +6,6 @@ import asyncio
 import difflib
 import getpass
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,9 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
+from sparkfleet.cli.agree import agree
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import console, errors
+from sparkfleet.cli.output import console
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, YesOption, run
 from sparkfleet.doctor.recognise import Kind, Recognised, recognise
 from sparkfleet.errors import NodeError, SparkfleetError
@@ -42,10 +42,12 @@ _HOST = re.compile(
     r"(?:(?P<user>[^@\s]{1,64})@)?(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
 )
 
+_ELSEWHERE = "Name a file that can be written with `-i FILE`."
+
 HostsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[HOST…]",
+        metavar="HOST",
         help="Address, user@address or address:port of each Spark; `local` is this machine."
         " Without any: the machines of the inventory; without those, the LAN is asked by mDNS.",
         show_default=False,
@@ -121,6 +123,12 @@ def _plainly() -> Iterator[None]:
 
 
 async def _init(hosts: list[Host], options: Options) -> int:
+    if not options.inventory.parent.is_dir():
+        raise SparkfleetError(
+            f"{options.inventory}: {options.inventory.parent} is no directory.",
+            means="The inventory could not be written, so nobody was asked.",
+            do=_ELSEWHERE,
+        )
     old = load_inventory(options.inventory) if options.inventory.exists() else None
     hosts = hosts or _known_before(old) or await _discovered()
     nodes = await _pinned(hosts, old, options)
@@ -209,16 +217,16 @@ def _agree(
             asked.append(where[0])
         console.print(Text(f"  {_at(where)}  {key.type}  {key.fingerprint}{note}"))
     if changed:
-        _confirm(
+        agree(
             f"The host key of {', '.join(changed)} is another than the pinned one: the system was installed anew,"
             " or another machine answers. Pin the new key?",
-            yes=False,  # the one question that --yes does not answer
+            alone="--yes does not answer this: compare the key on the machine's own console, and run it in a terminal.",
         )
     if asked:
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        _confirm(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
+        agree(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
 
 
 def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Options) -> str:
@@ -317,21 +325,17 @@ def _write(text: str, options: Options) -> int:
             before.splitlines(), text.splitlines(), str(file), "new", lineterm=""
         ):
             console.print(Text(line, {"+": "green", "-": "red"}.get(line[:1], "")))
-        _confirm(f"Write this into {file}?", options.yes)
-    file.write_text(text)
+        agree(f"Write this into {file}?", options.yes)
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise SparkfleetError(
+            f"{file}: cannot be written: {error.strerror}.",
+            means="The machines and cables that were found are not kept.",
+            do=_ELSEWHERE,
+        ) from None
     console.print(f"Wrote {file}.")
     console.print(
         "Next: `sparkfleet fabric plan` where rails lack addresses, `sparkfleet doctor`, `sparkfleet up`."
     )
     return Exit.DONE
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        errors.print(Text(question))
-        raise SparkfleetError(
-            "Nobody is there to agree.", do="Look at what is shown above, and add --yes where it is right."
-        )
-    typer.confirm(question, abort=True)

@@ -11,15 +11,15 @@ import typer
 from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.cli.checkpoints import find_checkpoint, search, whole_here
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.cli.session import DEFAULT_INVENTORY, JsonOption, Session, run
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
 
-GB = 1e9
 KIB = 1024
 MIB = 1 << 20
-BILLION = 1e9
+BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
+"""What parameters and bytes are counted in, and what that is called."""
 
 
 def inspect(
@@ -42,12 +42,21 @@ def inspect(
     json: JsonOption = False,
 ) -> int:
     """Show a checkpoint's facts: sizes by part, layers, KV cache, heads and towers, license. Reads no weights."""
-    found = _find(model, inventory)
+    try:
+        found = _find(model, inventory)
+    except FactError as error:
+        if Path(model).is_absolute() or not (Path(model) / "config.json").is_file():
+            raise
+        raise FactError(
+            error.what,
+            means="There is a directory of that name here, and directories are named from the root.",
+            do=f"`sparkfleet inspect {Path(model).resolve()}`.",
+        ) from None
     if json:
         print_json({"version": OUTPUT_VERSION, "checkpoint": found.model_dump(mode="json")})
     else:
         for line in lines(found):
-            console.print(line, markup=False)
+            print_line(line)
     return Exit.DONE
 
 
@@ -79,14 +88,15 @@ async def _search(model: str, session: Session) -> Checkpoint:
 def lines(checkpoint: Checkpoint) -> Iterator[str]:
     """The facts for a person."""
     active = checkpoint.active_parameters
+    unit, count, size = _scale(checkpoint)
     yield f"{checkpoint.id}   {', '.join(checkpoint.architectures) or checkpoint.model_type}"
     yield _line(
         "from", "the weight files" if checkpoint.weights_known else "the config alone, weights estimated"
     )
     yield _line(
         "size",
-        f"{checkpoint.total_parameters / BILLION:.2f} billion parameters, {active / BILLION:.2f} active"
-        f" · {checkpoint.bytes_on_disk / GB:.1f} GB · {checkpoint.active_bytes / GB:.2f} GB read per token",
+        f"{checkpoint.total_parameters / unit:.2f} {count} parameters, {active / unit:.2f} active"
+        f" · {checkpoint.bytes_on_disk / unit:.1f} {size} · {checkpoint.active_bytes / unit:.2f} {size} read per token",
     )
     yield from _parts(checkpoint)
     yield _line("layers", ", ".join(f"{n} {kind.value}" for kind, n in checkpoint.layer_counts().items()))
@@ -119,13 +129,17 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _parts(checkpoint: Checkpoint) -> Iterator[str]:
     parameters = checkpoint.parameters_by_part()
+    unit, count, size = _scale(checkpoint)
     sizes = sorted(checkpoint.bytes_by_part().items(), key=lambda item: -item[1])
-    for number, (part, size) in enumerate(sizes):
-        count = parameters.get(part, 0)
+    for number, (part, held) in enumerate(sizes):
         yield _line(
             "parts" if number == 0 else "",
-            f"{size / GB:8.2f} GB  {count / BILLION:8.3f} billion  {part.value.replace('_', ' ')}",
+            f"{held / unit:8.2f} {size}  {parameters.get(part, 0) / unit:8.3f} {count}  {part.value.replace('_', ' ')}",
         )
+
+
+def _scale(checkpoint: Checkpoint) -> tuple[float, str, str]:
+    return BILLION if checkpoint.total_parameters >= BILLION[0] / 10 else MILLION
 
 
 def _state(checkpoint: Checkpoint) -> str:

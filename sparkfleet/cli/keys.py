@@ -12,7 +12,7 @@ from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 
 app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
 
-KeyArgument = Annotated[str, typer.Argument(help="A name for the key.", show_default=False)]
+KeyArgument = Annotated[str, typer.Argument(help="A name for the key.", metavar="NAME", show_default=False)]
 
 
 @app.command("create")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 from typing import Annotated
 
@@ -87,8 +89,15 @@ app.add_typer(fabric.app, name="fabric")
 app.add_typer(models.app, name="models")
 
 
+SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+"""Why a file cannot be used that is no fault of sparkfleet's."""
+
+
 def main() -> None:
     """Entry point of `sparkfleet`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # one that is closed is None
+            stream.reconfigure(errors="replace")  # a terminal that has no "·", a file name that is no text
     sys.exit(int(_code()))
 
 
@@ -104,6 +113,14 @@ def _code() -> int:
     except BrokenPipeError:  # `sparkfleet logs NAME | head`
         sys.stderr.close()
         return Exit.DONE
+    except OSError as error:
+        if error.errno not in SURROUNDINGS:
+            raise
+        what = error.filename or "standard output or another file"
+        print_error(
+            SparkfleetError(f"{what}: {error.strerror}.", do="Make room there, or permit it to this user.")
+        )
+        return Exit.ERROR
     except Exception as error:
         # A wrong command line. Typer may bring a copy of click of its own, so its classes are known by what they do.
         if not hasattr(error, "show"):

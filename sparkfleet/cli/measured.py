@@ -84,6 +84,19 @@ def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     return f"TTFT {ttft}, {tps}"
 
 
+def canary_words(report: GroupReport) -> str:
+    """What the canary read of a group's output, and what it could not read; "" where it has not read anything yet."""
+    forms = (
+        ("text_perplexity", "perplexity of a known text {:.3g}"),
+        ("own_perplexity", "of its own answer {:.3g}"),
+        ("own_agreement", "{:.0%} of it chosen again"),
+        ("accepted_share", "{:.0%} of drafts accepted"),
+    )
+    told = [form.format(report.measured[name]) for name, form in forms if name in report.measured]
+    told += [f"{what}: not told by the engine" for what in report.unchecked]
+    return ", ".join(told)
+
+
 def is_predicted(deployment: DeploymentStatus, report: GroupReport) -> bool:
     """Whether anything was predicted of what a group measures."""
     rung = rung_of(deployment, report)

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from sparkfleet.cli.agree import agree
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, YesOption, run
 from sparkfleet.cli.watch import Progress as Line
 from sparkfleet.control.status import FleetStatus
@@ -32,7 +33,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(help="Hub id, /directory or builtin:NAME.", show_default=False),
+    typer.Argument(help="Hub id, /directory or builtin:NAME.", metavar="MODEL", show_default=False),
 ]
 NodesOption = Annotated[
     str, typer.Option("--nodes", help="Names with commas between. Left out: all nodes.", show_default=False)
@@ -128,8 +129,8 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
     seen = await survey(session.channels, shown.progress, settings=settings)
     doomed = [row for row in grouped(seen) if row[0].kind == "hub" and row[0].name not in used]
     if doomed and not yes:
-        console.print(_table(doomed))
-        typer.confirm(f"Remove {_counted(len(doomed))} from the nodes?", abort=True)
+        (errors if json else console).print(_table(doomed))
+        agree(f"Remove {_counted(len(doomed))} from the nodes?")
     fleet = Fleet(session.channels, settings, shown.progress)
     removed = [await _removed(fleet, held, nodes) for held, nodes in doomed]
     if json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -21,7 +21,7 @@ from sparkfleet.control.survey import survey
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.facts.checkpoint import Checkpoint
-from sparkfleet.planning.choose import infeasible, plan_fleet
+from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.diff import Change, Verb, compare
 from sparkfleet.planning.explain import (
     explain_change,
@@ -33,7 +33,7 @@ from sparkfleet.planning.explain import (
     explain_why,
 )
 from sparkfleet.planning.fleet import Fleet, links_of
-from sparkfleet.planning.plan import DeploymentPlan, Plan
+from sparkfleet.planning.plan import DeploymentPlan, Plan, Refusal
 from sparkfleet.planning.remembered import without_failed
 from sparkfleet.planning.tags import digests_of, with_digests
 from sparkfleet.spec.deployment import Deployment
@@ -41,7 +41,7 @@ from sparkfleet.spec.load import load_deployments
 from sparkfleet.values import Value
 
 FilesArgument = Annotated[
-    list[Path], typer.Argument(help="Deployment files.", metavar="FILE…", show_default=False)
+    list[Path], typer.Argument(help="Deployment files.", metavar="FILE", show_default=False)
 ]
 AssumeOption = Annotated[
     str | None,
@@ -75,12 +75,28 @@ class Planned(Value):
     """What its groups have measured, each next to what was predicted when they were planned."""
 
 
+class Decided(NamedTuple):
+    """What becomes of all deployments of a command line."""
+
+    plan: Plan
+    planned: list[Planned]
+    """Those that fit, in the order in which they were asked for."""
+
+    @property
+    def pending(self) -> list[Planned]:
+        """Those of which something would change."""
+        return [one for one in self.planned if one.change.verb != "keep"]
+
+
 class Shown(NamedTuple):
     """How much of a plan is shown, and how."""
 
     everything: bool = False
     why: str | None = None
     json: bool = False
+
+
+SHORT = Shown()
 
 
 def plan(  # noqa: PLR0917  # its parameters are the command line's
@@ -105,15 +121,14 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
         raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
     # On assumed nodes nothing is asked, so nothing runs.
     status = await current(await session.find_controller()) if assumed is None else None
-    found = planned_with(specs, fleet, status, await checkpoints_for(session, specs, fleet))
-    planned = [_planned(spec, one, status) for spec in specs if (one := found.of(spec.name)) is not None]
+    decided = decide(specs, fleet, status, await checkpoints_for(session, specs, fleet))
     if shown.json:
-        _print(planned, found, fleet)
+        _print(decided, fleet)
     else:
-        _tell(specs, planned, found, fleet, shown)
-    if found.refused:
+        tell(specs, decided, fleet, shown)
+    if decided.plan.refused:
         return Exit.INFEASIBLE
-    return Exit.PENDING if any(one.change.verb != "keep" for one in planned) else Exit.DONE
+    return Exit.PENDING if decided.pending else Exit.DONE
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
@@ -153,8 +168,8 @@ def decide(
     *,
     renew: bool = False,
     retry: bool = False,
-) -> list[Planned]:
-    """Plan deployments together so that they can be carried out, and compare them with what is wanted now.
+) -> Decided:
+    """Plan deployments together, and compare those that fit with what is wanted now.
 
     Args:
         specs: what is asked for.
@@ -163,18 +178,14 @@ def decide(
         checkpoints: facts, by model.
         renew: whether what is deployed gives up the digests that its images' tags were found to stand for.
         retry: whether what is remembered not to start is tried, and what runs at a lower rung begins at the top once more.
-
-    Raises:
-        Infeasible: nothing fits for one of them.
     """
     found = planned_with(specs, fleet, status, checkpoints)
-    if found.refused:
-        raise infeasible(found.refused[0])
-    return [
+    planned = [
         _planned(spec, one, status, renew=renew, retry=retry)
         for spec in specs
         if (one := found.of(spec.name)) is not None
     ]
+    return Decided(found, planned)
 
 
 def planned_with(
@@ -210,14 +221,6 @@ def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> Deployment
     return with_digests(plan, digests_of(_running(status).get(plan.name)))
 
 
-def show(planned: list[Planned], fleet: Fleet) -> None:
-    """The plans for a person."""
-    for one in planned:
-        print_line(explain_fleet(one.spec, one.plan, fleet.nodes, fleet.name, links=fleet.links))
-        for line in _lines(one):
-            print_line(line)
-
-
 def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
     return (
         *explain_plan(one.plan, everything=everything),
@@ -248,30 +251,46 @@ def _planned(
     return Planned(spec=spec, plan=plan, change=change, measured=measured)
 
 
-def _tell(
-    specs: Sequence[Deployment], planned: list[Planned], found: Plan, fleet: Fleet, shown: Shown
-) -> None:
-    told = {one.spec.name: one for one in planned}
-    plans = {one.spec.name: one.plan for one in planned}
-    refusals = {one.name: one for one in found.refused}
+def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
+    """Every plan and every refusal for a person, each with an empty line behind it."""
+    planned = {one.spec.name: one for one in decided.planned}
+    refused = {one.name: one for one in decided.plan.refused}
     for spec in specs:
-        plan, refusal = plans.get(spec.name), refusals.get(spec.name)
-        print_line(
-            explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
-        )
-        rejected = plan.rejected if plan else refusal.rejected if refusal else ()
-        if shown.why is not None:
-            lines = explain_why(plan, rejected, shown.why)
-        elif plan is not None:
-            lines = list(_lines(told[spec.name], everything=shown.everything))
+        if spec.name in refused:
+            lines = refusal_lines(spec, refused[spec.name], fleet, shown)
         else:
-            lines = [*explain_refusal(refusals[spec.name], everything=shown.everything), *_hint(fleet)]
+            lines = _plan_lines(planned[spec.name], fleet, shown)
         for line in lines:
             print_line(line)
         console.print()
     if len(specs) > 1:
-        for line in explain_nodes(found.nodes):
+        for line in explain_nodes(decided.plan.nodes):
             print_line(line)
+        console.print()
+
+
+def _plan_lines(one: Planned, fleet: Fleet, shown: Shown) -> Iterator[str]:
+    yield from _headline(one.spec, one.plan, fleet)
+    if shown.why is not None:
+        yield from explain_why(one.plan, one.plan.rejected, shown.why)
+    else:
+        yield from _lines(one, everything=shown.everything)
+
+
+def refusal_lines(spec: Deployment, refusal: Refusal, fleet: Fleet, shown: Shown = SHORT) -> Iterator[str]:
+    """Why a deployment cannot be served."""
+    yield from _headline(spec, None, fleet)
+    if shown.why is not None:
+        yield from explain_why(None, refusal.rejected, shown.why)
+    else:
+        yield from explain_refusal(refusal, everything=shown.everything)
+        yield from _hint(fleet)
+
+
+def _headline(spec: Deployment, plan: DeploymentPlan | None, fleet: Fleet) -> Iterator[str]:
+    """It ends with an empty line, which is one of its own: what breaks lines drops line ends."""
+    said = explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
+    yield from said.split("\n")
 
 
 def _hint(fleet: Fleet) -> list[str]:
@@ -281,13 +300,13 @@ def _hint(fleet: Fleet) -> list[str]:
     return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each were a Spark"]
 
 
-def _print(planned: list[Planned], found: Plan, fleet: Fleet) -> None:
+def _print(decided: Decided, fleet: Fleet) -> None:
     print_json(
         {
             "version": OUTPUT_VERSION,
-            "deployments": [one.model_dump(mode="json") for one in planned],
-            "refused": [one.model_dump(mode="json") for one in found.refused],
-            "nodes": [one.model_dump(mode="json") for one in found.nodes],
+            "deployments": [one.model_dump(mode="json") for one in decided.planned],
+            "refused": [one.model_dump(mode="json") for one in decided.plan.refused],
+            "nodes": [one.model_dump(mode="json") for one in decided.plan.nodes],
             "assumed": list(fleet.assumed),
         }
     )

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from sparkfleet import __version__
 from sparkfleet.cli.output import errors
-from sparkfleet.control.client import FleetClient, Reach, answering, unlike
+from sparkfleet.control.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.head import Address
 from sparkfleet.control.requests import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
@@ -55,6 +55,8 @@ class Found(Value):
     python: str | None = None
     address: Address | None = None
     api_token: str = Field(default="", repr=False)
+    ray: bool = False
+    """Whether the head's Ray listens."""
 
 
 class Session:
@@ -85,11 +87,17 @@ class Session:
         return self.channels[self.inventory.head]
 
     async def find_controller(self) -> FleetClient | None:
-        """A client of the controller, if one answers now. Says so where it is of another sparkfleet than this."""
+        """A client of the controller, if one answers; where the head's Ray lives, one is waited for.
+
+        Says so where its work does not go on, and where it is of another sparkfleet than this.
+        """
         found = await self._found(self.inventory.head)
         if found.address is None:
             return None
-        client = await answering(found.address, found.api_token, self._reach)
+        patience_s = PATIENCE_S if found.ray else 0.0
+        client = await answering(found.address, found.api_token, self._reach, patience_s)
+        if found.ray and (words := trouble_of(client)):
+            errors.print(words, markup=False)
         if client is not None and client.version not in ("", __version__):
             errors.print(" ".join(str(unlike(client.version)).splitlines()), markup=False)
         return client
@@ -98,12 +106,16 @@ class Session:
         """A client of the controller. Raises ControlError where none answers."""
         client = await self.find_controller()
         if client is None:
-            raise ControlError(
-                f"Fleet {self.inventory.fleet} is down: no controller answers.",
-                means="Nothing is served.",
-                do="`sparkfleet up` starts it; `sparkfleet apply FILE` does so too.",
-            )
+            raise self.is_down()
         return client
+
+    def is_down(self) -> ControlError:
+        """The error for a fleet whose controller does not answer."""
+        return ControlError(
+            f"Fleet {self.inventory.fleet} is down: no controller answers.",
+            means="Nothing is served.",
+            do="`sparkfleet up` starts it; `sparkfleet apply FILE` does so too.",
+        )
 
     async def bring_up(
         self, apply: Sequence[ApplyRequest], saying: Callable[[str], None], wheels: Path | None = None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import OUTPUT_VERSION, console, fleet_table, nodes_table, print_json
+from sparkfleet.cli.output import console, fleet_table, nodes_table, print_json
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+from sparkfleet.control.status import FleetStatus, NodeReport
+from sparkfleet.spec.inventory import Inventory
 
 
 def status(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show what runs."""
+    """Show what runs. Exit code 1 where the fleet is down."""
     return run(_status(Session(inventory), json))
 
 
@@ -16,12 +20,8 @@ async def _status(session: Session, json: bool) -> int:
     client = await session.find_controller()
     if client is None:
         if json:
-            print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, "up": False})
-        else:
-            console.print(
-                f"Fleet {session.inventory.fleet} is down. `sparkfleet apply FILE` or `sparkfleet up` starts it."
-            )
-        return Exit.DONE
+            print_json(_down(session.inventory))
+        raise session.is_down()
     async with client:
         fleet = await client.fleet()
     if json:
@@ -33,3 +33,17 @@ async def _status(session: Session, json: bool) -> int:
         console.print()
     console.print(fleet_table(fleet) if fleet.deployments else "Nothing is deployed.")
     return Exit.DONE
+
+
+def _down(inventory: Inventory) -> dict[str, Any]:
+    """The fields of a fleet that is up, of one of which nothing is known: what it serves is on its head's disk."""
+    unknown = FleetStatus(
+        fleet=inventory.fleet,
+        sparkfleet="",
+        endpoint="",
+        gateways=(),
+        nodes=tuple(NodeReport(name=name, joined=False) for name in inventory.nodes),
+        deployments=(),
+        last_event=0,
+    )
+    return {"up": False, **unknown.model_dump(mode="json")}

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import console
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.cli.watch import Progress
 from sparkfleet.errors import NodeError
 from sparkfleet.facts.node import ReadGpu
@@ -29,29 +29,52 @@ WheelsOption = Annotated[
 ]
 
 
-def up(inventory: InventoryOption = DEFAULT_INVENTORY, wheels: WheelsOption = None) -> int:
+def up(
+    inventory: InventoryOption = DEFAULT_INVENTORY, wheels: WheelsOption = None, json: JsonOption = False
+) -> int:
     """Start Ray, the controller, the gateway, and what was served before. Running already: nothing changes."""
-    return run(_up(Session(inventory), wheels))
+    return run(_up(Session(inventory), wheels, json))
 
 
-async def _up(session: Session, wheels: Path | None) -> int:
+async def _up(session: Session, wheels: Path | None, json: bool) -> int:
     client = await session.find_controller()
-    if client is not None and await session.is_complete(client):
-        console.print(f"Running already. {session.endpoint_words(client)}")
+    running = client is not None and await session.is_complete(client)
+    if client is None or not running:
+        progress = Progress(quiet=json)
+        try:
+            client = await session.bring_up((), progress.passing, wheels)
+        finally:
+            progress.done()
+    if json:
+        _print(session, client.address.endpoint, running)
         return Exit.DONE
-    progress = Progress()
-    try:
-        client = await session.bring_up((), progress.passing, wheels)
-    finally:
-        progress.done()
-    console.print(f"Up. {session.endpoint_words(client)}")
+    console.print(f"{'Running already' if running else 'Up'}. {session.endpoint_words(client)}")
+    if not running:
+        await _advise(session)
+    return Exit.DONE
+
+
+def _print(session: Session, endpoint: str, running: bool) -> None:
+    print_json(
+        {
+            "version": OUTPUT_VERSION,
+            "fleet": session.inventory.fleet,
+            "up": True,
+            "endpoint": endpoint,
+            "changed": not running,
+            "left_by_a_reboot": list(session.left_by_a_reboot),
+        }
+    )
+
+
+async def _advise(session: Session) -> None:
+    """What a person may want to do about the nodes that were brought up."""
     if session.left_by_a_reboot:
         names = ", ".join(session.left_by_a_reboot)
         console.print(
             f"After a reboot {names} does not come back by itself: it has neither systemd nor cron."
         )
     await _permissions(session)
-    return Exit.DONE
 
 
 async def _permissions(session: Session) -> None:

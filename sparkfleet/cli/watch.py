@@ -21,9 +21,14 @@ PASSING = frozenset({"progress"})
 
 
 class Progress:
-    """One line that says what is going on: redrawn on a terminal, printed every few seconds elsewhere."""
+    """One line that says what is going on: redrawn on a terminal, printed every few seconds elsewhere.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: nothing is shown, because standard output is for a program.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._status: Status | None = None
         self._said_at = time.monotonic()
         self._began = time.monotonic()
@@ -31,6 +36,8 @@ class Progress:
 
     def passing(self, words: str) -> None:
         """Show what is going on now."""
+        if self._quiet:
+            return
         text = f"{words} ({time.monotonic() - self._began:.0f} s)"
         if console.is_terminal:
             if self._status is None:
@@ -47,6 +54,8 @@ class Progress:
 
     def event(self, event: Event) -> None:
         """Show an event: for good, or in passing."""
+        if self._quiet:
+            return
         self._heard = event.message if event.kind in PASSING else ""
         if event.kind in PASSING:
             self.passing(event.message)

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 COLUMNS = (
     "id,source_url_or_repo_path,nodes,model,quant,engine,tp,pp,spec_method,prompt_tokens,gen_tokens,concurrency,"
     "prefill_tps,ttft_ms,decode_tps_per_request,decode_tps_aggregate,notes"
@@ -31,7 +33,33 @@ def test_for_people(sparkfleet, tmp_path):
     assert "decode_tps_per_request" in out
 
 
-def test_a_file_that_is_not_there(sparkfleet, tmp_path):
-    code, _, err = sparkfleet("accuracy", tmp_path / "none.csv")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        (..., "is a directory"),
+        (b"\xff\xfe\x00", "is not text in UTF-8"),
+        (b"", "has no rows with a `model` column"),
+    ],
+)
+def test_a_file_that_is_none(sparkfleet, tmp_path, content, said):
+    file = tmp_path / "given.csv"
+    if content is ...:
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content)
+    code, out, err = sparkfleet("accuracy", file)
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        f"error: {file}: {said}. Expected a CSV file of measurements, with a header.",
+        "Nothing is predicted.",
+        "Give one with the columns of sparkfleet/knowledge/measurements/benchmarks.csv.",
+    ]
+
+
+@pytest.mark.parametrize(("option", "said"), [("--configs", "JSON"), ("--head-to-heads", "head-to-heads")])
+def test_further_files_that_are_not_there(sparkfleet, tmp_path, option, said):
+    code, _, err = sparkfleet("accuracy", rows(tmp_path, ROW), option, tmp_path / "none")
     assert code == 1
-    assert "none.csv" in err
+    assert "none: no such file. Expected a" in err.splitlines()[0]
+    assert said in err.splitlines()[0]

@@ -308,7 +308,7 @@ class TestVerbs:
         code, out, err = sparkfleet("apply", deployment, "-i", file)
         assert code == 1
         assert "+ start  m" in out
-        assert "nobody is there to agree" in err
+        assert "Nobody is there to agree" in err
 
     def test_dry_run(self, sparkfleet, deployment, file):
         code, out, _ = sparkfleet("apply", "--dry-run", deployment, "-i", file)

@@ -4,6 +4,7 @@ memory model is fitted again.
 `SPARKFLEET_GOLDEN=write pytest tests/cli/test_dry_run.py` writes the files; read them before you commit them.
 """
 
+import json
 import os
 import re
 import shlex
@@ -23,8 +24,8 @@ DONE, ERROR, INFEASIBLE = 0, 1, 3
 
 @pytest.fixture
 def dry_run(sparkfleet, two_sparks):
-    def dry_run(file, inventory=two_sparks, assumed="dgx-spark"):
-        return sparkfleet("apply", file, "--dry-run", "--assume", assumed, "-i", inventory)
+    def dry_run(file, inventory=two_sparks, assumed="dgx-spark", *more):
+        return sparkfleet("apply", file, "--dry-run", "--assume", assumed, "-i", inventory, *more)
 
     return dry_run
 
@@ -121,6 +122,32 @@ def test_a_process_is_shown_with_its_environment(dry_run, deployments, tmp_path)
         "vllm.entrypoints.openai.api_server",
     ]
     assert "hf_secret" not in out
+    _, out, _ = dry_run(file, inventory, facts, "--json")
+    (rank,) = json.loads(out)["deployments"][0]["groups"][0]["ranks"]
+    assert [*(f"{name}={value}" for name, value in rank["env"].items()), *rank["argv"]] == command[1:]
+    assert "hf_secret" not in out
+
+
+def test_json_for_programs(dry_run, deployments, two_sparks):
+    file = deployments / "qwen235b-tp2.yaml"
+    code, out, err = dry_run(file, two_sparks, "dgx-spark", "--json")
+    body = json.loads(out)
+    assert (code, err, body["version"], body["refused"]) == (DONE, "", 1, [])
+    assert body["assumed"] == ["spark1", "spark2"]
+    (deployment,) = body["deployments"]
+    (group,) = deployment["groups"]
+    assert (deployment["name"], group["group"]) == ("qwen3-235b", 0)
+    assert [(rank["rank"], rank["node"]) for rank in group["ranks"]] == [(0, "spark1"), (1, "spark2")]
+    assert [rank["argv"] for rank in group["ranks"]] == commands(dry_run(file)[1])
+    assert group["runs"].startswith("spark1+spark2 · TP=2 EP=2")
+    assert group["image"] in group["ranks"][0]["argv"]
+
+
+def test_json_of_what_is_refused(dry_run, deployments, two_sparks):
+    code, out, _ = dry_run(deployments / "nemotron-3-super-open.yaml", two_sparks, "dgx-spark", "--json")
+    body = json.loads(out)
+    assert (code, body["deployments"]) == (INFEASIBLE, [])
+    assert body["refused"][0]["rejected"][0]["rule"] == "license-nvidia-open-model"
 
 
 def test_two_ranks_on_cpus_are_shown_with_their_files(dry_run, two_sparks, tmp_path):
@@ -137,16 +164,16 @@ def test_two_ranks_on_cpus_are_shown_with_their_files(dry_run, two_sparks, tmp_p
     assert "#   Name: vllm" in out
 
 
-def test_what_is_refused_is_told(dry_run, deployments):
-    code, out, _ = dry_run(deployments / "nemotron-3-super-open.yaml")
+def test_what_is_refused_is_told_as_plan_tells_it(dry_run, sparkfleet, deployments, two_sparks):
+    file = deployments / "nemotron-3-super-open.yaml"
+    code, out, _ = dry_run(file)
     assert code == INFEASIBLE
     assert "license-nvidia-open-model" in out
-    assert "docker" not in out
+    assert out == sparkfleet("plan", file, "--assume", "dgx-spark", "-i", two_sparks)[1]
 
 
-def test_applying_on_assumed_facts_is_refused(sparkfleet, deployments, two_sparks):
-    code, out, err = sparkfleet(
-        "apply", deployments / "qwen3-30b-a3b.yaml", "--assume", "dgx-spark", "-i", two_sparks
-    )
+@pytest.mark.parametrize("option", [("--assume", "dgx-spark"), ("--json",)])
+def test_what_only_a_dry_run_takes_is_refused_elsewhere(sparkfleet, deployments, two_sparks, option):
+    code, out, err = sparkfleet("apply", deployments / "qwen3-30b-a3b.yaml", *option, "-i", two_sparks)
     assert (code, out) == (ERROR, "")
-    assert "only with --dry-run" in err
+    assert f"{option[0]}: only with --dry-run" in err

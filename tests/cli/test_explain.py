@@ -27,6 +27,9 @@ def test_for_programs(sparkfleet):
     told = json.loads(out)
     assert (code, told["version"], told["rule"]["id"]) == (0, 1, "tp2-slower-27b")
     assert told["rule"]["sources"]
+    assert told["rule"]["example"]["silent"] == [
+        {"engine": "sglang", "weight_gb": 28.0, "fits_one_node": True, "tp": 1.0, "nodes": 1.0}
+    ]
 
 
 def test_for_programs_why_an_issue_is_no_rule(sparkfleet):

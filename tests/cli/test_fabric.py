@@ -92,7 +92,7 @@ def test_without_a_cable_no_rail_is_said_to_be_right(sparkfleet, fleet, two_spar
 def test_apply_asks(sparkfleet, fleet, two_sparks):
     code, _, err = sparkfleet("fabric", "apply", "-i", two_sparks)
     assert code == 1
-    assert "nobody is there to agree" in err
+    assert "Nobody is there to agree" in err
     assert sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[0] == 0
 
 

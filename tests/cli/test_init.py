@@ -1,3 +1,7 @@
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from sparkfleet.cli import init as module
@@ -165,6 +169,29 @@ def test_hostile_words_are_a_clear_error(sparkfleet, machines, tmp_path, words):
     code, _, err = sparkfleet("init", *words, "--yes", "-i", tmp_path / "inventory.yaml")
     assert code == 1
     assert "error:" in err
+
+
+def test_an_address_where_nothing_is_is_named_once(sparkfleet, tmp_path):
+    code, out, err = sparkfleet("init", "127.0.0.1:1", "-i", tmp_path / "inventory.yaml")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == "error: 127.0.0.1 port 1 cannot be reached: Connection refused"
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anybody_is_asked(sparkfleet, tmp_path):
+    code, out, err = sparkfleet("init", "local", "-i", tmp_path / "none" / "inventory.yaml")
+    assert (code, out) == (1, "")
+    assert f"{tmp_path / 'none'} is no directory" in err
+
+
+def test_a_file_that_cannot_be_written_after_all(sparkfleet, machines, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code, _, err = sparkfleet("init", *HOSTS, "--yes", "-i", tmp_path / "inventory.yaml")
+    assert code == 1
+    assert "inventory.yaml: cannot be written: No space left on device." in err
+    assert "`-i FILE`" in err
 
 
 def test_nobody_on_the_lan(sparkfleet, monkeypatch, tmp_path):

@@ -28,6 +28,17 @@ def test_a_directory(sparkfleet, tmp_path):
     code, out, _ = sparkfleet("inspect", tmp_path)
     assert code == 0
     assert "2 full" in out
+    assert "  size      0.09 million parameters" in out  # not "0.00 billion"
+
+
+@pytest.mark.parametrize("name", ["model", "./model"])
+def test_a_directory_that_is_not_named_from_the_root(sparkfleet, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    code, _, err = sparkfleet("inspect", name)
+    assert code == 1
+    assert err.splitlines()[-1] == f"`sparkfleet inspect {tmp_path.resolve() / 'model'}`."
 
 
 def test_json(sparkfleet):

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -49,11 +50,13 @@ def test_version_for_people_and_for_programs():
 def test_no_colour_when_not_a_terminal(tmp_path):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     done = sparkfleet("status", cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path), FORCE_COLOR="")
-    assert done.returncode == 0
+    assert done.stderr.startswith("error: ")
     assert "\x1b" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("verb", [["describe", "x"], ["logs", "x"], ["delete", "-y", "x"], ["keys", "list"]])
+@pytest.mark.parametrize(
+    "verb", [["status"], ["describe", "x"], ["logs", "x"], ["delete", "-y", "x"], ["keys", "list"]]
+)
 def test_a_verb_that_needs_a_fleet_says_that_it_is_down(tmp_path, verb):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     done = sparkfleet(*verb, cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path))
@@ -104,6 +107,32 @@ def test_a_bug_is_not_hidden(monkeypatch):
     monkeypatch.setattr(module, "app", lambda **_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         module.main()
+
+
+def test_a_full_disk_is_an_error_in_words():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "sparkfleet"), "version", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr
+
+
+def test_a_file_that_may_not_be_used(monkeypatch, capsys):
+    assert outcome(monkeypatch, PermissionError(errno.EACCES, "Permission denied", "/srv/links.json")) == 1
+    assert capsys.readouterr().err.startswith("error: /srv/links.json: Permission denied.\n")
+
+
+def test_other_errors_of_the_system_are_not_hidden(monkeypatch):
+    with pytest.raises(ConnectionRefusedError):
+        outcome(monkeypatch, ConnectionRefusedError(errno.ECONNREFUSED, "refused"))
+
+
+def test_a_terminal_without_our_signs(tmp_path):
+    done = sparkfleet("explain", "no·rule", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, 'error: no rule is called "no?rule".')
 
 
 def test_the_command_line_does_not_import_ray():

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.cli import apply, describe
 from sparkfleet.cli import plan as planning
-from sparkfleet.cli.measured import measured_lines, measured_words, measurements_of
+from sparkfleet.cli.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.cli.plan import decide, planned_with
 from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport
 from sparkfleet.facts.node import Gpu, Memory, NodeFacts, Processors
@@ -137,7 +137,7 @@ class TestPlans:
         spec = Deployment.model_validate({"name": "m", "model": MODEL, "engine": "sglang"})
         plan = plan_fleet([spec], fleet, KNOWN).deployments[0]
         crawls = status(running(spec, plan, report(measured={"decode_tps": 0.5})))
-        (planned,) = decide([spec], fleet, crawls, KNOWN)
+        (planned,) = decide([spec], fleet, crawls, KNOWN).planned
         assert planned.change.verb == "keep"
         (told,) = planned.measured
         assert "0.5 tok/s alone (predicted" in told
@@ -149,7 +149,7 @@ class TestPlans:
         changed = Deployment.model_validate(
             {"name": "m", "model": MODEL, "engine": "sglang", "context": 16384}
         )
-        (planned,) = decide([changed], fleet, crawls, KNOWN)
+        (planned,) = decide([changed], fleet, crawls, KNOWN).planned
         assert planned.change.verb == "change"
         ran, runs = (one.groups[0].choice.candidate.speculation.method for one in (plan, planned.plan))
         assert runs != ran
@@ -186,7 +186,19 @@ class TestWords:
         assert "    measured: TTFT 200 ms (predicted" in out
 
     def test_a_plan_of_what_runs_shows_it(self, spec, plan, fleet, capsys):
-        planning.show(decide([spec], fleet, status(running(spec, plan, report())), KNOWN), fleet)
+        planning.tell([spec], decide([spec], fleet, status(running(spec, plan, report())), KNOWN), fleet)
         out = capsys.readouterr().out
         assert "  measured    g1/0: TTFT 200 ms (predicted" in out
         assert "= keep  m" in out
+
+
+def test_what_the_canary_read_is_shown(capsys, spec, plan):
+    read = {"text_perplexity": 123.4, "own_perplexity": 1.25, "own_agreement": 0.98, "accepted_share": 0.61}
+    words = "perplexity of a known text 123, of its own answer 1.25, 98% of it chosen again, 61% of drafts accepted"
+    assert canary_words(report(measured=read)) == words
+    assert (
+        canary_words(report(measured={}, unchecked=("acceptance",))) == "acceptance: not told by the engine"
+    )
+    assert canary_words(report()) == ""
+    describe._show(running(spec, plan, report(measured=read)), [])
+    assert f"canary: {words}" in " ".join(capsys.readouterr().out.split())

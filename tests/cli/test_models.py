@@ -111,10 +111,13 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     with_deployments(monkeypatch)
     code, out, _ = sparkfleet("models", "prune", "--keep", "tests/tiny", "--yes")
     assert "nothing to remove" in out
-    monkeypatch.setattr("typer.confirm", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-    code, out, _ = sparkfleet("models", "prune")
-    assert code == 130
+    code, out, err = sparkfleet("models", "prune")
+    assert code == 1
     assert "tests/tiny" in out
+    assert "Remove 1 model from the nodes?\nerror: Nobody is there to agree" in err
+    code, out, err = sparkfleet("models", "prune", "--json")
+    assert (code, out) == (1, "")
+    assert "tests/tiny" in err
     assert snapshot.is_dir()
     code, out, _ = sparkfleet("models", "prune", "--yes", "--json")
     assert json.loads(out)["removed"] == [

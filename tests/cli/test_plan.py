@@ -3,8 +3,13 @@ import re
 
 import pytest
 
+from sparkfleet.cli import apply
 from sparkfleet.cli import plan as module
+from sparkfleet.cli.assume import assume
+from sparkfleet.cli.checkpoints import checkpoints_of
+from sparkfleet.cli.output import console
 from sparkfleet.cli.plan import decide
+from sparkfleet.cli.session import Session
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import NodeError
 from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
@@ -13,7 +18,7 @@ from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.remembered import Remembered, fingerprint
 from sparkfleet.planning.tags import digests_of, with_digests
 from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.load import load_deployment
+from sparkfleet.spec.load import load_deployment, load_inventory
 
 EXITS = {"pending": 2, "infeasible": 3, "error": 1}
 
@@ -43,6 +48,47 @@ def test_infeasible_is_told_and_ends_with_3(sparkfleet, deployments, two_sparks)
     assert code == EXITS["infeasible"]
     assert "infeasible" in out
     assert "license-nvidia-open-model" in out
+
+
+def test_apply_tells_what_is_infeasible_as_plan_does(sparkfleet, deployments, two_sparks, monkeypatch):
+    """The same text; beside the other, which fits, nothing is applied."""
+    fleet = Fleet(name="home", nodes=assume("dgx-spark", load_inventory(two_sparks)))
+
+    async def as_assumed(*_):
+        return fleet
+
+    async def nothing(*_):
+        return None
+
+    async def known(_, specs, fleet):
+        return checkpoints_of(specs, fleet.nodes)
+
+    for where in (module, apply):
+        monkeypatch.setattr(where, "fleet_of", as_assumed)
+        monkeypatch.setattr(where, "checkpoints_for", known)
+    monkeypatch.setattr(Session, "find_controller", nothing)
+    files = [deployments / f"{name}.yaml" for name in ("nemotron-3-super-open", "orpheus-tts")]
+    planned = sparkfleet("plan", *files, "-i", two_sparks)
+    applied = sparkfleet("apply", "--yes", *files, "-i", two_sparks)
+    assert planned[0] == applied[0] == EXITS["infeasible"]
+    assert planned[1] == applied[1]
+    assert "license-nvidia-open-model" in applied[1]
+    assert planned[2] == ""
+    assert applied[2].splitlines() == [
+        "error: Nothing was applied, because nothing in this fleet can serve nemotron-3-super.",
+        "Change the deployment or the inventory where a reason above says so, or leave its file out.",
+    ]
+
+
+def test_a_narrow_terminal(sparkfleet, deployments, two_sparks, monkeypatch):
+    """Lines are broken to its width, and the one between headline and plan stays."""
+    monkeypatch.setattr(console, "_force_terminal", True)
+    monkeypatch.setattr(console, "_width", 72)
+    file = deployments / "nemotron-3-super-open.yaml"
+    lines = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")[1].splitlines()
+    assert max(map(len, lines)) <= 72
+    first = next(line for line in lines if line.startswith("  infeasible"))
+    assert lines[lines.index(first) - 1] == ""
 
 
 def test_several_files_are_packed_together(sparkfleet, deployments, two_sparks):
@@ -199,7 +245,7 @@ class TestApplying:
 
     def test_the_embedded_engine(self, deployments):
         spec = load_deployment(deployments / "tiny-local.yaml")
-        (planned,) = decide([spec], Fleet(nodes=(self.node(),)), None, {})
+        (planned,) = decide([spec], Fleet(nodes=(self.node(),)), None, {}).planned
         assert planned.change.verb == "start"
 
     @pytest.mark.parametrize(
@@ -208,7 +254,7 @@ class TestApplying:
     def test_what_is_given_up_is_asked_for_once_more(self, deployments, state, verb):
         """The same file again changes nothing, except of what has failed: every message about that says so."""
         spec, fleet = load_deployment(deployments / "tiny-local.yaml"), Fleet(nodes=(self.node(),))
-        (planned,) = decide([spec], fleet, None, {})
+        (planned,) = decide([spec], fleet, None, {}).planned
         known = DeploymentStatus(
             name=spec.name, generation=1, state=state, detail="", who="me", since=0.0, plan=planned.plan,
             spec=spec.model_dump_json(), groups=(),
@@ -216,7 +262,7 @@ class TestApplying:
         status = FleetStatus(
             fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(known,), last_event=0
         )
-        (again,) = decide([spec], fleet, status, {})
+        (again,) = decide([spec], fleet, status, {}).planned
         assert again.change.verb == verb
 
     def test_what_is_remembered_not_to_start_is_tried_on_request(self):
@@ -228,7 +274,7 @@ class TestApplying:
         processors = Processors(count=20, machine="aarch64")
         node = NodeFacts(name="spark1", memory=memory, processors=processors, gpu=gpu, engines={})
         fleet = Fleet(nodes=(node,), assumed=("spark1",))
-        (fresh,) = decide([spec], fleet, None, known)
+        (fresh,) = decide([spec], fleet, None, known).planned
         top, *lower = fresh.plan.groups[0].ladder
         assert fresh.plan.drivers == (("spark1", "580.142"),)
         mark = fingerprint(top.candidate, fresh.plan.drivers)
@@ -236,22 +282,22 @@ class TestApplying:
             fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(), last_event=0,
             failures=(Remembered(fingerprint=mark, words="known issue"),),
         )  # fmt: skip
-        (barred,) = decide([spec], fleet, status, known)
+        (barred,) = decide([spec], fleet, status, known).planned
         assert barred.plan.groups[0].ladder == tuple(lower)
         assert "`sparkfleet apply --retry`" in barred.plan.rejected[0].reason
-        (wished,) = decide([spec], fleet, status, known, retry=True)
+        (wished,) = decide([spec], fleet, status, known, retry=True).planned
         assert wished.plan.groups[0].choice == top
         runs = DeploymentStatus(
             name="m", generation=1, state="ready", detail="", who="me", since=0.0, plan=fresh.plan,
             spec=spec.model_dump_json(), groups=(), passed=(("known issue",),),
         )  # fmt: skip
         status = status.model_copy(update={"deployments": (runs,)})
-        (kept,) = decide([spec], fleet, status, known)
+        (kept,) = decide([spec], fleet, status, known).planned
         assert kept.change.verb == "keep"
-        (again,) = decide([spec], fleet, status, known, retry=True)
+        (again,) = decide([spec], fleet, status, known, retry=True).planned
         assert (again.change.verb, again.change.fields) == ("change", ("rung: 2 → 1",))
         at_the_top = status.model_copy(update={"deployments": (runs.model_copy(update={"passed": ((),)}),)})
-        assert decide([spec], fleet, at_the_top, known, retry=True)[0].change.verb == "keep"
+        assert decide([spec], fleet, at_the_top, known, retry=True).planned[0].change.verb == "keep"
 
     def test_a_tag_that_is_deployed_keeps_its_digest_until_it_is_to_be_renewed(self):
         """Whatever the tag stands for by now."""
@@ -267,7 +313,7 @@ class TestApplying:
             }
         )
         fleet = Fleet(nodes=(self.node(),))
-        (first,) = decide([spec], fleet, None, {})
+        (first,) = decide([spec], fleet, None, {}).planned
         assert digests_of(first.plan) == {}
         known = DeploymentStatus(
             name=spec.name, generation=1, state="ready", detail="", who="me", since=0.0,
@@ -276,13 +322,13 @@ class TestApplying:
         status = FleetStatus(
             fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(known,), last_event=0
         )
-        (again,) = decide([spec], fleet, status, {})
+        (again,) = decide([spec], fleet, status, {}).planned
         assert again.change.verb == "keep"
         longer = spec.model_copy(update={"context": 2048})
-        (changed,) = decide([longer], fleet, status, {})
+        (changed,) = decide([longer], fleet, status, {}).planned
         assert changed.change.verb == "change"
         assert digests_of(changed.plan) == {tag: pinned}
-        (renewed,) = decide([spec], fleet, status, {}, renew=True)
+        (renewed,) = decide([spec], fleet, status, {}, renew=True).planned
         assert renewed.change.fields == (f"plan.image: {pinned} → {tag}",)
 
     def test_several_are_packed_together(self):
@@ -290,6 +336,6 @@ class TestApplying:
             Deployment.model_validate({"name": name, "model": "builtin:tiny", "replicas": 2}) for name in "ab"
         ]
         nodes = (self.node(), self.node(name="that"))
-        for planned in decide(specs, Fleet(nodes=nodes), None, {}):
+        for planned in decide(specs, Fleet(nodes=nodes), None, {}).planned:
             used = [group.choice.candidate.shape.nodes for group in planned.plan.groups]
             assert sorted(used) == [("that",), ("this",)]

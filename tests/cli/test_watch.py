@@ -4,6 +4,7 @@ import pytest
 
 from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.control.store import Event
 from sparkfleet.errors import ControlError
 
 
@@ -47,3 +48,16 @@ async def test_what_somebody_else_deletes_is_not_waited_for_for_ever(after):
     client = Told(fleet(a="starting"), fleet(**after))
     with pytest.raises(ControlError, match="a: somebody deleted it"):
         await until_settled(client, {"a": 1}, 0, Progress())
+
+
+def test_quiet_shows_nothing_however_long_it_takes(monkeypatch, capsys):
+    monkeypatch.setattr("sparkfleet.cli.watch.QUIET_S", 0.0)
+    event = Event(id=1, at=0.0, deployment="a", generation=1, subject="", kind="ready", message="well")
+    for quiet, shown in ((True, ""), (False, "stopping")):
+        progress = Progress(quiet=quiet)
+        progress.passing("stopping")
+        progress.event(event)
+        progress.done()
+        out = capsys.readouterr().out
+        assert out.startswith(shown)
+        assert bool(out) == (not quiet)

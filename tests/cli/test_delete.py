@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from sparkfleet.cli import session as module
+from sparkfleet.control.status import DeploymentStatus, FleetStatus
+
+
+class Controller:
+    """One that serves `m` until it is told to delete it."""
+
+    def __init__(self):
+        self.names = ["m"]
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def fleet(self):
+        deployments = tuple(
+            DeploymentStatus(
+                name=name, generation=1, state="ready", detail="", who="me", since=0.0, plan=None, groups=()
+            )
+            for name in self.names
+        )
+        return FleetStatus(
+            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=deployments, last_event=0
+        )
+
+    async def delete(self, name, who):
+        self.names.remove(name)
+
+
+@pytest.fixture
+def controller():
+    return Controller()
+
+
+@pytest.fixture
+def delete(sparkfleet, monkeypatch, tmp_path, controller):
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+
+    async def found(_):
+        return controller
+
+    monkeypatch.setattr(module.Session, "find_controller", found)
+    return lambda *argv: sparkfleet("delete", "-i", file, *argv)
+
+
+def test_for_people(delete, controller):
+    assert delete("m", "--yes") == (0, "m is gone.\n", "")
+    assert controller.names == []
+
+
+def test_for_programs(delete, controller):
+    code, out, err = delete("m", "--yes", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"version": 1, "fleet": "home", "deleted": "m"}
+
+
+def test_nothing_is_deleted_unasked(delete, controller):
+    code, out, err = delete("m", "--json")
+    assert (code, out) == (1, "")
+    assert err.startswith("Delete m?\nerror: Nobody is there to agree")
+    assert controller.names == ["m"]
+
+
+def test_a_name_that_is_none(delete):
+    code, _, err = delete("n", "--yes")
+    assert code == 1
+    assert "There is no deployment 'n'.\nThere are: m." in err

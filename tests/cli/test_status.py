@@ -1,0 +1,81 @@
+import json
+
+import pytest
+
+from sparkfleet.cli import session as module
+from sparkfleet.control.status import DeploymentStatus, FleetStatus
+
+UP = FleetStatus(
+    fleet="home",
+    sparkfleet="0.1.0",
+    endpoint="http://127.0.0.1:8000/v1",
+    gateways=(),
+    deployments=(
+        DeploymentStatus(
+            name="m", generation=1, state="starting", detail="", who="me", since=0.0, plan=None, groups=()
+        ),
+    ),
+    last_event=3,
+)
+
+
+class Controller:
+    """One that answers."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def fleet(self):
+        return UP
+
+
+@pytest.fixture
+def status(sparkfleet, monkeypatch, tmp_path):
+    """status(client, *argv): what the verb prints where such a controller is found."""
+    file = tmp_path / "inventory.yaml"
+    key = "SHA256:" + 43 * "A"
+    nodes = f"  a: {{address: local}}\n  b: {{address: 10.0.0.2, user: u, host_key: '{key}'}}\n"
+    file.write_text(f"fleet: home\nhead: a\nnodes:\n{nodes}")
+
+    def status(client, *argv):
+        async def found(_):
+            return client
+
+        monkeypatch.setattr(module.Session, "find_controller", found)
+        return sparkfleet("status", "-i", file, *argv)
+
+    return status
+
+
+def test_a_fleet_that_is_down_is_an_error_with_what_to_do(status):
+    code, out, err = status(None)
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "error: Fleet home is down: no controller answers.",
+        "Nothing is served.",
+        "`sparkfleet up` starts it; `sparkfleet apply FILE` does so too.",
+    ]
+
+
+def test_json_has_the_same_fields_up_and_down(status):
+    code, out, err = status(Controller(), "--json")
+    assert (code, err) == (0, "")
+    up = json.loads(out)
+    code, out, err = status(None, "--json")
+    assert code == 1
+    assert "is down" in err
+    down = json.loads(out)
+    assert up.keys() == down.keys()
+    assert (up["up"], up["version"], [one["name"] for one in up["deployments"]]) == (True, 1, ["m"])
+    assert (down["up"], down["version"], down["fleet"], down["deployments"]) == (False, 1, "home", [])
+    assert [(node["name"], node["joined"]) for node in down["nodes"]] == [("a", False), ("b", False)]
+
+
+def test_for_people(status):
+    code, out, _ = status(Controller())
+    assert code == 0
+    assert "endpoint http://127.0.0.1:8000/v1" in out
+    assert "m           starting" in out
