@@ -12,7 +12,7 @@ from sparkfleet.cli.measured import canary_words, measured_words
 from sparkfleet.cli.outcome import failed_lines, rung_lines
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
 from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
-from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport
 from sparkfleet.control.store import Event
 from sparkfleet.errors import ControlError
 from sparkfleet.planning.explain import explain_plan
@@ -66,7 +66,7 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
         for line in explain_plan(deployment.plan):
             print_line(line)
     for group in deployment.groups:
-        console.print(f"\n  group {group.name}   {group.phase.value}   on {group.node}, {group.url}")
+        console.print(f"\n  group {group.name}   {_phase(group)}   on {group.node}, {group.url}")
         console.print(f"    measured: {measured_words(deployment, group)}")
         if canary := canary_words(group):
             console.print(f"    canary: {canary}", markup=False)
@@ -80,3 +80,10 @@ def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
     console.print("\nevents")
     for event in events[-EVENTS_SHOWN:]:
         console.print(event_line(event))
+
+
+def _phase(group: GroupReport) -> str:
+    """The phase of a group, or that nobody knows it."""
+    if not group.silent_s:
+        return group.phase.value
+    return f"was {group.phase.value}; nothing was heard of it for {group.silent_s:.0f} s"

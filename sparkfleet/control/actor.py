@@ -66,7 +66,7 @@ class ControllerActor:
         await self._serve_api(
             api.build(self._controller, self._paths.api_token.read_text(), registry), config.api
         )
-        self._work = asyncio.create_task(self._run(config.gateway))
+        self._work = asyncio.create_task(self._controller.ends.slowed(self._run(config.gateway)))
         self._work.add_done_callback(_end)
 
     async def report(self, report_json: str) -> None:

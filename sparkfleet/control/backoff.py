@@ -21,6 +21,11 @@ COUNTS_S = 600.0
 """A start that began longer ago no longer counts: what lived that long did not end because of it."""
 
 
+def pause_s(before: int) -> float:
+    """How long to wait where the same was done so many times of late, seconds: nothing, then twice as long each time."""
+    return min(FIRST_S * 2.0 ** (before - 1), LONGEST_S) if before else 0.0
+
+
 class Backoff:
     """Starts of one rung of one group, counted on the node of rank 0.
 
@@ -39,7 +44,7 @@ class Backoff:
         before = [at for at in self._begun() if now - COUNTS_S < at <= now]
         with suppress(OSError):
             write_atomically(self._path, json.dumps([*before, now]).encode())
-        return min(FIRST_S * 2 ** (len(before) - 1), LONGEST_S) if before else 0.0
+        return pause_s(len(before))
 
     def forget(self) -> None:
         """It was stopped because somebody wanted that: the next start is the first one."""

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkfleet.control.apps import CONTROLLER, NAMESPACE
-from sparkfleet.control.client import FleetClient, connect
+from sparkfleet.control.client import PATIENCE_S, FleetClient, connect
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.early import start_engines
 from sparkfleet.control.head import (
@@ -41,10 +41,12 @@ from sparkfleet.control.head import (
     ray_environment,
     ray_init_arguments,
     ray_worker_argv,
+    read_address,
 )
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.requests import JoinRequest, OnNode, Prepared, UpRequest
 from sparkfleet.control.store import Store
+from sparkfleet.control.where import listens
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.nodes.runtime import processes
 from sparkfleet.nodes.runtime.process import ProcessRuntime
@@ -79,7 +81,7 @@ async def up(request: UpRequest) -> tuple[Address, subprocess.Popen[bytes] | Non
     paths = request.paths
     paths.create()
     with alone(paths):
-        client = await connect(paths)
+        client = await connect(paths, _patience_s(paths))
         if client is not None:
             return client.address, None
         await clear_leftovers(paths)
@@ -108,7 +110,7 @@ async def down(paths: FleetPaths) -> None:
     """Stop every group, then Ray; what is wanted stays in the store. Nothing of the fleet is left running here."""
     with alone(paths):
         client = await connect(paths)
-        if client is not None:
+        if client is not None and not client.trouble:  # one whose own work has failed would stop nothing
             # Where it fails, or goes away, what it would have stopped is killed.
             with contextlib.suppress(ControlError):
                 async with client:
@@ -137,6 +139,12 @@ def alone(paths: FleetPaths) -> Iterator[None]:
     with (paths.root / "boot.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _patience_s(paths: FleetPaths) -> float:
+    """How long a controller that does not answer is waited for: where Ray lives, it is being restarted."""
+    address = read_address(paths)
+    return PATIENCE_S if address is not None and listens(address.ray) else 0.0
 
 
 def _address(paths: FleetPaths, request: UpRequest) -> Address:

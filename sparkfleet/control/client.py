@@ -54,6 +54,8 @@ class FleetClient:
         self._session: aiohttp.ClientSession | None = None
         self.version = ""
         """Which sparkfleet the controller is of; "" before it was asked, and where it failed to say."""
+        self.trouble = ""
+        """Why the controller's own work did not go on when it was asked for its version; "" where it did."""
 
     async def __aenter__(self) -> Self:
         url = self.address.api
@@ -84,8 +86,9 @@ class FleetClient:
             raise unlike(str(answer.get("sparkfleet", "?"))) from error
 
     async def ask_version(self) -> None:
-        """Ask which sparkfleet the controller is of."""
-        self.version = str((await self._call("GET", "/v1/fleet")).get("sparkfleet", "?"))
+        """Ask which sparkfleet the controller is of, and whether its work goes on."""
+        answer = await self._call("GET", "/v1/fleet")
+        self.version, self.trouble = str(answer.get("sparkfleet", "?")), str(answer.get("trouble", ""))
 
     async def serves(self) -> bool:
         """Whether anything of any deployment is left. Understands a controller of another sparkfleet, too."""
@@ -102,12 +105,20 @@ class FleetClient:
         await self._call("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
-        """Events with an id above `after`, oldest first; waits for one, at most `wait_s`."""
+        """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
+
+        Raises ControlError where the controller is of another sparkfleet's kind.
+        """
         params = {"after": str(after), "wait": str(int(wait_s))}
         if deployment is not None:
             params["deployment"] = deployment
         answer = await self._call("GET", "/v1/events", params=params)
-        return [Event.model_validate(event) for event in answer["events"]]
+        try:
+            return [Event.model_validate(event) for event in answer["events"]]
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
 
     async def all_events(self, deployment: str) -> list[Event]:
         """Every event of a deployment that is kept, oldest first: an answer has only so many of them."""
@@ -166,18 +177,28 @@ class FleetClient:
         return answer
 
 
-async def connect(paths: FleetPaths) -> FleetClient | None:
-    """A client, if a controller answers now; None where none does."""
+async def connect(paths: FleetPaths, patience_s: float = 0.0) -> FleetClient | None:
+    """A client, if a controller answers; None where none does. `patience_s`: see `answering`."""
     address = read_address(paths)
-    return None if address is None else await answering(address, paths.api_token.read_text())
+    if address is None:
+        return None
+    return await answering(address, paths.api_token.read_text(), patience_s=patience_s)
 
 
-async def answering(address: Address, token: str, reach: Reach | None = None) -> FleetClient | None:
-    """A client, if a controller answers at this address now; None where none does.
+async def answering(
+    address: Address, token: str, reach: Reach | None = None, patience_s: float = 0.0
+) -> FleetClient | None:
+    """A client, if a controller answers at this address; None where none does.
 
     One that fails is there: whoever takes it for gone would start Ray anew, under groups that serve.
+
+    Args:
+        address: where the fleet's head listens.
+        token: the fleet's API token.
+        reach: see `FleetClient`.
+        patience_s: how long it is waited for. Where the head's Ray listens, `PATIENCE_S`: it is about to answer.
     """
-    async with FleetClient(address, token, patience_s=0, reach=reach) as probe:
+    async with FleetClient(address, token, patience_s=patience_s, reach=reach) as probe:
         try:
             await probe.ask_version()
         except Failing:
@@ -185,8 +206,27 @@ async def answering(address: Address, token: str, reach: Reach | None = None) ->
         except ControlError:
             return None
     client = FleetClient(address, token, reach=reach)
-    client.version = probe.version
+    client.version, client.trouble = probe.version, probe.trouble
     return client
+
+
+def trouble_of(client: FleetClient | None) -> str:
+    """What is said of a controller whose Ray lives, and which does not work; "" where it does.
+
+    Args:
+        client: what `answering` has found.
+    """
+    if client is None:
+        return (
+            f"The head's Ray runs, and its controller has not answered for {PATIENCE_S:.0f} s: it does not come up."
+            " Engines that run go on; the fleet is taken for down, and `sparkfleet up` starts the controller anew."
+        )
+    if not client.trouble:
+        return ""
+    return (
+        f"The controller is being restarted: {client.trouble}."
+        " What is served is served on; what is asked for is kept, and is done when it is back."
+    )
 
 
 def unlike(version: str) -> ControlError:

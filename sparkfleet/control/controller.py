@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sparkfleet import __version__
 from sparkfleet.control.api_keys import ApiKeys
 from sparkfleet.control.apps import Apps
+from sparkfleet.control.ends import Ends
 from sparkfleet.control.gauges import show_groups
 from sparkfleet.control.heard import Heard
 from sparkfleet.control.journal import Journal
@@ -79,6 +80,8 @@ class Controller:
         self._seen: tuple[App, ...] = ()
         self._heard = Heard()
         self._journal = Journal(store)
+        self.ends = Ends(store, self._journal)
+        """Why its own work has failed."""
         self.keys = ApiKeys(store, self._journal)
         """What people need to ask the gateways."""
         self._publisher = Publisher()
@@ -128,6 +131,7 @@ class Controller:
             failures=self._store.failures(),
             deployments=self._view(self._wanted()).deployments(),
             last_event=self._store.last_event_id(),
+            trouble=self.ends.trouble,
         )
 
     def targets(self, own: str) -> list[TargetGroup]:
@@ -163,6 +167,7 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile until cancelled. A failure of one round is written down and the next one tries again."""
+        self.ends.works()
         looking = asyncio.create_task(self._watch.run())
         try:
             await self._reconcile_forever()

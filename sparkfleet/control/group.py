@@ -26,7 +26,7 @@ from sparkfleet.control.rank import RankHolder
 from sparkfleet.control.ranks import Ranks, cancel
 from sparkfleet.control.starting import Starting, longest_s, never_ready
 from sparkfleet.control.status import GroupPhase, GroupReport
-from sparkfleet.control.watching import beat, follow
+from sparkfleet.control.watching import beat, follow, stays_well
 from sparkfleet.engines.base import Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
@@ -84,6 +84,8 @@ class Group:
             rung=order.rung,
             since=self._began,
         )
+        self._is_custom = order.candidate.engine == "custom"
+        self._health = order.candidate.health if self._is_custom else self._engine.health_path
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
         self._memory: asyncio.Task[None] | None = None
@@ -135,12 +137,15 @@ class Group:
     async def watch(self) -> str:
         """Report every few seconds; return the reason when the engine is no more, and no rank of it is left.
 
-        It is no more when any rank has exited, with whatever code, when nothing of it moves, or when memory ran out.
+        It is no more when any rank has exited, with whatever code, when nothing of it moves or it no longer says that it is
+        well, or when memory ran out.
         """
         assert self._probe is not None
         works = [beat(self._say_load)]
         if self._engine.metrics_path:  # of another it is not even known whether it has tokens
             works.append(follow(self._read_load, self._probe.one_token, self._order.patience_s))
+        elif self._order.probed:
+            works.append(stays_well(partial(self._probe.healthy, self._health), self._health))
         try:
             await self._until_exit(*works)
         except EngineError as error:
@@ -174,9 +179,7 @@ class Group:
         """Wait for the server, then the canary; what was measured, by name. One that is adopted may be busy already."""
         assert self._probe is not None
         progress = asyncio.create_task(self._progress())
-        custom = self._order.candidate.engine == "custom"
-        path = self._order.candidate.health if custom else self._engine.health_path
-        healthy = asyncio.create_task(wait_healthy(self._probe, path))
+        healthy = asyncio.create_task(wait_healthy(self._probe, self._health))
         limit_s = longest_s(self._order.needs, self._order.silence_s)
         try:
             done, _ = await asyncio.wait(
@@ -189,7 +192,7 @@ class Group:
                 await healthy
         finally:
             await cancel(progress, healthy)
-        if custom:
+        if self._is_custom:
             return {}  # what it serves is its own: its health is all that can be asked
         self._say(GroupPhase.PROBING, "asking for a token")
         speculation = self._order.candidate.speculation

@@ -36,8 +36,12 @@ class Heard:
         return new
 
     def groups(self) -> tuple[GroupReport, ...]:
-        """Of every group that is not gone, however old."""
-        return tuple(report for _, report in self._groups.values())
+        """Of every group that is not gone, however old; of those that are silent, since when."""
+        now = time.monotonic()
+        return tuple(
+            report if now - at < STALE_S else report.model_copy(update={"silent_s": now - at})
+            for at, report in self._groups.values()
+        )
 
     def fresh(self) -> tuple[GroupReport, ...]:
         """Of groups that have spoken lately."""

@@ -36,8 +36,7 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     if diagnosis is not None and diagnosis.again and tries < TRIES:
         again = standing.model_copy(update={"tries": tries, "restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again")
-    missing = standing.rung - len(standing.passed)  # what an earlier release did not write down
-    passed = (*standing.passed, *("not known" for _ in range(missing)), why)
+    passed = passed_by(standing, standing.rung + 1, why)
     if standing.rung + 1 < len(group.ladder):
         following = group.ladder[standing.rung + 1]
         cost = instead(failed, following)
@@ -49,6 +48,12 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
     words = f"{what(failed)} did not start ({why}); {end}"
     last = Standing(rung=standing.rung, tries=tries, given_up=True, passed=passed)
     return Step(verb="end", standing=last, words=words)
+
+
+def passed_by(standing: Standing, rung: int, why: str) -> tuple[str, ...]:
+    """Why each rung above `rung` was left, by a group that leaves those from where it stands on for one reason."""
+    missing = standing.rung - len(standing.passed)  # what an earlier release did not write down
+    return (*standing.passed, *("not known",) * missing, *(why,) * (rung - standing.rung))
 
 
 def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:

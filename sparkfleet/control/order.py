@@ -68,6 +68,8 @@ class GroupOrder(Value):
     """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
     patience_s: float = PROOF_S
     """How long it may owe a token, once it is asked for one because nothing of it moves, seconds."""
+    probed: bool = False
+    """Whether its health is asked while it serves: of a custom workload whose deployment says where."""
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
         """Who a rank is, on a node on which the fleet goes by this label."""
@@ -272,6 +274,7 @@ def orders_for(
             seats=_seats(inventory, rung.candidate.shape.nodes),
             silence_s=desired.spec.silence or SILENCE_S,
             patience_s=_patience_s(rung),
+            probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
         )
         for replica, group in enumerate(desired.plan.groups)
         for at in [min((rungs or {}).get(replica, 0), len(group.ladder) - 1)]

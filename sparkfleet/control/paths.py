@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from sparkfleet.control.where import state_root
@@ -106,9 +107,13 @@ def _check_owner(directory: Path) -> None:
 
 
 def _create_secret(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    """Make a secret, unless it is there. Whoever finds it finds it whole, and all find the same."""
+    if path.exists():
         return
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    write_atomically(beside, secrets.token_hex(32).encode(), durable=True)
+    try:
+        with suppress(FileExistsError):  # somebody else was quicker
+            os.link(beside, path)
+    finally:
+        beside.unlink()

@@ -61,6 +61,7 @@ def _one(name: str, wanted: Wanted, apps: list[App], room: bool | None) -> list[
     current = {app.replica: app for app in apps if app.generation == wanted.generation}
     older = [app for app in apps if app.generation != wanted.generation]
     live = [app for app in older if app.status != "retiring"]
+    serves = any(app.status == "running" for app in live)
     missing = [replica for replica in range(wanted.groups) if replica not in current]
     if not missing:
         reason = f"replaced by generation {wanted.generation}"
@@ -71,8 +72,10 @@ def _one(name: str, wanted: Wanted, apps: list[App], room: bool | None) -> list[
     if older and not current and not room:
         # Too little memory for both: stop first. `deploy` follows once the old ones are gone.
         reason = f"no memory for it and generation {wanted.generation} at once"
+        if not serves:
+            reason = f"it serves nobody, and generation {wanted.generation} takes its place"
         return [_retire(app, reason) for app in live]
-    reason = "the old one serves until this one is ready" if older else "wanted and not there"
+    reason = "the old one serves until this one is ready" if serves else "wanted and not there"
     return [
         Action(verb="deploy", deployment=name, generation=wanted.generation, replica=replica, reason=reason)
         for replica in missing

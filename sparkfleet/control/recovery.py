@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from sparkfleet.control.apps import Apps
-from sparkfleet.control.ladder import instead, rung_with_less, rung_without, step, what
+from sparkfleet.control.ladder import instead, passed_by, rung_with_less, rung_without, step, what
 from sparkfleet.control.order import GroupOrder
 from sparkfleet.control.starts import Starts, went_away
 from sparkfleet.control.status import App, GroupReport, NodeReport
@@ -288,7 +288,7 @@ class Recovery:
     async def _move(self, app: App, wanted: Desired, rung: int, why: str) -> None:
         """Start a group at a lower rung, for a reason that is none of its starts'."""
         standing = self._standing(_group(app))
-        passed = (*standing.passed, *(why for _ in range(standing.rung, rung)))
+        passed = passed_by(standing, rung, why)
         self._store.stand(*_group(app), Standing(rung=rung, falls=standing.falls, passed=passed))
         self._starts.begin_anew(self._order_of(wanted, app.replica))
         before, after = (wanted.plan.groups[app.replica].ladder[at] for at in (standing.rung, rung))

@@ -76,6 +76,8 @@ class GroupReport(Value):
     """Draft tokens that its engine has proposed since it started; 0 without speculation."""
     accepted: float = 0.0
     measured: dict[str, float] = Field(default_factory=dict)
+    silent_s: float = 0.0
+    """For how long it has said nothing, where that is long: then all of this is how it was."""
 
     @property
     def name(self) -> str:
@@ -157,3 +159,5 @@ class FleetStatus(Value):
     """What has not started on this fleet, so that planning does not try it first again."""
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
+    trouble: str = ""
+    """Why the controller's own work does not go on, in words; "" where it does."""

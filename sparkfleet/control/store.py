@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sparkfleet.control.schema import migrate
 from sparkfleet.gateway.table import KeyEntry
@@ -220,7 +221,16 @@ class Store:
             " WHERE id > ? AND (? IS NULL OR deployment = ?) ORDER BY id LIMIT ?",
             (after, deployment, deployment, limit),
         )
-        return tuple(Event(**dict(zip(Event.model_fields, row, strict=True))) for row in rows)
+        return tuple(map(_event, rows))
+
+    def events_since(self, subject: str, kind: str, at: float) -> tuple[Event, ...]:
+        """What has happened of one kind to one subject after this moment (Unix seconds), oldest first."""
+        rows = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE subject = ? AND kind = ? AND at > ? ORDER BY id",
+            (subject, kind, at),
+        )
+        return tuple(map(_event, rows))
 
     def last_event_id(self) -> int:
         """Id of the newest event, 0 where there is none."""
@@ -332,3 +342,7 @@ class Store:
             if self._db.in_transaction:  # on a full disk SQLite may have ended it already
                 self._db.execute("ROLLBACK")
             raise
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    return Event(**dict(zip(Event.model_fields, row, strict=True)))

@@ -1,4 +1,7 @@
-"""What is done about an engine while it serves: it is told of every few seconds, and where it does not move it is asked."""
+"""What is done about an engine while it serves: it is told of every few seconds, and where it does not move it is asked.
+
+Of a custom workload nothing is known that could move: it is asked for its health, where its deployment says how.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,13 @@ from sparkfleet.errors import EngineError
 HEARTBEAT_S = 2.0
 AGAIN_S = 1.0
 """Between a request for a token that was refused and the next: one connection that breaks is no engine that died."""
+
+HEALTH_S = 10.0
+"""Between two questions to a custom workload for its health."""
+UNWELL = 3
+"""So many questions in a row that are not answered with 200, and over so long, mean that it hangs: what it does for a client
+may keep it from answering for a while, and one that is stopped takes all of its clients' work with it."""
+UNWELL_S = 60.0
 
 Ask = Callable[[float], Awaitable[None]]
 """Have the engine generate one token within so many seconds. Raises EngineError."""
@@ -59,6 +69,33 @@ async def follow(read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: floa
     finally:
         if asking is not None:
             await cancel(asking)
+
+
+async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str) -> NoReturn:
+    """Ask a custom workload for its health again and again.
+
+    Args:
+        is_well: whether it says so now.
+        path: where, for people.
+
+    Raises:
+        EngineError: it has not said so for too long.
+    """
+    failed, since = 0, 0.0
+    while True:
+        await asyncio.sleep(HEALTH_S)
+        asked = time.monotonic()
+        if await is_well():
+            failed = 0
+            continue
+        failed, since = failed + 1, since if failed else asked
+        long_s = time.monotonic() - since
+        if failed >= UNWELL and long_s >= UNWELL_S:
+            raise EngineError(
+                f"It runs and is not well: {path} did not answer 200 for {long_s:.0f} s, {failed} times in a row.",
+                means="Whoever uses it would wait in vain.",
+                do="It is started anew; the log shows what it did last.",
+            )
 
 
 async def _insist(ask: Ask, patience_s: float) -> None:

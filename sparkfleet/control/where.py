@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
+
+LISTENS_S = 2.0
+"""How long a connection to this node itself may take: its kernel accepts or refuses at once."""
 
 
 def state_root(fleet: str) -> Path:
@@ -22,15 +26,29 @@ def state_root(fleet: str) -> Path:
 
 
 def found(root: Path) -> dict[str, object]:
-    """The address and the API token of a fleet's head, and the interpreter that a node's keeper runs in."""
+    """The address and the API token of a fleet's head, and the interpreter that a node's keeper runs in.
+
+    Also whether the head's Ray listens: then a controller that does not answer is about to.
+    """
     said: dict[str, object] = {}
     try:
         said["python"] = json.loads((root / "role.json").read_text())["python"]
-        said["address"] = json.loads((root / "address.json").read_text())
+        said["address"] = address = json.loads((root / "address.json").read_text())
         said["api_token"] = (root / "api.token").read_text()
+        said["ray"] = listens(address["ray"])
     except (OSError, ValueError, KeyError):
         pass  # a node that is not the head has the first only
     return said
+
+
+def listens(address: str) -> bool:
+    """Whether anything accepts connections at an address of this node, `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=LISTENS_S):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
+from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.exchange import Exchange
 from sparkfleet.gateway.keys import authenticate
 from sparkfleet.gateway.limits import Limits, check_headers, check_target, has_body, read_body
@@ -207,6 +208,9 @@ class Gateway:
             answer = await attempts.answer()
             try:
                 meter = self._begin_answer(exchange, answer, sent)
+                if answer.is_error:
+                    await _pass_error_on(exchange, answer, send, meter)
+                    return
                 await send(_start(exchange, answer))
                 complete = await relay(answer, send, meter)
             finally:
@@ -238,6 +242,7 @@ class Gateway:
 
 
 _JSON = (b"content-type", b"application/json")
+_OF_THE_BODY = (b"content-length", b"content-type")
 
 
 def _resolve(table: Table, exchange: Exchange, name: str) -> ModelEntry:
@@ -291,6 +296,13 @@ def _model(entry: ModelEntry) -> dict[str, Any]:
     if entry.context is not None:
         document["max_model_len"] = entry.context  # the name that vLLM and SGLang use
     return document
+
+
+async def _pass_error_on(exchange: Exchange, answer: Answer, send: Send, meter: Meter) -> None:
+    body = in_dialect(await read_error(answer), answer.status, exchange.dialect)
+    meter.feed(body)
+    headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
+    await respond(send, answer.status, [*headers, _JSON, _id_header(exchange)], body)
 
 
 def _start(exchange: Exchange, answer: Answer) -> dict[str, Any]:

@@ -91,12 +91,14 @@ class Refusal(SparkfleetError):
         )
 
 
-def error_json(message: str, status: int, *, code: str, dialect: Dialect, param: str | None = None) -> bytes:
-    """An error object as the clients of `dialect` expect it, ASCII only."""
+def error_json(
+    message: str, status: int, *, code: str | int, dialect: Dialect, param: str | None = None, kind: str = ""
+) -> bytes:
+    """An error object as the clients of `dialect` expect it, ASCII only. `kind`: OpenAI's `type`, by the status if ""."""
     if dialect == "anthropic":
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
-    kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    kind = kind or _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
 
 

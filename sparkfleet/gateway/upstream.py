@@ -1,6 +1,6 @@
 """The connection to an engine: what is sent to it, and the first byte of what comes back.
 
-Bodies are never decoded, in either direction.
+Bodies are not decoded, in either direction; only errors are read (`engine_error`).
 """
 
 from __future__ import annotations
@@ -89,6 +89,12 @@ class Answer:
     def is_stream(self) -> bool:
         """Whether it is a stream of server-sent events."""
         return self.response.content_type == "text/event-stream"
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is an error that can be read as a whole: not a stream, and not compressed against our wish."""
+        packed = self.response.headers.get("content-encoding", "identity") != "identity"
+        return self.status >= HTTPStatus.BAD_REQUEST and not self.is_stream and not packed
 
     @property
     def engine_is_failing(self) -> bool:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import aiohttp
@@ -8,7 +9,7 @@ from control_values import deployment, plan
 from controller_world import World
 
 from sparkfleet.control import api
-from sparkfleet.control.client import FleetClient, answering
+from sparkfleet.control.client import FleetClient, answering, trouble_of
 from sparkfleet.control.head import Address
 from sparkfleet.control.requests import ApplyRequest
 from sparkfleet.errors import ControlError
@@ -163,6 +164,51 @@ async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_vers
             with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
                 await found.fleet()
     assert "`sparkfleet down`" in caught.value.do
+
+
+@pytest.mark.parametrize("answer", [{"events": [{"id": 1, "mood": "well"}]}, {"happened": []}])
+async def test_events_of_another_version_are_told_by_that_version(unused_tcp_port, answer):
+    async def fleet(request):
+        return web.json_response({"version": 1, "sparkfleet": "99.0"})
+
+    async def events(request):
+        return web.json_response({"version": 1, **answer})
+
+    app = web.Application()
+    app.router.add_get("/v1/fleet", fleet)
+    app.router.add_get("/v1/events", events)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        address = Address(ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000)
+        async with FleetClient(address, TOKEN) as asking:
+            with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
+                await asking.events(0)
+    assert "`sparkfleet down`" in caught.value.do
+
+
+async def test_a_controller_that_is_being_restarted_says_why(served):
+    async with client(served) as fleet:
+        address = fleet.address
+    assert trouble_of(await answering(address, TOKEN)) == ""
+    await served.controller.ends.begin(OSError("Serve does not answer"))
+    words = trouble_of(await answering(address, TOKEN))
+    assert words.startswith(
+        "The controller is being restarted: its work failed: OSError('Serve does not answer')"
+    )
+
+
+async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, unused_tcp_port):
+    address = Address(
+        ray="", api=f"http://127.0.0.1:{unused_tcp_port}", gateway_host="127.0.0.1", gateway_port=8000
+    )
+    assert await answering(address, TOKEN) is None
+    assert "its controller has not answered" in trouble_of(None)
+    runner = web.AppRunner(api.build(served.controller, TOKEN, served.metrics.registry))
+    await runner.setup()
+    waiting = asyncio.create_task(answering(address, TOKEN, patience_s=10))
+    await asyncio.sleep(0)
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    assert (await waiting).version
+    await runner.cleanup()
 
 
 async def test_a_controller_that_fails_is_not_taken_for_gone(served):

@@ -1,11 +1,13 @@
 """What is left of a fleet that was brought down."""
 
+import socket
+
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from sparkfleet.control import boot
-from sparkfleet.control.client import FleetClient
+from sparkfleet.control.client import PATIENCE_S, FleetClient
 from sparkfleet.control.head import Address
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Store
@@ -55,3 +57,36 @@ async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_
         monkeypatch.setattr(boot, "connect", connect)
         await boot.down(paths)
     assert asked == (["/v1/stop"] if fails else ["/v1/stop", "/v1/fleet", "/v1/fleet"]), "in order, if it can"
+
+
+async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(tmp_path, monkeypatch):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    address = Address(ray="", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+    client = FleetClient(address, "token")
+    client.trouble = "its work failed: OSError()"
+
+    async def connect(paths):
+        return client
+
+    async def stop(client):
+        raise AssertionError("it was asked to stop what it does not look after")
+
+    monkeypatch.setattr(boot, "connect", connect)
+    monkeypatch.setattr(FleetClient, "stop", stop)
+    await boot.down(paths)
+
+
+def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(tmp_path):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    assert boot._patience_s(paths) == 0, "it was never up"
+    with socket.socket() as ray:
+        ray.bind(("127.0.0.1", 0))
+        address = Address(
+            ray=f"127.0.0.1:{ray.getsockname()[1]}", api="", gateway_host="127.0.0.1", gateway_port=8000
+        )
+        paths.address.write_text(address.model_dump_json())
+        assert boot._patience_s(paths) == 0
+        ray.listen()
+        assert boot._patience_s(paths) == PATIENCE_S

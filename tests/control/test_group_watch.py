@@ -6,7 +6,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from group_world import TWO, quick_world, vanish
+from group_world import TWO, order, quick_world, vanish
 
 from sparkfleet.control import group as module
 from sparkfleet.control import rank as rank_module
@@ -154,6 +154,36 @@ async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
     await group.stop(drain_s=0)
 
 
+@pytest.mark.parametrize("probed", [True, False])
+async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_says_how_it_is_seen(
+    world, monkeypatch, probed
+):
+    fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
+    group = world.group(candidate=order().candidate.model_copy(update=fields), probed=probed)
+    await group.start()
+    asked = []
+
+    async def hangs(probe, path):
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr(Probe, "healthy", hangs)
+    monkeypatch.setattr(watching, "HEALTH_S", 0.01)
+    monkeypatch.setattr(watching, "UNWELL_S", 0.05)
+    watched = asyncio.create_task(group.watch())
+    done, _ = await asyncio.wait({watched}, timeout=5 if probed else 0.5)
+    if probed:
+        assert watched.result().startswith("It runs and is not well: /health did not answer 200")
+        assert world.runtime.stopped == [world.rank_id()]
+        assert world.reports[-1].phase is GroupPhase.FAILED
+        assert not world.reports[-1].was_starting
+    else:
+        assert not done
+        assert asked == []
+        watched.cancel()
+    await group.stop(drain_s=0)
+
+
 async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_does_not_answer(
     world, monkeypatch
 ):
@@ -175,9 +205,10 @@ async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_doe
     while not asked:
         await asyncio.sleep(0.01)
     count = len(world.reports)
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(5):
+        while len(world.reports) < count + 5:
+            await asyncio.sleep(0.01)
     assert asked == [321]
-    assert len(world.reports) >= count + 5
     assert {report.phase for report in world.reports[count:]} == {GroupPhase.READY}
     watched.cancel()
     await group.stop(drain_s=0)

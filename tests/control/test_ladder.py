@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.control.ladder import rung_with_less, rung_without, step
+from sparkfleet.control.ladder import passed_by, rung_with_less, rung_without, step
 from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.planning.plan import Band, Candidate, GroupPlan, Prediction, Rung, Shape, Speculation
@@ -52,6 +52,18 @@ def test_at_the_end_of_the_ladder_it_stops_and_says_so():
     assert taken.standing.given_up
     assert taken.standing.passed[:2] == ("one", "two")
     assert taken.standing.passed[2].startswith("out of memory")
+
+
+def test_what_an_earlier_release_did_not_write_down_is_not_known():
+    assert passed_by(Standing(rung=2, passed=("one",)), 4, "it starved") == (
+        "one",
+        "not known",
+        "it starved",
+        "it starved",
+    )
+    taken = step(LADDER, Standing(rung=1), diagnosis(Cause.MEMORY))
+    assert taken.standing.passed[0] == "not known"
+    assert taken.standing.passed[1].startswith("out of memory")
 
 
 def test_on_another_rung_starts_are_counted_anew_and_falls_are_not():

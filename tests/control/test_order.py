@@ -1,3 +1,4 @@
+import pytest
 from control_values import deployment, plan
 from test_cluster import cable, inventory, spark
 
@@ -63,6 +64,23 @@ def test_a_ladder_is_gone_down_and_not_beyond_its_end():
     assert orders_for(FLEET, wanted)[0].seats[0].node == "a"
     assert orders_for(FLEET, wanted, {0: 1})[0].seats[0].node == "b"
     assert orders_for(FLEET, wanted, {0: 9})[0].rung == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "health", "probed"),
+    [("custom", "/well", True), ("custom", None, False), ("vllm", "/well", False)],
+)
+def test_the_health_of_a_custom_workload_is_asked_while_it_serves_where_it_is_said_how(
+    engine, health, probed
+):
+    """In a deployment of several variants another engine may stand beside the one that `health` is for."""
+    wanted = desired(Shape(nodes=("a",)))
+    rung = wanted.plan.groups[0].choice
+    changed = rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"engine": engine})})
+    plan_ = wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=(changed,)),)})
+    spec = wanted.spec.model_copy(update={"health": health})
+    (found,) = orders_for(FLEET, wanted.model_copy(update={"plan": plan_, "spec": spec}))
+    assert found.probed == probed
 
 
 def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():

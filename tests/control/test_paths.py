@@ -3,6 +3,7 @@ import stat
 
 import pytest
 
+from sparkfleet.control import paths as module
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import ControlError
 
@@ -22,6 +23,22 @@ def test_directories_and_secrets_are_for_their_owner_only(paths):
     secrets = (paths.ray_token, paths.api_token, paths.engine_secret)
     assert {mode(s) for s in secrets} == {0o600}
     assert len({s.read_text() for s in secrets}) == 3
+
+
+def test_who_creates_them_at_the_same_time_finds_them_whole(paths, monkeypatch):
+    seen, made = [], module.secrets.token_hex
+
+    def meanwhile(size):
+        monkeypatch.setattr(module.secrets, "token_hex", made)
+        paths.create()
+        seen.append(paths.ray_token.read_text())
+        return made(size)
+
+    monkeypatch.setattr(module.secrets, "token_hex", meanwhile)
+    paths.create()
+    assert seen == [paths.ray_token.read_text()]
+    assert len(seen[0]) == 64
+    assert not list(paths.root.glob(".*")), "nothing is left beside them"
 
 
 def test_a_second_create_keeps_the_secrets(paths):

@@ -66,12 +66,27 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def _in_no_time(monkeypatch):
+def dropped(monkeypatch):
+    """Nodes whose page cache was dropped, and what ran by then. Not really: that would need root."""
+    nodes = []
+
     async def drop(channel):
-        """Nothing: that would need root."""
+        nodes.append(channel.node)
 
     monkeypatch.setattr(page_cache, "drop", drop)
     monkeypatch.setattr(module, "ROOM_S", 0.0)
+    return nodes
+
+
+async def test_before_a_rank_is_started_the_page_cache_of_its_node_is_dropped(tmp_path, dropped):
+    """On a GPU with unified memory: what the cache holds, the driver cannot have."""
+    world = World(tmp_path, nodes=("this", "that"))
+    await world.take()
+    assert sorted(dropped) == ["that", "this"]
+    for holder in world.holders:
+        await holder._rank.close()
+    assert (await world.take(world.anew()))[1], "adopted"
+    assert len(dropped) == 2, "what is adopted has its memory"
 
 
 async def test_a_rung_that_never_began_is_not_told_the_cause_of_the_one_before(tmp_path):
@@ -222,7 +237,7 @@ def shortages(monkeypatch, *left):
         return readings.pop(0) if len(readings) > 1 else readings[0]
 
     monkeypatch.setattr(module, "MEMORY_S", 0.001)
-    monkeypatch.setattr(module, "ROOM_S", 1.0)
+    monkeypatch.setattr(module, "ROOM_S", 2.0)
     monkeypatch.setattr(LocalRank, "memory", memory)
     return looks
 

@@ -47,6 +47,14 @@ def test_without_room_for_both_the_old_one_goes_first():
     assert verbs(decide({"m": 2}, [], {"m": False})) == [("deploy", "m", 2)]
 
 
+def test_one_that_serves_nobody_is_not_said_to_serve_or_to_be_in_want_of_memory():
+    (gone,) = decide({"m": 2}, [app(1, "starting")], {"m": False})
+    assert (gone.verb, gone.reason) == ("retire", "it serves nobody, and generation 2 takes its place")
+    for status in ("starting", "failed", "retiring"):
+        (new,) = decide({"m": 2}, [app(1, status)], {"m": True})
+        assert (new.verb, new.reason) == ("deploy", "wanted and not there")
+
+
 def test_a_generation_that_failed_leaves_the_old_one_serving():
     assert decide({"m": 2}, [app(1), app(2, "failed")], {}) == ()
 

@@ -6,6 +6,7 @@ from controller_world import diagnosed, report
 
 from sparkfleet.control import recovery as module
 from sparkfleet.control.status import GroupPhase
+from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.planning.plan import Band
 
@@ -62,6 +63,15 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
     await falls(world, "memory", rung=2)
     await falls(world, "memory", rung=2)
     assert [order.rung for order in world.apps.orders] == [0, 2], "none needs less"
+
+
+async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
+    await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
+    world.store.stand("tiny", 1, 0, Standing(rung=1))
+    await falls(world, "memory", rung=1)
+    await falls(world, "memory", rung=1)
+    (passed,) = world.controller.status().deployments[0].passed
+    assert [words.partition(" times")[0] for words in passed] == ["not known", "memory ran out 2"]
 
 
 @pytest.mark.parametrize(("cause", "window"), [("unknown", 3600.0), ("memory", 0.0)])

@@ -6,11 +6,11 @@ import pytest
 from sparkfleet.control import watching
 from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.load import Load
-from sparkfleet.control.watching import beat, follow
+from sparkfleet.control.watching import beat, follow, stays_well
 from sparkfleet.errors import EngineError
 
 STILL = Load(running=1, waiting=0, figures=(7.0,))
-ENOUGH_S = 0.5
+ENOUGH_S = 1.0
 """Many times what an engine may be still for here."""
 
 
@@ -64,7 +64,7 @@ async def lives(engine, patience_s=30.0):
 async def test_one_that_answers_is_asked_again_each_time_it_is_still_for_long():
     engine = Engine(STILL, [None])
     assert await lives(engine)
-    assert 2 <= len(engine.asked) <= 12
+    assert 2 <= len(engine.asked) <= 24
 
 
 async def test_one_that_moves_is_asked_nothing():
@@ -82,7 +82,7 @@ async def test_one_that_owes_the_token_too_long_is_stuck():
 
 async def test_what_moves_while_it_is_asked_is_as_good_as_the_token():
     """A prefill goes on in chunks, slower than what makes it suspect; the question waits behind it and is taken back."""
-    engine = Engine(STILL, [60], moves_every_s=0.12)
+    engine = Engine(STILL, [60], moves_every_s=0.3)
     assert await lives(engine)
     assert engine.asked
     assert engine.left == len(engine.asked)
@@ -126,6 +126,47 @@ async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     assert engine.left == 1
+
+
+async def unwell_after(monkeypatch, answers, unwell_s):
+    """What a custom workload ends with that answers so, the last for ever; and how often it was asked."""
+    monkeypatch.setattr(watching, "HEALTH_S", 0.01)
+    monkeypatch.setattr(watching, "UNWELL_S", unwell_s)
+    left, asked = list(answers), []
+
+    async def is_well():
+        asked.append(time.monotonic())
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            await stays_well(is_well, "/well")
+    except EngineError as error:
+        return str(error), asked
+    except TimeoutError:
+        return "", asked
+
+
+async def test_a_custom_workload_that_is_not_well_for_long_is_told(monkeypatch):
+    words, asked = await unwell_after(monkeypatch, [True, False], unwell_s=0.1)
+    assert "/well did not answer 200 for 0 s" in words
+    assert f"{len(asked) - 1} times in a row" in words
+    assert asked[-1] - asked[1] >= 0.1
+
+
+async def test_it_is_not_replaced_for_what_passes(monkeypatch):
+    words, asked = await unwell_after(monkeypatch, [False] * 5 + [True], unwell_s=0.8)
+    assert words == ""
+    assert len(asked) > 6
+
+
+async def test_it_is_not_replaced_before_it_has_failed_some_times_in_a_row(monkeypatch):
+    """However long one question took: this process may have slept."""
+    words, _ = await unwell_after(monkeypatch, [False, False, True, False, False, True], unwell_s=0)
+    assert words == ""
+    words, asked = await unwell_after(monkeypatch, [False], unwell_s=0)
+    assert "3 times in a row" in words
+    assert len(asked) == watching.UNWELL
 
 
 async def test_a_beat_is_never_late():

@@ -62,7 +62,8 @@ async def test_engines_that_are_not_there_are_passed_over(open_door: OpenDoor) -
 async def test_without_another_engine_the_failing_one_has_its_say(open_door: OpenDoor) -> None:
     door = await open_door(engines=[engine(FAILING["503"])])
     status, headers, body = await door.post()
-    assert (status, json.loads(body)) == (503, {"error": {"message": "on demand", "code": 503}})
+    error = {"message": "on demand", "type": "server_error", "param": None, "code": 503}
+    assert (status, json.loads(body)) == (503, {"error": error})
     assert headers["x-request-id"].startswith("req-")
     assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_error") == 1
 

@@ -1,0 +1,71 @@
+"""Errors that engines answer with, in the words of the API that was spoken.
+
+vLLM says them as OpenAI does. SGLang and TensorRT-LLM put the same fields side by side (`{"object": "error", "message": …}`,
+the latter also `{"error": "…"}`), FastAPI says `{"detail": …}`, and a server that fails a line of text. A client that looks
+for `error.message` would find nothing in those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+
+from sparkfleet.gateway.refusal import Dialect, error_json
+from sparkfleet.gateway.upstream import Answer
+
+LONGEST = 1 << 20
+"""Bytes of an error that are read: some repeat the request that they refuse."""
+LONGEST_TEXT = 4000
+"""Characters of one that is no JSON which are passed on."""
+READ_S = 10.0
+"""How long an error may take to arrive: who fails may not end its sentence."""
+
+
+async def read_error(answer: Answer) -> bytes:
+    """The body of an engine's error, as far as it comes."""
+    body = chunk = answer.first
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(READ_S):
+            while chunk and len(body) < LONGEST:
+                chunk = await answer.response.content.readany()
+                body += chunk
+    return body
+
+
+def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
+    """An engine's error as the clients of `dialect` expect it: unchanged where it is so already."""
+    said = _parsed(body)
+    inner = said.get("error")
+    if isinstance(inner, dict) and _text(inner.get("message")) and _text(inner.get("type")):
+        return body
+    fields = inner if isinstance(inner, dict) else said
+    message = _text(fields.get("message")) or _text(inner) or _text(fields.get("detail"))
+    code = fields.get("code")
+    return error_json(
+        message or body[:LONGEST].decode("utf-8", "replace").strip()[:LONGEST_TEXT] or _nothing(status),
+        status,
+        code=code if isinstance(code, str | int) else "engine_error",
+        param=_text(fields.get("param")) or None,
+        kind=_text(fields.get("type")),
+        dialect=dialect,
+    )
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _nothing(status: int) -> str:
+    return f"The engine answered {status} and did not say why."
