@@ -104,6 +104,14 @@ class LabFleet:
         """The group of the newest generation: an older one may still be draining."""
         return max(self.deployment(name)["groups"], key=lambda group: group["generation"])
 
+    def ready_group(self, name="tiny"):
+        """The group of the newest generation; None as long as the deployment is not ready. Both by one look: what two
+        of them see may not have been at one time."""
+        found = self.deployment(name)
+        if found is None or found["state"] != "ready":
+            return None
+        return max(found["groups"], key=lambda group: group["generation"])
+
     def containers(self, node):
         """Ids of all containers of a node, ended ones too."""
         return self.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
@@ -198,9 +206,16 @@ class LabFleet:
     def processes(self, node):
         """Commands of everything that runs on a node, but for what a Spark always runs."""
         listed = self.lab.exec(node, ["ps", "-eo", "user:20,args", "--no-headers"]).stdout.splitlines()
-        # podman, once asked for its version, leaves its pause process until the next boot: catatonit, or itself without that
-        own = re.compile(r"ps -eo|catatonit| podman$")
+        # podman, once asked for its version, leaves its pause process until the next boot: catatonit, or itself without it.
+        # sshd's own process of a connection ends a moment after the command line that made it.
+        own = re.compile(r"ps -eo|catatonit| podman$| sshd(-session)?: ")
         return [line for line in listed if line.startswith("nvidia") and not own.search(line)]
+
+    def listening(self, node):
+        """TCP ports that a node listens on, but for SSH's and those that Ray gives its workers, which come and go."""
+        lines = self.lab.exec(node, ["ss", "-Hltn"]).stdout.splitlines()
+        ports = {int(line.split()[3].rpartition(":")[2]) for line in lines}
+        return sorted(ports - {22, *range(10002, 20000)})
 
     def diagnosis(self):
         """The ends of the logs on all nodes, for a failure."""

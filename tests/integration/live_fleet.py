@@ -122,7 +122,7 @@ class Fleet:
         """One deployment's status, or None."""
         return next((d for d in self.deployments() if d["name"] == name), None)
 
-    def until(self, condition, timeout=120, every=0.3):
+    def until(self, condition, timeout=240, every=0.3):
         """Wait for something to become true; says what the fleet was doing if it does not."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -5,11 +5,14 @@ import json
 import pytest
 from asking import HONEST, _end, _refused
 
+from sparkfleet.gateway.engine_error import in_dialect
 from sparkfleet.gateway.refusal import draining, error_json, internal, unknown_model
 
 ENGINES = (
     '{"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}'
 )
+FLAT = '{"object": "error", "message": "No more memory.", "type": "InternalServerError", "param": null, "code": 500}'
+"""SGLang's and TensorRT-LLM's: the gateway puts it into OpenAI's words."""
 
 
 def event(**fields):
@@ -26,6 +29,8 @@ LOST = "data: " + error_json("The engine went away.", 502, code="engine_lost", d
     [
         (503, draining().body("openai").decode(), "told"),
         (500, ENGINES, "told"),
+        (500, FLAT, "wrong"),
+        (500, in_dialect(FLAT.encode(), 500, "openai").decode(), "told"),
         (500, internal().body("openai").decode(), "wrong"),
         (500, "Internal Server Error", "wrong"),
         (503, "", "wrong"),

@@ -122,7 +122,7 @@ def test_a_killed_supervisor_leaves_no_container_and_the_group_comes_back(alone)
     pid, (first,) = rank(alone)["pid"], alone.containers("spark2")
     alone.lab.exec("spark2", ["kill", "-9", parent(alone, "spark2", pid)])
     alone.until(lambda: first not in alone.containers("spark2"), timeout=60)
-    alone.until(lambda: alone.is_ready() and rank(alone)["pid"] != pid, timeout=SLOW_S)
+    alone.until(lambda: (now := alone.ready_group()) and now["ranks"][0]["pid"] != pid, timeout=SLOW_S)
     assert len(alone.containers("spark2")) == 1
     assert "QSFP" in alone.chat()
 

@@ -7,6 +7,10 @@ import time
 import pytest
 from lab_fleet import CHECKOUT, LabFleet, lab_of
 
+from sparkfleet.control.backoff import pause_s
+from sparkfleet.control.recovery import BREAKER_FAILURES
+from sparkfleet.control.watching import UNWELL_S
+
 pytestmark = pytest.mark.integration
 
 SERVER = CHECKOUT / "tests/integration/stand_ins/speech.py"
@@ -23,11 +27,17 @@ def fleet(tmp_path_factory):
         yield fleet
         fleet.ok("down")
         assert fleet.processes("spark1") == []
+        assert fleet.listening("spark1") == []
 
 
 def custom(name, port):
     command = json.dumps([sys.executable, str(SERVER), "127.0.0.1", str(port)])
     return f"name: {name}\nmodel: speech/{name}\nengine: custom\ncommand: {command}\nport: {port}\nmemory: 20 GiB\n"
+
+
+def running(fleet, port):
+    """What runs on the node of a workload that has this port."""
+    return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 127.0.0.1 {port}")]
 
 
 def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_comes_back(fleet):
@@ -41,3 +51,55 @@ def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_com
     fleet.until(lambda: fleet.is_ready("newer") and fleet.is_ready("older"), timeout=120)
     assert fleet.group("older")["ranks"][0]["pid"] == before, fleet.ok("describe", "older")
     assert "Only 2.5 GiB of memory are left on spark1: the group is stopped" in fleet.ok("describe", "newer")
+
+
+def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_seen(fleet):
+    fleet.apply(custom("speech", 5007) + "health: /health\n", "speech.yaml")
+    before = fleet.group("speech")["ranks"][0]["pid"]
+    fleet.lab.exec("spark1", ["kill", "-STOP", str(before)])
+    time.sleep(UNWELL_S / 2)
+    assert fleet.is_ready("speech"), "it may have much to do"
+    fleet.until(lambda: not fleet.is_ready("speech"), timeout=UNWELL_S + 30)
+    fleet.until(lambda: fleet.is_ready("speech"), timeout=120)
+    assert fleet.group("speech")["ranks"][0]["pid"] != before
+    assert "is not well: /health did not answer 200" in fleet.ok("describe", "speech")
+
+
+def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):
+    fleet.apply(custom("late", 5008), "late.yaml")
+    assert running(fleet, 5008)
+    before = fleet.group("late")["ranks"][0]["pid"]
+    fleet.lab.set("spark1", {"holder_mib": str(SPARK_MIB - 10240)})  # 10 GiB left: half of what it needs
+    fleet.lab.exec("spark1", ["kill", "-9", str(before)])
+    fleet.until(lambda: "waiting for memory" in fleet.group("late")["detail"], timeout=60)
+    time.sleep(5)
+    assert "waiting for memory: spark1 has 10.0 GiB" in fleet.ok("describe", "late")
+    assert running(fleet, 5008) == []
+    fleet.lab.set("spark1", {"holder_mib": "0"})
+    fleet.until(lambda: fleet.is_ready("late"), timeout=120)
+    assert fleet.group("late")["ranks"][0]["pid"] != before
+    fleet.ok("delete", "--yes", "late")
+
+
+def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fleet):
+    text, killed = custom("frail", 5009), set()
+    fleet.apply(text, "frail.yaml")
+    for _ in range(BREAKER_FAILURES):
+        group = fleet.until(
+            lambda: (now := fleet.ready_group("frail")) and now["ranks"][0]["pid"] not in killed and now,
+            timeout=120,
+        )
+        killed.add(group["ranks"][0]["pid"])
+        fleet.lab.exec("spark1", ["kill", "-9", str(group["ranks"][0]["pid"])])
+    fleet.until(lambda: fleet.deployment("frail")["state"] == "failed", timeout=60)
+    time.sleep(pause_s(BREAKER_FAILURES) + 5)  # when it would have been started the next time
+    assert running(fleet, 5009) == []
+    said = " ".join(fleet.ok("describe", "frail").split())
+    assert (
+        f"it came up and failed {BREAKER_FAILURES} times within 10 minutes, so it is not started again"
+        in said
+    )
+    fleet.apply(text, "frail.yaml")
+    assert running(fleet, 5009)
+    assert 5009 in fleet.listening("spark1")
+    fleet.ok("delete", "--yes", "frail")

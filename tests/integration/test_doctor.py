@@ -136,7 +136,7 @@ FAULTS = [
     (mtu_1500, "rail-mtu", "enp1s0f1np1 on spark1 has 1500"),
     (one_subnet, "rails-share-subnet", "in one subnet, 192.168.100.0/24"),
     (knob(driver="580.95.05"), "driver-same", "580.95.05 on spark2"),
-    (knob(clock_skew="90"), "clock-skew", "spark2: its clock is 90."),
+    (knob(clock_skew="90.5"), "clock-skew", "spark2: its clock is 90."),
     (knob(ntp="no"), "clock-synchronised", "not synchronised"),
     (knob(holder_mib="59135"), "memory-leftover", "holds 57.7 GiB"),
     (knob(meminfo="leaked"), "memory-retained", "of unified memory belong to nobody"),

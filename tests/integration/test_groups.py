@@ -1,6 +1,7 @@
 """Groups over two simulated Sparks: real vLLM with TP=2, collectives over the rails, and what happens when a part dies."""
 
 import json
+import re
 import time
 
 import pytest
@@ -25,13 +26,15 @@ def fleet(tmp_path_factory):
         fleet.bring()
         fleet.ok("up")
         yield fleet
+        remove(fleet)
         # Before `down`, which would sweep whatever is left.
         fleet.until(lambda: fleet.placement_groups() == [], timeout=60)
         for node in lab.nodes:
             engines = [words for words in listed(fleet, node.name).values() if "vllm" in words.lower()]
             assert not engines, f"{node.name}: {engines}"
         fleet.ok("down")
-        assert {node.name: fleet.processes(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
+        for look in (fleet.processes, fleet.listening):
+            assert {node.name: look(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
 
 
 def says(fleet):
@@ -50,7 +53,11 @@ def remove(fleet):
 
 
 def pids(fleet):
-    return [rank["pid"] for rank in group(fleet)["ranks"]]
+    return pids_of(group(fleet))
+
+
+def pids_of(group):
+    return [rank["pid"] for rank in group["ranks"]]
 
 
 def listed(fleet, node):
@@ -79,7 +86,7 @@ def alone_on(fleet, node):
 
 def replaced(fleet, before, timeout=300):
     """Wait until the group is ready with other processes on every node; of the old ones none may be left."""
-    fleet.until(lambda: fleet.is_ready() and not set(pids(fleet)) & set(before), timeout=timeout)
+    fleet.until(lambda: (now := fleet.ready_group()) and not set(pids_of(now)) & set(before), timeout=timeout)
     for rank, old in zip(group(fleet)["ranks"], before, strict=True):
         assert old not in listed(fleet, rank["node"])
 
@@ -90,6 +97,7 @@ def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
     fleet.ok("delete", "--yes", "tiny")
     out = fleet.apply(PAIR)
     assert "ready" in out
+    assert re.search(r"rank 0: .+ · rank 1: ", " ".join(out.split())), out
     assert [rank["node"] for rank in group(fleet)["ranks"]] == ["spark1", "spark2"]
     before = fleet.traffic("spark2")
     assert says(fleet) == alone
@@ -149,8 +157,8 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
     listed = fleet.lab.exec("spark1", ["ps", "-eo", "pid,args", "--no-headers"]).stdout.splitlines()
     actor = next(line.split()[0] for line in listed if "ray::ServeReplica:tiny" in line)
     fleet.lab.exec("spark1", ["python3", "-c", code], stdin=actor)
-    fleet.until(lambda: not fleet.is_ready() or group(fleet)["adopted"], timeout=60)
-    fleet.until(lambda: fleet.is_ready() and group(fleet)["adopted"])
+    fleet.until(lambda: (now := fleet.ready_group()) is None or now["adopted"], timeout=60)
+    fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"])
     assert pids(fleet) == before
     assert says(fleet)
 

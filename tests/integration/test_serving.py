@@ -1,6 +1,7 @@
 """Real clients against the real engine through the real gateway."""
 
 import asyncio
+import contextlib
 import json
 import os
 import urllib.error
@@ -114,7 +115,7 @@ async def test_sixteen_streams_at_once(fleet):
 def engine_metric(fleet, name):
     """A number from the engine's own metrics page."""
     url = fleet.deployment()["groups"][0]["url"] + "/metrics"
-    page = httpx.get(url).text
+    page = httpx.get(url, timeout=60).text
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name + "{"))
 
 
@@ -133,9 +134,11 @@ def test_a_client_that_hangs_up_stops_the_generation(fleet):
 
 def test_its_processes_are_not_put_behind_all_others(fleet):
     """Ray would give its workers, and engines that they start, the niceness 15."""
-    assert {os.getpriority(os.PRIO_PROCESS, process.pid) for process in fleet.everything()} == {
-        os.getpriority(os.PRIO_PROCESS, 0)
-    }
+    found = set()
+    for process in fleet.everything():
+        with contextlib.suppress(ProcessLookupError):  # it may end meanwhile
+            found.add(os.getpriority(os.PRIO_PROCESS, process.pid))
+    assert found == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def test_nobody_goes_around_the_gateway(fleet):
@@ -189,8 +192,11 @@ def test_metrics_of_gateway_controller_and_engine_are_found_by_prometheus(fleet)
     """The target list leads to three pages, and each counts what has happened."""
     assert chat(fleet, fleet.key)[0] == 200
     api = json.loads(fleet.paths.address.read_text())["api"]
-    targets = {group["labels"]["job"]: group["targets"][0] for group in httpx.get(api + "/targets").json()}
-    pages = {job: httpx.get(f"http://{target}/metrics").text for job, target in targets.items()}
+    targets = {
+        group["labels"]["job"]: group["targets"][0]
+        for group in httpx.get(api + "/targets", timeout=60).json()
+    }
+    pages = {job: httpx.get(f"http://{target}/metrics", timeout=60).text for job, target in targets.items()}
     assert (
         'sparkfleet_requests_total{model="tiny",path="/v1/chat/completions",status="200"}' in pages["gateway"]
     )
@@ -202,6 +208,10 @@ def test_metrics_of_gateway_controller_and_engine_are_found_by_prometheus(fleet)
 
 def test_the_key_is_nowhere_in_the_state_directory(fleet):
     secret = fleet.key.encode()
-    files = [path for path in fleet.paths.root.rglob("*") if path.is_file()]
-    assert files
-    assert [path for path in files if secret in path.read_bytes()] == []
+    contents = {}
+    for path in fleet.paths.root.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # it may be replaced meanwhile
+            if path.is_file():
+                contents[path] = path.read_bytes()
+    assert contents
+    assert [path for path, content in contents.items() if secret in content] == []

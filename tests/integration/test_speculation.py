@@ -50,7 +50,7 @@ def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
     drafted, accepted = drafts(fleet)
     assert 0 < accepted <= drafted
     shown = 'sparkfleet_draft_tokens{deployment="tiny"'
-    fleet.until(lambda: shown in fleet.metrics(), timeout=15)
+    fleet.until(lambda: shown in fleet.metrics(), timeout=60)
 
 
 @trains_long

@@ -23,6 +23,7 @@ import yaml
 from lab_fleet import LabFleet, lab_of
 
 from sparkfleet.builtin import cache
+from sparkfleet.control.liveness import STUCK_S
 
 pytestmark = pytest.mark.integration
 
@@ -272,9 +273,12 @@ for top in ("/home/nvidia", "/tmp", "/run", "/var", "/dev/shm"):
     for directory, _, names in os.walk(top):
         for name in names:
             path = pathlib.Path(directory, name)
-            about = path.lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_size < 50_000_000 and needle in path.read_bytes():
-                files.append([str(path), stat.S_IMODE(about.st_mode)])
+            try:
+                about = path.lstat()
+                if stat.S_ISREG(about.st_mode) and about.st_size < 50_000_000 and needle in path.read_bytes():
+                    files.append([str(path), stat.S_IMODE(about.st_mode)])
+            except FileNotFoundError:
+                pass
 for one in pathlib.Path("/proc").glob("[0-9]*"):
     for name in ("cmdline", "environ"):
         try:
@@ -318,8 +322,8 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
     before = {node: inside(fleet, node) for node in NODES}
     (actor,) = (p["pid"] for p in running(fleet, "spark1") if "ray::ServeReplica:tiny" in " ".join(p["argv"]))
     as_root(fleet.lab, "spark1", ["kill", "-9", str(actor)])
-    fleet.until(lambda: not fleet.is_ready() or fleet.group()["adopted"], timeout=60)
-    fleet.until(lambda: fleet.is_ready() and fleet.group()["adopted"])
+    fleet.until(lambda: (now := fleet.ready_group()) is None or now["adopted"], timeout=60)
+    fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"])
     assert {node: inside(fleet, node) for node in NODES} == before
     assert "spark1+spark2" in fleet.chat()
 
@@ -340,8 +344,8 @@ def test_a_server_that_dies_ends_the_group_though_its_launcher_would_wait(fleet)
     before = {node: inside(fleet, node) for node in NODES}
     began = time.monotonic()
     as_root(fleet.lab, "spark1", ["kill", "-9", str(the(fleet, "spark1", "trtllm-serve")["pid"])])
-    fleet.until(lambda: not fleet.is_ready(), timeout=15)
-    assert time.monotonic() - began < 15, "by its exit, and not because nothing answers any more"
+    fleet.until(lambda: not fleet.is_ready(), timeout=STUCK_S)
+    assert time.monotonic() - began < STUCK_S, "by its exit, and not because nothing answers any more"
     comes_back(fleet, before)
 
 
@@ -352,7 +356,7 @@ def test_a_server_that_does_not_start_is_told_by_its_cause_and_the_old_one_serve
     code, out, err = fleet.run("apply", "--yes", path)
     assert code == 1, out + err
     assert "out of memory" in out, out
-    assert time.monotonic() - began < 55, "before its silence would have told"
+    assert time.monotonic() - began < 60, "before its silence would have told"
     assert "spark1+spark2" in fleet.chat()
     fleet.until(lambda: {node: fleet.containers(node) for node in NODES} == before, timeout=60)
 
