@@ -106,16 +106,12 @@ class Session:
         """A client of the controller. Raises ControlError where none answers."""
         client = await self.find_controller()
         if client is None:
-            raise self.is_down()
+            raise ControlError(
+                f"Fleet {self.inventory.fleet} is down: no controller answers.",
+                means="Nothing is served.",
+                do="`sparkfleet up` starts it; `sparkfleet apply FILE` does so too.",
+            )
         return client
-
-    def is_down(self) -> ControlError:
-        """The error for a fleet whose controller does not answer."""
-        return ControlError(
-            f"Fleet {self.inventory.fleet} is down: no controller answers.",
-            means="Nothing is served.",
-            do="`sparkfleet up` starts it; `sparkfleet apply FILE` does so too.",
-        )
 
     async def bring_up(
         self, apply: Sequence[ApplyRequest], saying: Callable[[str], None], wheels: Path | None = None

@@ -12,7 +12,7 @@ from sparkfleet.spec.inventory import Inventory
 
 
 def status(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show what runs. Exit code 1 where the fleet is down."""
+    """Show what runs, or that nothing does: `down` is an answer, and no error."""
     return run(_status(Session(inventory), json))
 
 
@@ -21,7 +21,11 @@ async def _status(session: Session, json: bool) -> int:
     if client is None:
         if json:
             print_json(_down(session.inventory))
-        raise session.is_down()
+        else:
+            console.print(
+                f"Fleet {session.inventory.fleet} is down. `sparkfleet apply FILE` or `sparkfleet up` starts it."
+            )
+        return Exit.DONE
     async with client:
         fleet = await client.fleet()
     if json:

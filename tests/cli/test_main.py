@@ -50,13 +50,11 @@ def test_version_for_people_and_for_programs():
 def test_no_colour_when_not_a_terminal(tmp_path):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     done = sparkfleet("status", cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path), FORCE_COLOR="")
-    assert done.stderr.startswith("error: ")
+    assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "verb", [["status"], ["describe", "x"], ["logs", "x"], ["delete", "-y", "x"], ["keys", "list"]]
-)
+@pytest.mark.parametrize("verb", [["describe", "x"], ["logs", "x"], ["delete", "-y", "x"], ["keys", "list"]])
 def test_a_verb_that_needs_a_fleet_says_that_it_is_down(tmp_path, verb):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     done = sparkfleet(*verb, cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path))

@@ -1,7 +1,5 @@
 """Four simulated Sparks on a switch: found, brought up, and taken down again."""
 
-import json
-
 import pytest
 from lab_fleet import LabFleet, lab_of
 
@@ -31,6 +29,6 @@ def test_up_names_a_node_that_is_off_and_brings_all_of_them_together_and_down_le
     assert all(node["memory_available"] > 0 for node in nodes)
     fleet.ok("down")
     assert {name: fleet.processes(name) for name in NAMES} == {name: [] for name in NAMES}
-    code, out, err = fleet.run("status", "--json")
-    assert (code, json.loads(out)["up"], json.loads(out)["deployments"]) == (1, False, [])
-    assert f"Fleet {fleet.lab.name} is down" in err
+    status = fleet.status()
+    assert (status["up"], status["fleet"], status["deployments"]) == (False, fleet.lab.name, [])
+    assert f"Fleet {fleet.lab.name} is down" in fleet.ok("status")
