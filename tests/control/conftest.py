@@ -11,6 +11,21 @@ from group_world import SECRET, order, rank_spec
 from sparkfleet.nodes.runtime.ports import free_port
 
 
+class Clock:
+    """Unix seconds, moved by hand."""
+
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """For what takes a clock: it stands until a test sets its `now`."""
+    return Clock()
+
+
 @pytest.fixture
 def engine():
     """A fake engine in a process of its own, asking for the token that the group of replica 0 derives."""

@@ -4,18 +4,6 @@ from sparkfleet.control import backoff as module
 from sparkfleet.control.backoff import Backoff
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 def test_each_start_waits_longer_than_the_one_before_and_the_first_for_nothing(tmp_path, clock):
     path = tmp_path / "rank" / "begun.0"
     # Each in a process of its own, as Serve makes them.

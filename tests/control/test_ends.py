@@ -11,18 +11,6 @@ from sparkfleet.control.journal import Journal
 from sparkfleet.control.store import Store
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def store(tmp_path, clock):
     store = Store(tmp_path / "s.db", clock)

@@ -8,7 +8,7 @@ from sparkfleet.control.status import GroupPhase, GroupReport
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def monotonic(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
@@ -20,10 +20,10 @@ def report(replica=0):
     )
 
 
-def test_a_group_that_falls_silent_is_told_with_how_long(clock):
+def test_a_group_that_falls_silent_is_told_with_how_long(monotonic):
     heard = Heard()
     heard.group(report(0))
-    clock[0] += STALE_S
+    monotonic[0] += STALE_S
     heard.group(report(1))
     assert [(one.replica, one.silent_s) for one in heard.groups()] == [(0, STALE_S), (1, 0.0)]
     assert [one.replica for one in heard.fresh()] == [1]
