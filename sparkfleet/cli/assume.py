@@ -12,9 +12,9 @@ from sparkfleet.errors import SpecError
 from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
 from sparkfleet.knowledge.hardware import Box, hardware
 from sparkfleet.spec.inventory import Inventory
+from sparkfleet.units import GB
 from sparkfleet.values import Value
 
-GB = 1e9
 ALIASES = {"dgx-spark": "dgx-spark-128"}
 SPARK_CORES = 20
 

@@ -15,9 +15,8 @@ from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.cli.session import DEFAULT_INVENTORY, JsonOption, Session, run
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
+from sparkfleet.units import KIB, MIB
 
-KIB = 1024
-MIB = 1 << 20
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
 """What parameters and bytes are counted in, and what that is called."""
 

@@ -17,9 +17,9 @@ from rich.text import Text
 from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport, NodeReport
 from sparkfleet.control.store import Event
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.units import GIB
 
 OUTPUT_VERSION = 1
-GIB = 1 << 30
 _TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
 """Behind the indentation, or behind a label and the spaces that set it apart."""
 

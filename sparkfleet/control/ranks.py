@@ -17,10 +17,10 @@ from sparkfleet.engines.signatures import Diagnosis, Failure, classify, first_ca
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.nodes.runtime.base import RankStatus
 from sparkfleet.nodes.runtime.ports import free_port
+from sparkfleet.units import GIB
 
 log = logging.getLogger(__name__)
 
-GIB = 1 << 30
 
 ROOM_S = GIVEN_BACK_S
 """How long a start waits for memory that another group gives back."""

@@ -15,8 +15,7 @@ from sparkfleet.doctor.recognise import Kind, recognise
 from sparkfleet.knowledge.rules import Rule, doctor_rules
 from sparkfleet.knowledge.situation import Situation
 from sparkfleet.knowledge.versions import Truth
-
-GB = 10**9
+from sparkfleet.units import GB
 
 SEVERITIES = {
     "garbage": Severity.ERROR,

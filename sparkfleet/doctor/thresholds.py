@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-GIB = 1 << 30
-GB = 10**9
-
 RAIL_HEALTHY_GBIT = 85.0
 """ib_write_bw of one rail. Healthy ones give 92 to 112 Gb/s (NVIDIA's guide: 92.57 and 97.28; 98 at MTU 9000)."""
 RAIL_DEGRADED_GBIT = 25.0

@@ -16,11 +16,11 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from sparkfleet.errors import Cause, SpecError
+from sparkfleet.units import GIB
 from sparkfleet.values import Value
 
 FILE = "signatures.yaml"
 
-GIB = 1 << 30
 LOW_BYTES = 3 * GIB
 """MemAvailable below which a Spark is about to wedge (2 to 3 GiB and falling; research on memory of GB10)."""
 LINES, WIDTH = 500, 500

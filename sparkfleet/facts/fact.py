@@ -18,8 +18,6 @@ from sparkfleet.spec.fields import escape
 T_co = TypeVar("T_co", covariant=True)
 J = TypeVar("J", list[object], dict[str, object])
 
-KIB = 1024
-MIB = 1 << 20
 
 MOST_CHARACTERS = 4 << 20
 """Of one answer. The longest that a Spark gives, `ss` and `docker info`, are some tens of thousands."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 from sparkfleet.errors import FactError
-from sparkfleet.facts.fact import MIB, Fact, failed, not_understood, number, present
+from sparkfleet.facts.fact import Fact, failed, not_understood, number, present
 from sparkfleet.facts.node import Gpu
+from sparkfleet.units import MIB
 from sparkfleet.values import Value
 
 NO_DEVICES = "No devices were found"

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 
 from sparkfleet.errors import FactError
-from sparkfleet.facts.fact import KIB, Fact, by_file, number, text
+from sparkfleet.facts.fact import Fact, by_file, number, text
 from sparkfleet.facts.identity import GREP
 from sparkfleet.facts.node import Memory, ReadMemory
+from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
 _LINE = re.compile(r"^([A-Za-z_()0-9]{1,40}):[ \t]+(\d{1,15})(?: kB)?$", re.MULTILINE | re.ASCII)

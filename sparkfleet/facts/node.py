@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 
 from sparkfleet.errors import FactError
-from sparkfleet.facts.fact import KIB, Fact, json_of, not_understood, present, text, whole
+from sparkfleet.facts.fact import Fact, json_of, not_understood, present, text, whole
+from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
 __all__ = [
-    "KIB",
     "EngineHome",
     "Fact",
     "Gpu",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sparkfleet.facts.fact import KIB, Fact, json_of, not_understood, text, whole
+from sparkfleet.facts.fact import Fact, json_of, not_understood, text, whole
+from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
 _PROBE = r"""

@@ -89,7 +89,8 @@ def plan_fleet(
             break
         order = again
     tried.sort(key=lambda attempt: len(attempt[1].refused))
-    return _finished(_with_room(tried, specs, known), specs, known)
+    plan = _with_room(tried, specs, known)
+    return _finished(_at_the_edge(plan, tried[0][0], specs, known), specs, known)
 
 
 def plan_deployment(
@@ -120,7 +121,7 @@ def plan_deployment(
     desk = Desk(
         fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements), drafts=drafts_of([spec])
     )
-    plan = _finished(_pack([spec], [spec], desk), [spec], desk)
+    plan = _finished(_at_the_edge(_pack([spec], [spec], desk), [spec], [spec], desk), [spec], desk)
     if plan.refused:
         raise infeasible(plan.refused[0])
     return plan.deployments[0]
@@ -165,6 +166,8 @@ class Desk:
     """Names of checkpoints that are drafts."""
     most: Mapping[str, Most] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
+    edge: frozenset[str] = frozenset()
+    """Deployments for which the lower end of their memory is enough (`memory.fits`)."""
 
     def outlook(self, model: str) -> Outlook | None:
         """Memory and speed of a model; None where its checkpoint is not known."""
@@ -219,6 +222,20 @@ def _with_room(
         if len(found.refused) < len(best.refused):
             return found
     return best
+
+
+def _at_the_edge(plan: Plan, order: Sequence[Deployment], specs: Sequence[Deployment], desk: Desk) -> Plan:
+    """The plan with what it refuses for its memory on nodes that are left over, if the lower end of its memory fits there.
+
+    The others are placed first, as before.
+    """
+    late = {one.name for one in plan.refused if any(why.why == "memory" for why in one.rejected)}
+    if not late or len(plan.refused) > FEW:
+        return plan
+    again = sorted(order, key=lambda spec: spec.name in late)
+    found = _pack(again, specs, replace(desk, edge=frozenset(late)))
+    better = {one.name for one in found.refused} < {one.name for one in plan.refused}
+    return found if better else plan
 
 
 def _crowded_out(refusal: Refusal, specs: Sequence[Deployment], desk: Desk) -> bool:
@@ -385,5 +402,5 @@ def _case(spec: Deployment, variant: Variant, desk: Desk, share: int) -> Case | 
     with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)
     if len(with_gpu) < len(fleet.nodes):
         fleet = fleet.model_copy(update={"nodes": with_gpu})
-    case = Case(spec, variant, outlook, fleet, share, desk.most.get(spec.name))
+    case = Case(spec, variant, outlook, fleet, share, desk.most.get(spec.name), edge=spec.name in desk.edge)
     return constraints.unwanted(case) or case

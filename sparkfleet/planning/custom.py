@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkfleet.planning.fleet import Fleet
+from sparkfleet.planning.memory import fits
 from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.plan import (
     Band,
@@ -18,6 +19,7 @@ from sparkfleet.planning.plan import (
 )
 from sparkfleet.planning.rungs import Served, nth
 from sparkfleet.spec.deployment import Variant
+from sparkfleet.units import GIB
 
 UNASKED = "no `health` is given, so once it is ready nobody sees whether it hangs"
 
@@ -50,12 +52,12 @@ def custom_groups(
         return groups, [], []
     for group in groups:
         ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
-    words = f"{size_ / 2**30:.0f} GiB are declared, and no node that may be used has that much free"
+    words = f"{size_ / GIB:.0f} GiB are declared, and no node that may be used has that much free"
     if groups:
         words += f" for more than {len(groups)} of {wanted} replicas"
     near = [f"fits with `replicas: {len(groups)}`"] if groups else []
     empty = (ledger.emptiest(pool)[1] for pool in fleet.pools(1, variant.nodes))
-    if not groups and any(room.verdict(needs) != "no" for room in empty):
+    if not groups and any(fits(needs, room) != "no" for room in empty):
         near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
     return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], near
 

@@ -9,9 +9,10 @@ from sparkfleet.knowledge.images import images_of
 from sparkfleet.planning.candidates import ENGINES, Stack, drafting_for, in_order, splits_for, stacks_for
 from sparkfleet.planning.flag_owners import foreign
 from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass
+from sparkfleet.planning.memory import Room
 from sparkfleet.planning.nearest import Kind, Place, linked
 from sparkfleet.planning.outlook import Settings, Split
-from sparkfleet.planning.pack import Ledger, Room
+from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.plan import ENGINE_LABELS, Rejection
 from sparkfleet.planning.sizing import (
     Case,
@@ -144,8 +145,11 @@ class Drafts:
         drafting = drafting_for(case.variant, case.outlook.checkpoint, engine, alone)
         self.rejected += drafting.rejected
         for speculation in drafting.options:
-            # Nothing but plain decoding has been published over a pipeline.
-            if split.pp == 1 or speculation.method in ("none", case.variant.speculation.method):
+            # Nothing but plain decoding has been published over a pipeline, and a drafter needs memory of its own.
+            if not (case.edge or split.pp > 1) or speculation.method in (
+                "none",
+                case.variant.speculation.method,
+            ):
                 yield Draft(split, pool, engine, speculation)
 
 

@@ -26,9 +26,7 @@ from sparkfleet.planning.plan import (
     Why,
 )
 from sparkfleet.spec.deployment import EngineName, Variant
-
-GIB = 1 << 30
-MIB = 1 << 20
+from sparkfleet.units import GIB, MIB
 
 DEFAULT_CONTEXT = 512
 DEFAULT_CONCURRENCY = 8

@@ -10,8 +10,8 @@ from sparkfleet.knowledge.rules import Limits
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.candidates import Stack, in_order, proves
 from sparkfleet.planning.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
+from sparkfleet.planning.memory import FLOOR, Room
 from sparkfleet.planning.outlook import Settings
-from sparkfleet.planning.pack import Room
 from sparkfleet.planning.pinned import in_words
 from sparkfleet.planning.plan import Band, Candidate, Prediction, Provenance, Rejection, Rung
 from sparkfleet.planning.rules import Finding, fold, judge, merge_flags, rejections
@@ -34,6 +34,7 @@ from sparkfleet.planning.sizing import (
 from sparkfleet.planning.speed import own_chunk
 from sparkfleet.planning.trial import Trial, candidate_of, known_of, name_of, situation_with
 from sparkfleet.planning.worth import doubt, worth
+from sparkfleet.units import GIB
 
 STACKS_TRIED = 6
 """Images that are tried per draft, best evidence first."""
@@ -75,7 +76,9 @@ def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
     known = known_of(trial)
     required: dict[str, Finding] = {}
     for _ in range(RULE_ROUNDS):
-        verdict = fold(judge(situation_with(candidate, known, settings.batch_tokens)))
+        findings = judge(situation_with(candidate, known, settings.batch_tokens))
+        contested = [one for one in findings if case.edge and _contested(one)]
+        verdict = fold(one for one in findings if one not in contested)
         if verdict.rejected:
             by_rules = rejections(verdict, name_of(candidate))
             return Judged(draft, None, 0.0, tuple(one.model_copy(update={"why": "rule"}) for one in by_rules))
@@ -98,7 +101,18 @@ def _ruled(trial: Trial, sized: Sized, settings: Settings) -> Judged:
             return Judged(draft, None, 0.0, (too_large(case, draft, sized, most),))
         # Rules may think otherwise of the smaller sizes.
         return _with_note(_ruled(trial, smaller, settings), _lessened(sized, smaller, verdict))
-    return _predicted(trial, candidate, sized, changed_settings, verdict)
+    judged = _predicted(trial, candidate, sized, changed_settings, verdict)
+    for one in contested:
+        judged = _with_note(judged, f"against {one.rule.id}: {one.rule.title}; but {one.rule.against}")
+    return judged
+
+
+def _contested(finding: Finding) -> bool:
+    """Whether it limits the share of the memory on one source's word, and others have published the contrary."""
+    rule = finding.rule
+    return (
+        _limits_of(finding).memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
+    )
 
 
 def _smaller(case: Case, draft: Draft, room: Room, settings: Settings, sized: Sized) -> Sized:
@@ -239,7 +253,8 @@ def _within(trial: Trial, needs: Band, limits: Limits) -> Room:
     ):  # of what is said it is known to be within the limit
         return room
     most = limits.memory_fraction * trial.draft.pool.site.memory_total
-    return Room(min(room.careful, most), min(room.at_most, most + needs.mid - needs.low))
+    at_most = most if trial.case.edge else most + needs.mid - needs.low
+    return Room(min(room.careful, most), min(room.at_most, at_most))
 
 
 def _predicted(
@@ -271,7 +286,7 @@ def _predicted(
         prediction=prediction,
         reason="",
         rules=tuple(finding.rule.id for finding in verdict.required_by),
-        notes=tuple(_notes(case, stack, draft, verdict)),
+        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict)),
         said=in_words(case.variant.engine_args),
     )
     return Judged(
@@ -281,6 +296,17 @@ def _predicted(
         (),
         verdict.penalties,
     )
+
+
+def _at_the_edge(trial: Trial, sized: Sized) -> Iterator[str]:
+    """The warning on a candidate that is planned because nothing with more room is left."""
+    if trial.case.edge:
+        needs = sized.needs
+        yield (
+            f"at the edge of the memory: {needs.mid / GIB:.1f} GiB are expected, {needs.low / GIB:.1f} at least,"
+            f" and {trial.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
+            " it may swap, or run out of memory at its start"
+        )
 
 
 def _notes(case: Case, stack: Stack, draft: Draft, verdict: Judgement) -> Iterator[str]:

@@ -24,9 +24,8 @@ from sparkfleet.planning.plan import (
 from sparkfleet.planning.speed import own_chunk
 from sparkfleet.planning.tags import image_of, tag_words
 from sparkfleet.spec.deployment import Deployment
+from sparkfleet.units import GB, GIB
 
-GB = 1e9
-GIB = 1 << 30
 INDENT = "  "
 LABEL = 12
 SHOWN = 6

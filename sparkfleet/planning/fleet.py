@@ -16,6 +16,7 @@ from sparkfleet.facts.node import NodeFacts
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.spec.inventory import Inventory, Link
+from sparkfleet.units import GB
 from sparkfleet.values import Value
 
 GROUP_SIZES = (1, 2, 3, 4, 8)
@@ -23,7 +24,6 @@ GROUP_SIZES = (1, 2, 3, 4, 8)
 RING_SIZES = (3, 4)
 """Rings without a switch that NVIDIA's playbooks and others describe; larger ones are not published."""
 
-GB = 1e9
 MEMORY_STEP = 1 << 29
 
 Topology = Literal["none", "direct", "ring", "switch"]

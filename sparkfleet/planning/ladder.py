@@ -12,6 +12,7 @@ from itertools import count
 from sparkfleet.planning.drafts import Drafts
 from sparkfleet.planning.evaluate import Judged, assess
 from sparkfleet.planning.fleet import Pool
+from sparkfleet.planning.memory import fits
 from sparkfleet.planning.nearest import Kind, joined, nearest
 from sparkfleet.planning.outlook import Split
 from sparkfleet.planning.pack import Ledger
@@ -149,14 +150,14 @@ class Chooser:
 
     def _has_room(self, nodes: Sequence[str], judged: Judged) -> bool:
         needs = needs_of(judged)
-        here = all(self._ledger.room(name).verdict(needs) != "no" for name in nodes)
+        here = all(fits(needs, self._ledger.room(name), edge=self._case.edge) != "no" for name in nodes)
         return here and self._holds(judged.draft.pool, needs)
 
     def _place(self, needs: Band, judged: Judged, replica: int) -> tuple[str, ...] | None:
         prefer = nth(self._runs_on, replica)
         pools = self._drafts.pools[judged.draft.pool.site]
         for pool in sorted(pools, key=lambda pool: set(pool.nodes) != set(prefer)):
-            nodes = self._ledger.place(pool, needs, prefer)
+            nodes = self._ledger.place(pool, needs, prefer, edge=self._case.edge)
             if nodes is not None:
                 return nodes
         return None
@@ -270,7 +271,9 @@ class Chooser:
             return True
         placed: list[tuple[str, ...]] = []
         while len(placed) < wanted:
-            found = (self._ledger.place(one, needs) for one in self._drafts.pools[pool.site])
+            found = (
+                self._ledger.place(one, needs, edge=self._case.edge) for one in self._drafts.pools[pool.site]
+            )
             nodes = next((one for one in found if one is not None), None)
             if nodes is None:
                 break

@@ -1,7 +1,8 @@
 """What a rank needs of its node's unified memory, and whether it is there.
 
     demand(arch, run)            items: weights, KV, state, activations, graphs, communicators, drafter, process, …
-    fit(demand, node)            fits / tight / does not fit, and by how much
+    NodeMemory.room              bytes that a node has for one more rank
+    fits(needs, room)            the verdict: fits, tight or no
 
 Bytes throughout. Weights, and KV and states of known shapes, are exact; the rest are bands from measurements
 (`knowledge/hardware.yaml`).
@@ -10,7 +11,7 @@ Bytes throughout. Weights, and KV and states of known shapes, are exact; the res
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
+from typing import NamedTuple
 
 from sparkfleet.knowledge.entries import Measured
 from sparkfleet.knowledge.hardware import hardware
@@ -25,13 +26,11 @@ from sparkfleet.planning.kv_cache import (
     state_bytes,
     whole_block,
 )
-from sparkfleet.planning.plan import Band, Provenance
+from sparkfleet.planning.plan import VLLM_POOL, Band, MemoryUse, Provenance, Verdict
 from sparkfleet.planning.run import Run, fullest_share
 from sparkfleet.planning.speed import PARALLEL_DRAFTS
+from sparkfleet.units import GB, GIB
 from sparkfleet.values import Value
-
-GB = 1e9
-GIB = float(1 << 30)
 
 PLAIN_ENGINES = ("llama.cpp", "ollama", "ds4")
 """Engines of one process without torch: no profiling run, no graphs pool, no communicator to speak of."""
@@ -41,20 +40,42 @@ TIDIEST_IDLE = 117.0 * GIB
 """MemAvailable of an idle Spark without a desktop; 114 to 118 GiB were published (luisefigueroa/pulsar)."""
 UNEVEN = 1.03
 """Ranks that are no power of two pad heads and experts (MiniMax-M3 and DeepSeek-V4.1 on three nodes)."""
-POOLED = ("KV cache", "draft KV", "states")
-"""What lies in vLLM's pool."""
-OUTSIDE = ("communicators", "CUDA graphs")
+OUTSIDE = (MemoryUse.COMMUNICATORS, MemoryUse.CUDA_GRAPHS)
 """What vLLM takes beside the share that it is given."""
 LEAST_STEP = 256
 """Tokens of a prefill step that an engine has room for, however little it is asked for."""
 
 
-class Verdict(StrEnum):
-    """Whether it fits."""
+class Room(NamedTuple):
+    """Bytes for one more rank: with the host's reserve kept, and at most."""
 
-    FITS = "fits"
-    TIGHT = "tight"
-    DOES_NOT_FIT = "does not fit"
+    careful: float
+    at_most: float
+
+    def plus(self, size: float) -> Room:
+        """The room without something of that size."""
+        return Room(self.careful + size, self.at_most + size)
+
+
+def fits(needs: Band, room: Room, *, edge: bool = False) -> Verdict:
+    """The verdict on a rank that needs so much: the planner's, and the one that published setups are held against.
+
+    - "fits": the upper end of the band leaves the host its reserve.
+    - "tight": the middle leaves the host what careful operators get by with (`FLOOR`).
+    - "no": it does not.
+
+    Args:
+        needs: bytes of the fullest rank.
+        room: bytes that its node has.
+        edge: "tight" even if only the lower end leaves so much. Six of the 74 published setups are of this kind. Their
+            operators went below the floor: GLM-5.2 in int4 on four leaves 0.6 to 0.9 GB of MemAvailable and has 4 GB in
+            swap (tonyd2wild/GLM-5.2-QuantTrio-200K-4x-DGX-Spark, "Boot telemetry"), MiniMax-M3 in int4 on two takes
+            0.929 of the memory, the largest share with which it starts (jvr0x/dgx-spark-bench, recipes/minimax-m3-dual).
+            So the planner does this only for what it would refuse otherwise, and with nothing beside it.
+    """
+    if needs.high <= room.careful:
+        return "fits"
+    return "tight" if (needs.low if edge else needs.mid) <= room.at_most else "no"
 
 
 class NodeMemory(Value):
@@ -64,22 +85,18 @@ class NodeMemory(Value):
     """MemTotal."""
     used: float | None = None
     """By the operating system and whatever else is not ours; None takes what an idle headless Spark uses."""
-    placed: float = 0.0
-    """By our own groups that are already there."""
 
     @property
-    def free(self) -> tuple[float, float]:
-        """(careful, at most) bytes for one more rank: with the host's reserve kept, and what operators get by with."""
-        careful, at_most = (
-            self.total - (idle if self.used is None else self.used) - self.placed for idle in _idle()
-        )
-        return careful - _reserve(self.total), at_most - min(FLOOR, 0.035 * self.total)
+    def room(self) -> Room:
+        """What one more rank may take: with the host's reserve kept, and with what operators get by with."""
+        careful, at_most = (self.total - (idle if self.used is None else self.used) for idle in _idle())
+        return Room(careful - _reserve(self.total), at_most - min(FLOOR, 0.035 * self.total))
 
 
 class Item(Value):
     """One thing that takes memory on a rank."""
 
-    name: str
+    name: MemoryUse
     low: float
     mid: float
     high: float
@@ -97,18 +114,9 @@ class Demand(Value):
         low, mid, high = (sum(getattr(item, end) for item in self.items) for end in ("low", "mid", "high"))
         return Band(low=low, mid=mid, high=high, provenance=Provenance.MODELLED, basis=self.basis)
 
-    def of(self, name: str) -> float:
+    def of(self, name: MemoryUse) -> float:
         """Bytes of one item, 0 where it is not there."""
         return sum(item.mid for item in self.items if item.name == name)
-
-
-class Fit(Value):
-    """Whether a rank fits its node."""
-
-    verdict: Verdict
-    needs: Band
-    free: float
-    """Bytes that may be used with the host's reserve kept."""
 
 
 def demand(arch: Arch, run: Run) -> Demand:
@@ -116,16 +124,6 @@ def demand(arch: Arch, run: Run) -> Demand:
     if run.device == "cpu":
         return Demand(items=tuple(_cpu_items(arch, run)), basis=arch.basis)
     return Demand(items=tuple(_items(arch, run)), basis=arch.basis)
-
-
-def fit(needs: Demand, node: NodeMemory) -> Fit:
-    """Fits: the pessimistic end leaves the host's reserve. Does not fit: even the optimistic one goes below the floor."""
-    careful, at_most = node.free
-    band = needs.band
-    verdict = Verdict.TIGHT if band.low <= at_most else Verdict.DOES_NOT_FIT
-    if band.high <= careful:
-        verdict = Verdict.FITS
-    return Fit(verdict=verdict, needs=band, free=max(0.0, careful))
 
 
 def slots(arch: Arch, run: Run, share: float) -> int | None:
@@ -136,7 +134,7 @@ def slots(arch: Arch, run: Run, share: float) -> int | None:
     if arch.layers.pool_factor != EXACT:
         return None
     one, two = (demand(arch, run.model_copy(update={"concurrency": n})) for n in (1, 2))
-    pooled, more = (sum(map(needs.of, POOLED)) for needs in (one, two))
+    pooled, more = (sum(map(needs.of, VLLM_POOL)) for needs in (one, two))
     total = hardware().boxes[0].memory_total_gb.value * GB
     left = share * total - one.band.mid + sum(map(one.of, OUTSIDE))
     return None if left < 0 or more <= pooled else 1 + int(left / (more - pooled))
@@ -193,37 +191,37 @@ def step_tokens(arch: Arch, run: Run) -> int:
 def _items(arch: Arch, run: Run) -> Iterator[Item]:
     memory = hardware().memory
     plain = run.engine in PLAIN_ENGINES
-    yield _exact("weights", weight_bytes(arch, run))
+    yield _exact(MemoryUse.WEIGHTS, weight_bytes(arch, run))
     yield from _cache(arch, run)
-    yield _exact("drafter", draft_bytes(arch, run))
+    yield _exact(MemoryUse.DRAFTER, draft_bytes(arch, run))
     yield _activations(arch, run)
     if plain:
         yield Item(
-            name="process", low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB
+            name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB
         )  # one process and a CUDA context
         return
     yield Item(
-        name="process", low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB
+        name=MemoryUse.PROCESS, low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB
     )  # torch, CUDA context, API server, scheduler
     if not run.eager:
-        yield _measured("CUDA graphs", memory.cuda_graphs_gb)
+        yield _measured(MemoryUse.CUDA_GRAPHS, memory.cuda_graphs_gb)
     if run.tp * run.pp > 1:
-        yield _measured("communicators", memory.nccl_communicator_gb)
+        yield _measured(MemoryUse.COMMUNICATORS, memory.nccl_communicator_gb)
     if run.vision or arch.vision:
-        yield Item(name="vision encoder cache", low=0.2 * GIB, mid=0.7 * GIB, high=1.5 * GIB)
+        yield Item(name=MemoryUse.VISION_CACHE, low=0.2 * GIB, mid=0.7 * GIB, high=1.5 * GIB)
     # The loader's window: what it has read and not yet handed over.
-    yield Item(name="loading", low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(arch, run)))
+    yield Item(name=MemoryUse.LOADING, low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(arch, run)))
 
 
 def _cache(arch: Arch, run: Run) -> Iterator[Item]:
     """KV and states; all of them lie in the pool where vLLM is told its size."""
     if run.kv_pool is not None:
-        yield _exact("KV cache", run.kv_pool)
+        yield _exact(MemoryUse.KV_CACHE, run.kv_pool)
         if run.engine != "vllm":
-            yield _exact("states", state_bytes(arch, run))
+            yield _exact(MemoryUse.STATES, state_bytes(arch, run))
         return
-    yield _pooled("KV cache", kv_bytes(arch, run), arch, run)
-    draft = _pooled("draft KV", draft_kv_bytes(arch, run), run.draft or arch, run)
+    yield _pooled(MemoryUse.KV_CACHE, kv_bytes(arch, run), arch, run)
+    draft = _pooled(MemoryUse.DRAFT_KV, draft_kv_bytes(arch, run), run.draft or arch, run)
     if run.draft is None and run.method in PARALLEL_DRAFTS:
         # Its layers may all have windows, as those of GLM-5.3-Flash's DFlash2 seem to.
         draft = draft.model_copy(update={"low": 0.0, "high": draft.mid})
@@ -231,10 +229,10 @@ def _cache(arch: Arch, run: Run) -> Iterator[Item]:
     states = state_bytes(arch, run)
     # vLLM keeps one more while it caches prefixes of them (MambaSpec.max_memory_usage_bytes, mode "align").
     spare = one_state_bytes(arch, run) * run.concurrency if run.engine == "vllm" else 0.0
-    yield Item(name="states", low=states, mid=states, high=states + spare)
+    yield Item(name=MemoryUse.STATES, low=states, mid=states, high=states + spare)
 
 
-def _pooled(name: str, size: float, arch: Arch, run: Run) -> Item:
+def _pooled(name: MemoryUse, size: float, arch: Arch, run: Run) -> Item:
     """KV as a band: what pages hold beside it, and heads that cannot be dealt out evenly may all be copied."""
     low, mid, high = arch.layers.pool_factor
     heads = arch.layers.kv_heads
@@ -247,13 +245,15 @@ def _activations(arch: Arch, run: Run) -> Item:
     """The largest intermediate of one step, and the logits of a batch: what a profiling run finds."""
     chunk = step_tokens(arch, run) * arch.hidden * 2 * 14.0
     logits = min(256, 4 * max(run.concurrency, 1)) * arch.vocab * 4.0 / run.tp
-    return Item(name="activations", low=0.5 * chunk, mid=chunk + logits, high=2.5 * chunk + 2 * logits)
+    return Item(
+        name=MemoryUse.ACTIVATIONS, low=0.5 * chunk, mid=chunk + logits, high=2.5 * chunk + 2 * logits
+    )
 
 
 def _cpu_items(arch: Arch, run: Run) -> Iterator[Item]:
-    yield _exact("weights", weight_bytes(arch, run))
-    yield _exact("KV cache", kv_bytes(arch, run) if run.kv_pool is None else run.kv_pool)
-    yield _measured("process", hardware().cpu_generic.engine_memory_gb)
+    yield _exact(MemoryUse.WEIGHTS, weight_bytes(arch, run))
+    yield _exact(MemoryUse.KV_CACHE, kv_bytes(arch, run) if run.kv_pool is None else run.kv_pool)
+    yield _measured(MemoryUse.PROCESS, hardware().cpu_generic.engine_memory_gb)
 
 
 def _one_layer(arch: Arch) -> float:
@@ -277,9 +277,9 @@ def _reserve(total: float) -> float:
     return hardware().memory.host_reserve_gb.low * GB * min(1.0, total / full)
 
 
-def _exact(name: str, size: float) -> Item:
+def _exact(name: MemoryUse, size: float) -> Item:
     return Item(name=name, low=size, mid=size, high=size)
 
 
-def _measured(name: str, known: Measured) -> Item:
+def _measured(name: MemoryUse, known: Measured) -> Item:
     return Item(name=name, low=known.low * GB, mid=known.value * GB, high=known.high * GB)

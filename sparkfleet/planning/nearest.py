@@ -11,13 +11,13 @@ from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.planning.candidates import Stack, splits_for
 from sparkfleet.planning.evaluate import assess
 from sparkfleet.planning.fleet import GROUP_SIZES, Pool, SiteClass, Topology, link_id
+from sparkfleet.planning.memory import Room
 from sparkfleet.planning.outlook import Outlook, Settings
-from sparkfleet.planning.pack import Room
 from sparkfleet.planning.plan import Band
 from sparkfleet.planning.reach import STEP, bisect
 from sparkfleet.planning.sizing import LEAST_CONTEXT, Case, Draft, size
+from sparkfleet.units import GB
 
-GB = 1e9
 SMALLER = ("fp8", "nvfp4")
 """Formats to suggest, from the least loss to the most."""
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}

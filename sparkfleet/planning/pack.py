@@ -1,43 +1,25 @@
 """What lies on every node, and where one more group goes. Pure: a ledger belongs to one run of the planner.
 
-A rank is counted with the middle of its band. It *fits* where even the upper end leaves the host its reserve, and is *tight*
-where the middle still leaves what careful operators get by with; nothing is placed beyond that.
+A rank is counted with the middle of its band; `memory.fits` is the verdict on whether a node has room for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from typing import NamedTuple
 
 from sparkfleet.facts.node import NodeFacts
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.planning.fleet import Fleet, Pool
-from sparkfleet.planning.memory import NodeMemory
-from sparkfleet.planning.plan import Band, NodeLoad, Verdict
+from sparkfleet.planning.memory import NodeMemory, Room, fits
+from sparkfleet.planning.plan import Band, NodeLoad
+from sparkfleet.units import GB
 
 
 def _idle_bytes() -> float:
     """What an idle Spark uses in the middle of what was measured; rounded up to a megabyte."""
     idle = hardware().boxes[0].memory_total_gb.value - hardware().memory.idle_available_gb.value
-    return idle * 1e9 + 1e6
-
-
-class Room(NamedTuple):
-    """Bytes for one more rank: with the host's reserve kept, and at most."""
-
-    careful: float
-    at_most: float
-
-    def plus(self, size: float) -> Room:
-        """The room without something of that size."""
-        return Room(self.careful + size, self.at_most + size)
-
-    def verdict(self, needs: Band) -> Verdict:
-        """Whether a rank of that size has room here."""
-        if needs.high <= self.careful:
-            return "fits"
-        return "tight" if needs.mid <= self.at_most else "no"
+    return idle * GB + 1e6
 
 
 class Ledger:
@@ -62,7 +44,7 @@ class Ledger:
         used: float | None = float(node.memory.total - free)
         if node.name in self._fleet.assumed and used is not None and used <= _idle_bytes():
             used = None  # nobody has said what runs there
-        return Room(*NodeMemory(total=float(node.memory.total), used=used).free)
+        return NodeMemory(total=float(node.memory.total), used=used).room
 
     def room(self, name: str) -> Room:
         """What is left on a node."""
@@ -82,14 +64,26 @@ class Ledger:
         name = max(pool.nodes, key=lambda name: self._empty[name])
         return name, self._empty[name]
 
-    def place(self, pool: Pool, needs: Band, prefer: Sequence[str] = ()) -> tuple[str, ...] | None:
+    def place(
+        self, pool: Pool, needs: Band, prefer: Sequence[str] = (), *, edge: bool = False
+    ) -> tuple[str, ...] | None:
         """Nodes for one group: `prefer` where it has room, else those with the least on them; None where none have room.
 
         Nodes on which it fits come before those on which it is tight.
+
+        Args:
+            pool: the nodes that may be taken.
+            needs: bytes of each rank.
+            prefer: nodes on which it runs already.
+            edge: on nodes with nothing on them the lower end of the band is enough (`memory.fits`).
         """
-        rooms = [(name, self.room(name)) for name in pool.nodes]
+        rooms = [(name, self.room(name)) for name in pool.nodes if not edge or not self._placed[name]]
         for wanted in ("fits", "tight"):
-            able = [(room.careful, name) for name, room in rooms if room.verdict(needs) in ("fits", wanted)]
+            able = [
+                (room.careful, name)
+                for name, room in rooms
+                if fits(needs, room, edge=edge) in ("fits", wanted)
+            ]
             if len(able) < pool.site.ranks:
                 continue
             names = [name for _, name in able]

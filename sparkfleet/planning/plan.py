@@ -12,7 +12,9 @@ Plan
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Strict
 
 from sparkfleet.spec.deployment import EngineName, Method, Objective, RuntimeName
 from sparkfleet.values import Value
@@ -159,10 +161,34 @@ class Candidate(Value):
 Verdict = Literal["fits", "tight", "no"]
 
 
+class MemoryUse(StrEnum):
+    """What takes memory on a rank, as plans print it."""
+
+    WEIGHTS = "weights"
+    KV_CACHE = "KV cache"
+    DRAFT_KV = "draft KV"
+    STATES = "states"
+    DRAFTER = "drafter"
+    ACTIVATIONS = "activations"
+    PROCESS = "process"
+    CUDA_GRAPHS = "CUDA graphs"
+    COMMUNICATORS = "communicators"
+    VISION_CACHE = "vision encoder cache"
+    LOADING = "loading"
+    SPARE = "KV cache beyond that"
+    """KV cache that nobody asked for: an engine takes all of the share that it is given."""
+
+
+KV = (MemoryUse.KV_CACHE, MemoryUse.DRAFT_KV)
+"""Keys and values, the model's and the drafter's."""
+VLLM_POOL = (*KV, MemoryUse.STATES)
+"""Parts of vLLM's KV cache: recurrent states are blocks of it."""
+
+
 class MemoryPart(Value):
     """One thing that takes memory on a rank."""
 
-    name: str
+    name: Annotated[MemoryUse, Strict(False)]
     bytes: float
 
 

@@ -7,11 +7,12 @@ reached    the longest context and the most requests that its nodes have room fo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.engine_args import KV_FLAG, chunk_said
+from sparkfleet.planning.memory import Room
 from sparkfleet.planning.outlook import Settings, Split
-from sparkfleet.planning.pack import Room
 from sparkfleet.planning.plan import Candidate, Rung
 from sparkfleet.planning.sizing import BATCH_FLAGS, EAGER_FLAGS, Case, Draft, size, sized_at
 from sparkfleet.planning.speed import CHUNK, own_chunk
@@ -69,6 +70,7 @@ def reached(case: Case, choice: Rung, room: Room) -> dict[str, int]:
         room: of its fullest node, the choice itself not counted.
     """
     candidate = choice.candidate
+    case = replace(case, edge=choice.prediction.memory_bytes_per_rank.mid > room.at_most)
     draft = _draft_of(case, candidate)
     settings = _settings_of(candidate)
     enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)

@@ -17,15 +17,23 @@ from sparkfleet.planning.candidates import Stack
 from sparkfleet.planning.engine_args import KV_FLAG, KvPool, chunk_said, pool_said, share_said
 from sparkfleet.planning.fleet import Fleet, Pool
 from sparkfleet.planning.kv_cache import pool_bytes
-from sparkfleet.planning.memory import FLOOR
+from sparkfleet.planning.memory import FLOOR, Room, fits
 from sparkfleet.planning.outlook import Outlook, Settings, Split
-from sparkfleet.planning.pack import Room
-from sparkfleet.planning.plan import Band, MemoryPart, Rejection, Shape, Speculation, Verdict
+from sparkfleet.planning.plan import (
+    KV,
+    VLLM_POOL,
+    Band,
+    MemoryPart,
+    MemoryUse,
+    Rejection,
+    Shape,
+    Speculation,
+    Verdict,
+)
 from sparkfleet.planning.situate import checkpoint_situation
 from sparkfleet.planning.speed import CHUNK
 from sparkfleet.spec.deployment import Deployment, EngineName, Objective, Variant
-
-GIB = 1 << 30
+from sparkfleet.units import GIB
 
 DEFAULT_CONTEXT = 32_768
 LEAST_CONTEXT = 2048
@@ -41,13 +49,18 @@ BATCH_FLAGS = {
     "trtllm": "--max-num-tokens",
 }
 EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
-BEYOND_SHARE = {"sglang": ("activations", "CUDA graphs", "process", "communicators", "vision encoder cache")}
+BEYOND_SHARE = {
+    "sglang": (
+        MemoryUse.ACTIVATIONS,
+        MemoryUse.CUDA_GRAPHS,
+        MemoryUse.PROCESS,
+        MemoryUse.COMMUNICATORS,
+        MemoryUse.VISION_CACHE,
+    )
+}
 """What an engine takes beside the share of the memory that it is given. SGLang's is weights and KV alone ("static"); vLLM
 measures what else is in use and takes it off its KV cache."""
-SPARE = "KV cache beyond that"
-"""What a share of the memory leaves, and the engine takes at once; or what arguments make the KV cache larger by."""
-KV = ("KV cache", "draft KV")
-POOLED = {"vllm": (*KV, "states")}
+POOLED = {"vllm": VLLM_POOL}
 """What lies in the KV cache that arguments fix, where it is more than KV: vLLM's states are blocks of it."""
 
 
@@ -91,7 +104,7 @@ class Sized(NamedTuple):
     @property
     def spare(self) -> float:
         """Bytes of KV that nobody asked for: the engine is given a share of the memory and takes all of it."""
-        return sum(part.bytes for part in self.parts if part.name == SPARE)
+        return sum(part.bytes for part in self.parts if part.name == MemoryUse.SPARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,8 @@ class Case:
     share: int = 1
     """Nodes that this variant may take where nobody says how many replicas there should be."""
     most: Most | None = None
+    edge: bool = False
+    """It would be refused otherwise: the lower end of its memory is enough (`memory.fits`)."""
 
     @property
     def objective(self) -> Objective:
@@ -133,7 +148,8 @@ class Case:
 def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
-    Where nothing fits but contexts that are too short to work with, the smallest of the others that is tight.
+    Where nothing fits but contexts that are too short to work with, the smallest of the others that is tight. At the edge
+    of the memory the smallest that is long enough to work with.
     """
 
     def at(context: int, concurrency: int, kv: str) -> Sized:
@@ -146,19 +162,22 @@ def size(case: Case, draft: Draft, room: Room, settings: Settings) -> Sized:
     tight: list[Sized] = []
     for sizes in tried:
         if sizes[0] < WORKABLE_CONTEXT and tight and tight[-1].context >= WORKABLE_CONTEXT:
-            return tight[-1] if smallest.verdict == "fits" else tight[0]
+            return tight[-1] if case.edge or smallest.verdict == "fits" else tight[0]
         found = at(*sizes)
         if found.verdict == "fits":
             return found
         tight += [found] if found.verdict == "tight" else []
-    return tight[0] if tight else smallest
+    if not tight:
+        return smallest
+    return tight[-1] if case.edge else tight[0]
 
 
 def sized_at(case: Case, draft: Draft, room: Room, settings: Settings, wanted: tuple[int, int]) -> Sized:
     """The draft with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
     needs, parts = case.outlook.memory(draft.split, settings, *wanted)
     cache = _cache(case, draft, settings, wanted, parts)
-    found = Sized(*wanted, settings.kv_dtype, needs, parts, room.verdict(needs), cache)
+    verdict = fits(needs, room, edge=case.edge)
+    found = Sized(*wanted, settings.kv_dtype, needs, parts, verdict, cache)
     found = _as_said(case, found, draft, room)
     # Requests that the cache has no room for wait for one another.
     waits = found.verdict == "fits" and cache is not None and cache.requests < found.concurrency
@@ -171,9 +190,9 @@ def _as_said(case: Case, found: Sized, draft: Draft, room: Room) -> Sized:
     if cache is not None and cache.requests < 1:
         return found._replace(verdict="no")
     if cache is not None and (share is None or draft.engine == "vllm"):
-        kept = _by_pool(found, cache, draft, room)
+        kept = _by_pool(case, found, cache, draft, room)
         return kept._replace(verdict="no") if _wanting(share, draft, room) else kept
-    return found if share is None else _by_share(found, share, draft, room)
+    return found if share is None else _by_share(case, found, share, draft, room)
 
 
 def _wanting(share: float | None, draft: Draft, room: Room) -> bool:
@@ -205,7 +224,7 @@ def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
     return sum(part.bytes for part in parts if part.name in POOLED.get(engine, KV))
 
 
-def _by_pool(found: Sized, cache: Cache, draft: Draft, room: Room) -> Sized:
+def _by_pool(case: Case, found: Sized, cache: Cache, draft: Draft, room: Room) -> Sized:
     """The same where the deployment says how large the KV cache is: it is made so, whatever is asked for."""
     asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, KV)
     more, needs = cache.size - asked, found.needs
@@ -222,13 +241,15 @@ def _by_pool(found: Sized, cache: Cache, draft: Draft, room: Room) -> Sized:
         part.model_copy(update={"bytes": part.bytes * less}) if part.name in names else part
         for part in found.parts
     ]
-    parts += [MemoryPart(name=SPARE, bytes=more)] if more > 0 else []
+    parts += [MemoryPart(name=MemoryUse.SPARE, bytes=more)] if more > 0 else []
     return found._replace(
-        needs=band, parts=tuple(sorted(parts, key=lambda part: -part.bytes)), verdict=room.verdict(band)
+        needs=band,
+        parts=tuple(sorted(parts, key=lambda part: -part.bytes)),
+        verdict=fits(band, room, edge=case.edge),
     )
 
 
-def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
+def _by_share(case: Case, found: Sized, share: float, draft: Draft, room: Room) -> Sized:
     """The same where the deployment says how much the engine may take: it takes all of that, whatever it needs."""
     needs, size = found.needs, share * _shared(draft, room)
     outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(draft.engine, ()))
@@ -245,9 +266,9 @@ def _by_share(found: Sized, share: float, draft: Draft, room: Room) -> Sized:
         provenance=needs.provenance,
         basis=f"{share:g} of the memory, as the deployment says",
     )
-    spare = (MemoryPart(name=SPARE, bytes=size - inside),) if size > inside else ()
+    spare = (MemoryPart(name=MemoryUse.SPARE, bytes=size - inside),) if size > inside else ()
     parts = tuple(sorted((*found.parts, *spare), key=lambda part: -part.bytes))
-    verdict = room.verdict(band)
+    verdict = fits(band, room, edge=case.edge)
     return found._replace(
         needs=band, parts=parts, verdict="tight" if verdict == "fits" and inside > size else verdict
     )

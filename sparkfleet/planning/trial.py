@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.situation import Situation
 from sparkfleet.planning.candidates import Stack
+from sparkfleet.planning.memory import Room
 from sparkfleet.planning.outlook import Split
-from sparkfleet.planning.pack import Room
 from sparkfleet.planning.plan import Candidate, Shape, Speculation
 from sparkfleet.planning.situate import checkpoint_situation, image_situation, situation_of
 from sparkfleet.planning.sizing import (

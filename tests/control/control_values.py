@@ -4,8 +4,6 @@ from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan,
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.inventory import Inventory
 
-GIB = 1 << 30
-
 
 def deployment(name="tiny", **fields):
     return Deployment(name=name, model="builtin:tiny", **fields)

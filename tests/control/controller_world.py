@@ -1,6 +1,6 @@
 """A controller on fakes, which the tests of `control/controller.py` and `control/recovery.py` share."""
 
-from control_values import GIB, deployment, inventory, plan
+from control_values import deployment, inventory, plan
 
 from sparkfleet.control.controller import Controller
 from sparkfleet.control.fake_apps import FakeApps
@@ -10,6 +10,7 @@ from sparkfleet.control.status import GroupPhase, GroupReport, NodeReport
 from sparkfleet.control.store import Store
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.observe.metrics import ControlMetrics
+from sparkfleet.units import GIB
 
 
 class World:

@@ -2,7 +2,7 @@ import asyncio
 import sqlite3
 
 import pytest
-from control_values import GIB, deployment, plan
+from control_values import deployment, plan
 from controller_world import report
 from prometheus_client import generate_latest
 
@@ -11,6 +11,7 @@ from sparkfleet.control import heard, node_watch, publisher
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.units import GIB
 
 
 async def test_from_wanted_to_ready(world):

@@ -1,12 +1,13 @@
 """Rungs, failures that are remembered and falls that are counted, by the whole controller, also one that was restarted."""
 
 import pytest
-from control_values import GIB, deployment, plan
+from control_values import deployment, plan
 from controller_world import diagnosed, report
 
 from sparkfleet.control import recovery
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.engines.signatures import Cause, Diagnosis
+from sparkfleet.units import GIB
 
 
 async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):

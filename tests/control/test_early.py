@@ -1,13 +1,14 @@
 """Engines that `up` starts before Ray, and a reboot with it."""
 
 import pytest
-from control_values import GIB, deployment, inventory, plan
+from control_values import deployment, inventory, plan
 
 from sparkfleet.control import early
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.requests import ApplyRequest, UpRequest
 from sparkfleet.control.store import Standing, Store
 from sparkfleet.nodes.runtime.fake import FakeRuntime
+from sparkfleet.units import GIB
 
 
 class Head:

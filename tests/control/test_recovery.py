@@ -1,7 +1,7 @@
 """Groups that served well once: they take a smaller rung, wait for a node, or stand in for a newer generation."""
 
 import pytest
-from control_values import GIB, deployment, plan
+from control_values import deployment, plan
 from controller_world import diagnosed, report
 
 from sparkfleet.control import recovery as module
@@ -9,6 +9,7 @@ from sparkfleet.control.status import GroupPhase
 from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.planning.plan import Band
+from sparkfleet.units import GIB
 
 
 def ladder(*rungs):

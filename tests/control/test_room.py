@@ -1,9 +1,10 @@
 """Memory for a new generation beside the old one: granted once, and not what a start will still take."""
 
-from control_values import GIB, deployment, plan
+from control_values import deployment, plan
 
 from sparkfleet.control.room import fitting
 from sparkfleet.control.store import Desired
+from sparkfleet.units import GIB
 
 
 def wanted(name, high):

@@ -1,7 +1,7 @@
 """A start that takes its node down is counted when the node is back, whoever else went down with it."""
 
 import pytest
-from control_values import GIB, deployment, inventory, plan
+from control_values import deployment, inventory, plan
 from controller_world import World, diagnosed, report
 
 from sparkfleet.control import starts as module
@@ -10,6 +10,7 @@ from sparkfleet.control.starts import Starts
 from sparkfleet.control.status import GroupPhase, NodeReport
 from sparkfleet.control.store import Standing, Store
 from sparkfleet.control.this_boot import this_boot
+from sparkfleet.units import GIB
 
 TINY = ("tiny", 1, 0)
 HEAD = NodeReport(name="head", joined=True, boot="h1")

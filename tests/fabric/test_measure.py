@@ -22,6 +22,7 @@ from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.planning.fleet import links_of
 from sparkfleet.spec.inventory import RailEnd
 from sparkfleet.spec.load import load_inventory, parse_inventory
+from sparkfleet.units import GB
 
 KEY = "SHA256:" + "A" * 43
 
@@ -70,7 +71,6 @@ def pair(two):
 
 
 RAILS = {"rocep1s0f1": 0, "roceP2p1s0f1": 0, "enp1s0f1np1": 0, "enP2p1s0f1np1": 0, "enP7s7": 0}
-GB = 10**9
 
 
 def test_both_rails_moved_and_nothing_else(pair):

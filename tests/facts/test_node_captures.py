@@ -22,9 +22,9 @@ from sparkfleet.facts.privileges import (
 from sparkfleet.facts.processes import ReadHoldingProcesses
 from sparkfleet.facts.python_env import ReadPythonEnvironment
 from sparkfleet.facts.sockets import ReadSockets
+from sparkfleet.units import GIB
 
 CAPTURES = Path(__file__).parent / "captures"
-GIB = 1 << 30
 
 
 def capture(name):

@@ -12,6 +12,7 @@ import pytest
 
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, Part, checkpoint_from_config
+from sparkfleet.units import GIB
 
 DATA = Path(__file__).parent / "data"
 CONFIGS: Mapping[str, Mapping[str, Any]] = json.loads((DATA / "model_configs.json").read_text())
@@ -292,8 +293,6 @@ def test_sizes_are_those_published(name: str) -> None:
     assert facts.total_parameters / 1e9 == pytest.approx(CONFIGS[name]["params_total_b"], rel=0.06)
     assert facts.active_parameters / 1e9 == pytest.approx(CONFIGS[name]["params_active_b"], rel=0.1, abs=0.6)
 
-
-GIB = 1 << 30
 
 PUBLISHED = [
     # model, quantisation that counts instead of the config's, published size, its unit, tolerance, who says so

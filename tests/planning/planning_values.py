@@ -6,12 +6,14 @@ from sparkfleet.bench.shapes import find_arch
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.physics import physics
 from sparkfleet.planning.arch import Arch
-from sparkfleet.planning.memory import GIB, NodeMemory
+from sparkfleet.planning.memory import NodeMemory
+from sparkfleet.units import GIB
 
 NVFP4 = "nvidia/Llama-3.3-70B-Instruct-FP4"
 FP8, MOE = "Qwen/Qwen3.6-27B-FP8", "Qwen/Qwen3-30B-A3B-FP8"
 
-SPARK = NodeMemory(total=121.6 * GIB)
+SPARK_TOTAL = 121.6 * GIB
+SPARK = NodeMemory(total=SPARK_TOTAL).room
 
 
 def model(

@@ -3,8 +3,7 @@
 import pytest
 
 from sparkfleet.planning.engine_args import KvPool, chunk_said, pool_said, share_said
-
-GIB = 1 << 30
+from sparkfleet.units import GIB
 
 
 def test_a_share_is_the_engines_whose_flag_it_is():

@@ -7,6 +7,7 @@ from planning_values import model
 
 from sparkfleet.planning.kv_cache import block_tokens, draft_kv_bytes, kv_bytes, state_bytes, whole_block
 from sparkfleet.planning.memory import demand
+from sparkfleet.planning.plan import MemoryUse
 from sparkfleet.planning.run import Run
 
 
@@ -29,7 +30,7 @@ def test_kv_heads_are_copied_beyond_their_number() -> None:
 def test_heads_are_not_cut() -> None:
     arch = model("MiniMax-M3", "nvfp4")  # four KV heads
     assert kv_bytes(arch, Run(tp=3)) == kv_bytes(arch, Run(tp=2)) == kv_bytes(arch, Run()) / 2
-    item = next(item for item in demand(arch, Run(tp=3)).items if item.name == "KV cache")
+    item = next(item for item in demand(arch, Run(tp=3)).items if item.name == MemoryUse.KV_CACHE)
     assert item.high == kv_bytes(arch, Run())  # or all of them are copied
     assert kv_bytes(arch, Run(tp=8)) == kv_bytes(arch, Run(tp=4)) == kv_bytes(arch, Run()) / 4
 
@@ -61,4 +62,4 @@ def test_a_head_has_the_kv_of_its_layers() -> None:
     for method in ("none", "ngram"):
         assert draft_kv_bytes(arch, run.model_copy(update={"method": method})) == 0
     fixed = demand(arch, run.model_copy(update={"method": "mtp", "k": 3, "kv_pool": 8e9}))
-    assert fixed.of("draft KV") == 0  # it lies in the pool
+    assert fixed.of(MemoryUse.DRAFT_KV) == 0  # it lies in the pool

@@ -6,8 +6,10 @@ import pytest
 from planning_values import model
 
 from sparkfleet.planning.kv_cache import draft_kv_bytes, kv_bytes
-from sparkfleet.planning.memory import GIB, demand
+from sparkfleet.planning.memory import demand
+from sparkfleet.planning.plan import VLLM_POOL
 from sparkfleet.planning.run import Run
+from sparkfleet.units import GIB
 
 # (model, tokens, of requests of so many, GiB on a rank, how it is run, tolerance, source). What an engine says its pool
 # holds is requests of the longest context that it admits times that context.
@@ -44,7 +46,7 @@ POOLS = [
 ]
 # Left out: MiMo-V2.5 (2.17M), MiniMax-M3 (965K, 1.31M), GLM-4.7 (159,440) are published without bytes; the early image of
 # DeepSeek-V4-Flash that took 18.63 GiB for 652,465 tokens (nepenth), which later ones hold in a third.
-CACHED = ("KV cache", "draft KV", "states")
+CACHED = VLLM_POOL
 
 
 @pytest.mark.parametrize(("name", "tokens", "length", "gib", "run", "tolerance", "source"), POOLS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_values import SPARK, model
+from planning_values import SPARK, SPARK_TOTAL, model
 
 from sparkfleet.bench.shapes import from_counts
 from sparkfleet.planning.arch import Arch, Part, from_size
@@ -14,16 +14,16 @@ from sparkfleet.planning.kv_cache import draft_kv_bytes, kv_bytes
 from sparkfleet.planning.memory import (
     GIB,
     NodeMemory,
-    Verdict,
     demand,
     draft_bytes,
-    fit,
+    fits,
     step_tokens,
     weight_bytes,
 )
+from sparkfleet.planning.plan import MemoryUse
 from sparkfleet.planning.run import Run
 
-SMALL_SPARK = NodeMemory(total=59.6 * GIB)
+SMALL_SPARK = NodeMemory(total=59.6 * GIB).room
 
 
 def test_a_share_of_most_of_the_memory_is_tight_whatever_is_needed(plan, sparks, ask) -> None:  # type: ignore[no-untyped-def]
@@ -100,7 +100,7 @@ def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
     run = Run(context=32768, concurrency=4, method="draft", k=4, draft=draft)
     assert draft_bytes(target, run) == pytest.approx(6e9)
     assert draft_kv_bytes(target, run) == kv_bytes(draft, Run(context=32768, concurrency=4))
-    assert demand(target, run).of("draft KV") == 32 * 2 * 8 * 128 * 32768 * 4
+    assert demand(target, run).of(MemoryUse.DRAFT_KV) == 32 * 2 * 8 * 128 * 32768 * 4
     two = run.model_copy(update={"tp": 2})
     assert draft_bytes(target, two) == pytest.approx(3e9)
     assert draft_kv_bytes(target, two) == draft_kv_bytes(target, run) / 2
@@ -116,17 +116,16 @@ def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
 
 def test_the_second_model_on_a_node_sees_the_first() -> None:
     arch = model("google/gemma-4-26B-A4B", "nvfp4", 16.5)
-    first = 0.85 * SPARK.total  # vLLM at 0.85 holds that much: flowy0, four times NV_ERR_NO_MEMORY
-    assert fit(demand(arch, Run()), SPARK).verdict is Verdict.FITS
-    assert (
-        fit(demand(arch, Run()), NodeMemory(total=SPARK.total, placed=first)).verdict is Verdict.DOES_NOT_FIT
-    )
+    first = 0.85 * SPARK_TOTAL  # vLLM at 0.85 holds that much: flowy0, four times NV_ERR_NO_MEMORY
+    needs = demand(arch, Run()).band
+    assert fits(needs, SPARK) == "fits"
+    assert fits(needs, SPARK.plus(-first), edge=True) == "no"
 
 
 def test_half_a_spark_is_half_a_spark() -> None:
     arch = model("openai/gpt-oss-120b", "mxfp4", 65)
-    assert fit(demand(arch, Run()), SMALL_SPARK).verdict is Verdict.DOES_NOT_FIT
-    assert fit(demand(model("Qwen3.6-27B", "nvfp4"), Run()), SMALL_SPARK).verdict is Verdict.FITS
+    assert fits(demand(arch, Run()).band, SMALL_SPARK, edge=True) == "no"
+    assert fits(demand(model("Qwen3.6-27B", "nvfp4"), Run()).band, SMALL_SPARK) == "fits"
 
 
 def test_the_embedded_engine_needs_little_more_than_its_process() -> None:
@@ -135,7 +134,7 @@ def test_the_embedded_engine_needs_little_more_than_its_process() -> None:
     assert 1.0 * GIB < found.mid < 2.6 * GIB
 
 
-RANKS = {Verdict.FITS: 0, Verdict.TIGHT: 1, Verdict.DOES_NOT_FIT: 2}
+RANKS = {"fits": 0, "tight": 1, "no": 2}
 NAMES = [
     "Qwen3.6-27B",
     "Qwen3.6-35B-A3B",
@@ -160,8 +159,8 @@ runs = st.builds(
 def test_more_memory_never_makes_a_fit_unfit(
     name: str, format_: str, run: Run, gib: float, more: float
 ) -> None:
-    needs = demand(model(name, format_), run)
-    less, better = (fit(needs, NodeMemory(total=x * GIB, used=4 * GIB)).verdict for x in (gib, gib + more))
+    needs = demand(model(name, format_), run).band
+    less, better = (fits(needs, NodeMemory(total=x * GIB, used=4 * GIB).room) for x in (gib, gib + more))
     assert RANKS[better] <= RANKS[less]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.planning.memory import GIB
 from sparkfleet.planning.outlook import Outlook, Settings, Split, drafter_by_name
 from sparkfleet.planning.plan import Speculation
+from sparkfleet.units import GIB
 
 TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from planning_values import choice
 
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.choose import infeasible, plan_fleet
@@ -48,6 +49,11 @@ def fleet(sparks, spark):
     return make
 
 
+def likely(found):
+    """Whether it is planned, and not at the edge of the memory."""
+    return not found.refused and not any("at the edge of the memory" in note for note in choice(found).notes)
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_is_suggested_is_planned(plan, ask, fleet, case):
     model, fields, count, totals, *beside = case
@@ -60,7 +66,7 @@ def test_what_is_suggested_is_planned(plan, ask, fleet, case):
             changed = {**fields, "concurrency": int(number[1])}
             again = plan(fleet(count, totals), ask(model, **changed), *others)
             more = ask(model, **{**fields, "concurrency": int(number[1]) + 1})
-            assert others or plan(fleet(count, totals), more).refused, "it is the largest"
+            assert others or not likely(plan(fleet(count, totals), more)), "it is the largest"
         elif number := re.fullmatch(r"fits at context (\d+)", words):
             again = plan(fleet(count, totals), ask(model, **{**fields, "context": int(number[1])}), *others)
         elif number := re.fullmatch(r"fits with `replicas: (\d)`", words):

@@ -1,9 +1,9 @@
 import pytest
 
-from sparkfleet.planning.pack import Ledger, Room
+from sparkfleet.planning.memory import Room, fits
+from sparkfleet.planning.pack import Ledger
 from sparkfleet.planning.plan import Band
-
-GIB = 1 << 30
+from sparkfleet.units import GIB
 
 
 def band(mid, spread=0.0):
@@ -12,10 +12,25 @@ def band(mid, spread=0.0):
 
 def test_fits_with_its_upper_end_and_is_tight_with_its_middle():
     room = Room(careful=100 * GIB, at_most=110 * GIB)
-    assert room.verdict(band(90, 10)) == "fits"
-    assert room.verdict(band(95, 10)) == "tight"
-    assert room.verdict(band(110, 10)) == "tight"
-    assert room.verdict(band(110.1, 0)) == "no"
+    assert fits(band(90, 10), room) == "fits"
+    assert fits(band(95, 10), room) == "tight"
+    assert fits(band(110, 10), room) == "tight"
+    assert fits(band(110.1, 0), room) == "no"
+
+
+def test_at_the_edge_the_lower_end_is_enough_on_an_empty_node(sparks):
+    fleet = sparks(2)
+    ledger = Ledger(fleet)
+    (pool,) = fleet.pools(1)
+    most = ledger.room("spark1").at_most / GIB
+    over = band(most + 2, 3)
+    assert fits(over, ledger.room("spark1")) == "no"
+    assert fits(over, ledger.room("spark1"), edge=True) == "tight"
+    assert ledger.place(pool, over) is None
+    ledger.put("first", ("spark1",), 1)
+    assert ledger.place(pool, over, edge=True) == ("spark2",)
+    ledger.put("second", ("spark2",), 1)
+    assert ledger.place(pool, over, edge=True) is None
 
 
 def test_an_empty_node_comes_before_one_in_use(sparks):

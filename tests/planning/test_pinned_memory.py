@@ -3,6 +3,8 @@
 import pytest
 from planning_values import FP8, MOE, NVFP4, choice, refusal
 
+from sparkfleet.units import GIB
+
 SLIDING = "openai/gpt-oss-20b"
 GPTQ = "Qwen/Qwen3-235B-A22B-GPTQ-Int4"
 TOTAL = 130.6e9
@@ -68,7 +70,6 @@ class TestMemory:
         assert rung.prediction.memory_bytes_per_rank.mid == pytest.approx(0.87 * TOTAL, rel=0.01)
 
 
-GIB = 1 << 30
 PER_TOKEN = 2 * 48 * 4 * 128 * 2
 """Bytes of KV of one token of Qwen3-30B-A3B: K and V of 48 layers, 4 heads of 128, in bf16 (its config.json)."""
 

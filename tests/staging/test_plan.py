@@ -18,8 +18,8 @@ from sparkfleet.staging.plan import (
     route,
     to_move,
 )
+from sparkfleet.units import GB
 
-GB = 10**9
 KEY = "SHA256:" + "A" * 43
 BIG = File(path="model.safetensors", size=40 * GB, digest="a" * 64)
 SMALL = File(path="config.json", size=1000, digest="b" * 64)

@@ -8,8 +8,8 @@ from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.findings import Fault, error, not_known, note, warning
 from sparkfleet.doctor.gathered import FleetView, Needed, NodeView
-from sparkfleet.doctor.thresholds import GB
 from sparkfleet.facts.disk import Disks
+from sparkfleet.units import GB
 
 
 @fleet_check(

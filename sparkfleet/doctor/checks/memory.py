@@ -8,12 +8,12 @@ from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
 from sparkfleet.doctor.findings import Fault, error, note, warning
 from sparkfleet.doctor.gathered import NodeView
-from sparkfleet.doctor.thresholds import GB, GIB
 from sparkfleet.facts.gpu import GpuProcess
 from sparkfleet.facts.journal import KernelLog
 from sparkfleet.facts.memory import Kernel, MemoryMap
 from sparkfleet.facts.processes import HoldingProcess
 from sparkfleet.nodes.page_cache import DROP_BY_HAND
+from sparkfleet.units import GB, GIB
 
 
 def _ours(node: NodeView) -> frozenset[int]:
