@@ -32,7 +32,7 @@ OWNED_S = 20.0
 """How long a rank may still be held by a holder that should be gone."""
 GIVEN_BACK_S = 180.0
 """How long it may take until what an engine held is there again. On a Spark it comes back 120 s and more after an engine has
-closed its port (research on how Sparks are run, 4.2, cold start order)."""
+closed its port (jschmied/dgx-spark-setup-guide)."""
 TAIL_BYTES = 64 << 10
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """What a supervisor writes when it starts something: before it the log tells of an earlier start."""

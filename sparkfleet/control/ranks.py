@@ -27,7 +27,7 @@ ROOM_S = GIVEN_BACK_S
 ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,
-and has to be switched off (research on memory of GB10). A CPU node swaps or kills, so less will do."""
+and has to be switched off (guardkit/dgx-spark, flowy0/gb10-experiments). A CPU node swaps or kills, so less will do."""
 WEDGES = 2 / 3
 """Below this share of the floor every group of the node goes. Above it only the one that was started last, and the others
 wait for what it gives back: as long as a start waits for memory."""

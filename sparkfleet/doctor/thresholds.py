@@ -28,25 +28,25 @@ UNACCOUNTED_GB = 5.0
 LEFTOVER_GB = 1.0
 """A CUDA context alone takes a few hundred MB; desktops are no compute processes."""
 AVAILABLE_GIB = 10.0
-"""Careful operators leave 8 to 10 GiB to a headless host (spark-ops.md 4.1)."""
+"""Careful operators leave 8 to 10 GiB to a headless host (knowledge/hardware.yaml, host_reserve_gb)."""
 PAGE_CACHE_GIB = 24.0
 """Engines count the page cache as used when they start; above this a start by memory fraction 0.8 fails on a Spark."""
 PRESSURE_PERCENT = 10.0
-"""PSI full avg10 (proposal of spark-ops.md 6.1)."""
+"""PSI full avg10. Chosen here."""
 
 WEDGED_UTIL_PERCENT = 90.0
 WEDGED_POWER_W = 18.0
 WEDGED_CLOCK_MHZ = 900.0
 """knowledge/rules.yaml power-wedge: busy, below 18 W and 900 MHz; a busy Spark has 35 to 90 W and 2350 to 2450 MHz."""
 HOT_GPU_C = 85.0
-"""65 to 82 °C in soaks of 150 minutes, unthrottled (spark-ops.md 6.1)."""
+"""68 to 79 °C in soaks, unthrottled (rhattala/dgx-spark-bench, 0xBakeer/inference-atlas)."""
 HOT_ZONE_C = 95.0
 """96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules.yaml ec-fan-regression)."""
 
 CLOCK_SKEW_S = 1.0
-"""TLS and tokens begin to fail somewhere above (spark-ops.md 6.1)."""
+"""TLS and tokens begin to fail somewhere above. Chosen here."""
 DISK_HEADROOM = 1.1
-"""Free space has to hold the weights and 10 % more (spark-ops.md 6.1)."""
+"""Free space has to hold the weights and 10 % more. Chosen here."""
 DISK_LOW_GB = 20.0
 """A container image of an engine is 10 to 20 GB."""
 OPEN_FILES = 65_536

@@ -1,8 +1,8 @@
 """The variables that hold a group's traffic on the rails of its own link, and keep compiled kernels. Pure.
 
 NCCL carries the collectives, Gloo and PyTorch's TensorPipe the rendezvous, UCX what MPI sends; each finds its own way to
-the default route, which on a Spark is Wi-Fi or the 10 GbE port, unless it is told (research on two Sparks: "mgmt-ip-wall",
-"one-half-only"). All are per rank: netdevs may be named differently on each node.
+the default route, which on a Spark is Wi-Fi or the 10 GbE port, unless it is told (knowledge/rules.yaml: mgmt-ip-wall,
+one-half-only). All are per rank: netdevs may be named differently on each node.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from sparkfleet.values import Value
 FILE = "signatures.yaml"
 
 LOW_BYTES = 3 * GIB
-"""MemAvailable below which a Spark is about to wedge (2 to 3 GiB and falling; research on memory of GB10)."""
+"""MemAvailable below which a Spark is about to wedge (2 to 3 GiB and falling: flowy0/gb10-experiments)."""
 LINES, WIDTH = 500, 500
 """How much of a log is looked at: the last so many lines, so many characters of each."""
 NEAR = 60

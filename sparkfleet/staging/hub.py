@@ -172,9 +172,7 @@ class Hub:
         while True:
             try:
                 async with self._answer(url, {}) as answer:
-                    body = (
-                        await answer.content.read(-1) if (answer.content_length or 0) < ANSWER_BYTES else b""
-                    )
+                    body = await _whole(answer)
                     following = answer.links["next"].get("url") if "next" in answer.links else None
                 return json.loads(body), self._same_hub(following)
             except ValueError as error:
@@ -297,12 +295,12 @@ def _checked(endpoint: str) -> str:
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:
-    """The body; what is longer than any answer of a Hub is cut, and then no JSON."""
+    """The body, whether or not its length is declared. Raises ValueError if it is longer than any answer of a Hub."""
     body = bytearray()
     async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
         body += chunk
         if len(body) > ANSWER_BYTES:
-            break
+            raise ValueError(f"longer than {ANSWER_BYTES} bytes")
     return bytes(body)
 
 

@@ -13,7 +13,11 @@ from sparkfleet.facts.clock import ClockOffset, TimeSync
 SET_NTP = "sudo timedatectl set-ntp true"
 
 
-@node_check("clock-skew", "the clock agrees with ours", source="spark-ops 6.1")
+@node_check(
+    "clock-skew",
+    "the clock agrees with ours",
+    source="chosen here: TLS and tokens fail with larger differences",
+)
 def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]:
     """What cannot be explained by how long the answer took."""
     if abs(clock.ahead_s) - clock.uncertainty_s > thresholds.CLOCK_SKEW_S:

@@ -13,7 +13,7 @@ from sparkfleet.units import GB
 
 
 @fleet_check(
-    "disk-for-weights", "disks hold the weights of every deployment", source="spark-ops 6.1: size + 10 %"
+    "disk-for-weights", "disks hold the weights of every deployment", source="chosen here: size + 10 %"
 )
 def disk_for_weights(fleet: FleetView) -> Iterator[Fault]:
     """Weights that are not there yet, against what is free below the Hub's cache: where they are pinned to, or anywhere."""

@@ -49,7 +49,9 @@ def _driver(node: NodeView) -> str | None:
     return node.identity.driver_module or None if node.identity else None
 
 
-@fleet_check("driver-same", "all nodes have one NVIDIA driver", source="spark-ops: keep nodes identical")
+@fleet_check(
+    "driver-same", "all nodes have one NVIDIA driver", source="chosen here: ranks of a group run one stack"
+)
 def driver_same(fleet: FleetView) -> Iterator[Fault]:
     """An engine over two nodes needs one driver on both."""
     if said := differing(values(fleet, _driver)):
@@ -108,7 +110,7 @@ def power_wedge(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
             )
 
 
-@node_check("gpu-throttled", "nothing holds the GPU back", source="spark-ops 6.1")
+@node_check("gpu-throttled", "nothing holds the GPU back", source="nvidia-smi: clocks_event_reasons")
 def gpu_throttled(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
     """Hardware reasons only: the software power cap is normal."""
     for gpu in gpus:

@@ -35,7 +35,10 @@ def _is_down(rail: RailView, fleet: FleetView) -> bool:
 
 
 @link_check(
-    "rail-down", "both rails are up", needs=("netdevs",), source="spark-ops 6.1: carrier, state ACTIVE x2"
+    "rail-down",
+    "both rails are up",
+    needs=("netdevs",),
+    source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: both halves of a cabled port are up",
 )
 def rail_down(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """Missing, switched off, or without a carrier; the other rail is named where it still works."""
@@ -74,7 +77,10 @@ def _lift(down: dict[EndView, str]) -> Iterator[str]:
 
 
 @link_check(
-    "rail-mtu", "rails carry jumbo frames", needs=("netdevs",), source="spark-ops 2.2: MTU 9000 everywhere"
+    "rail-mtu",
+    "rails carry jumbo frames",
+    needs=("netdevs",),
+    source="christopherowen/dgx-spark-networking: MTU 9000 everywhere",
 )
 def rail_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """Too small at an end, or unlike at both."""
@@ -208,7 +214,12 @@ def rail_speed(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
             )
 
 
-@link_check("rail-rdma", "RDMA is active on the rails", needs=("netdevs",), source="spark-ops 1.4")
+@link_check(
+    "rail-rdma",
+    "RDMA is active on the rails",
+    needs=("netdevs",),
+    source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: ibdev2netdev",
+)
 def rail_rdma(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """The device is there, belongs to this netdev, and its port is active."""
     for number, end, node, netdev in _netdevs(link, fleet):
@@ -242,7 +253,7 @@ def rail_rdma(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
 
 @link_check(
     "rail-gid", "RoCE has an IPv4 entry for every rail", needs=("netdevs",), rules=("gid-index-mismatch",),
-    source="spark-ops 1.4: show_gids; knowledge/rules.yaml gid-index-mismatch",
+    source="show_gids; knowledge/rules.yaml gid-index-mismatch",
 )  # fmt: skip
 def rail_gid(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """The v2 GID of the rail's own address; and whether its index is one and the same everywhere."""
@@ -275,7 +286,7 @@ def rail_gid(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "rail-rdma-mtu",
     "RoCE sends packets of 4096 bytes",
     needs=("netdevs",),
-    source="spark-ops 1.4: active_mtu",
+    source="ibv_devinfo: active_mtu; MTU 9000 by christopherowen/dgx-spark-networking",
 )
 def rail_rdma_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """It follows the netdev's MTU, once its port comes up again."""
@@ -294,7 +305,7 @@ def rail_rdma_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "rail-pcie",
     "each rail has four lanes of PCIe Gen5",
     needs=("netdevs",),
-    source="spark-ops 2.5: BIOS before 2026-04",
+    source="lspci: LnkSta 32GT/s x4 on both functions; a BIOS before 2026-04 may train fewer lanes",
 )
 def rail_pcie(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     """Narrower or slower than the board is built."""

@@ -26,7 +26,11 @@ def strangers(node: NodeView, found: tuple[GpuProcess, ...]) -> list[GpuProcess]
     return [one for one in found if one.pid not in ours]
 
 
-@node_check("memory-leftover", "no leftover process holds memory", source="spark-ops 4.1")
+@node_check(
+    "memory-leftover",
+    "no leftover process holds memory",
+    source="vllm-project/vllm#48140: a start needs its share free",
+)
 def memory_leftover(node: NodeView, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[Fault]:
     """What computes on the GPU and is not ours: unified memory that no plan knows of."""
     users = {one.pid: one for one in node.processes or ()}
@@ -80,7 +84,11 @@ def memory_retained(
     )
 
 
-@node_check("memory-free", "memory is free for engines", source="spark-ops 4.1")
+@node_check(
+    "memory-free",
+    "memory is free for engines",
+    source="luisefigueroa/pulsar-gb10-vllm-stack: 100 to 105 GiB for an engine",
+)
 def memory_free(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
     """Below what a careful operator leaves to the host."""
     if memory.available < thresholds.AVAILABLE_GIB * GIB and memory.total > 32 * GIB and not _ours(node):
@@ -123,7 +131,7 @@ def swap(node: NodeView, memory: MemoryMap, kernel: Kernel) -> Iterator[Fault]:
         )
 
 
-@node_check("memory-pressure", "nothing waits for memory", source="spark-ops 6.1")
+@node_check("memory-pressure", "nothing waits for memory", source="chosen here: PSI full avg10")
 def memory_pressure(node: NodeView, kernel: Kernel) -> Iterator[Fault]:
     """PSI."""
     if (kernel.memory_pressure or 0) > thresholds.PRESSURE_PERCENT:
@@ -138,7 +146,7 @@ def memory_pressure(node: NodeView, kernel: Kernel) -> Iterator[Fault]:
     "gpu-log",
     "the kernel's log has no error of the GPU",
     rules=("nv-err-no-memory-wedge",),
-    source="spark-ops 6.1",
+    source="kernel log: NVRM, Xid",
 )
 def gpu_log(node: NodeView, kernel_log: KernelLog) -> Iterator[Fault]:
     """NV_ERR_NO_MEMORY and Xids since boot."""

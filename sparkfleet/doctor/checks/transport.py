@@ -16,7 +16,7 @@ POWER_DRAIN = "Where that does not help: shut both down, unplug power and QSFP c
 @path_check(
     "transport-proof",
     "bytes between the nodes take the rails, and only those",
-    source="spark-ops 6.1: byte counters move during a probe, on both rails",
+    source="heitor-mocelin/dgx-spark-research: RDMA moves the counters of the HCA, not of the netdev",
 )
 def transport_proof(path: PathView) -> Iterator[Fault]:
     """Counters of every device before and after the rails were loaded."""
@@ -35,7 +35,11 @@ def transport_proof(path: PathView) -> Iterator[Fault]:
         )
 
 
-@path_check("rail-jumbo", "full packets get through", source="spark-ops 2.2: ping -M do -s 8972")
+@path_check(
+    "rail-jumbo",
+    "full packets get through",
+    source="christopherowen/dgx-spark-networking: ping -M do -s 8972",
+)
 def rail_jumbo(path: PathView) -> Iterator[Fault]:
     """What is between the ends has an MTU, too. Nothing is said where not even small ones get through."""
     for number, rail in enumerate(path.rails, start=1):
@@ -54,7 +58,7 @@ def rail_jumbo(path: PathView) -> Iterator[Fault]:
     "rail-reached",
     "both ends of a rail reach each other",
     rules=("cold-arp-retry-exc",),
-    source="spark-ops 2.2",
+    source="christopherowen/dgx-spark-networking",
 )
 def rail_reached(path: PathView) -> Iterator[Fault]:
     """Also makes the nodes know each other's MAC before the first RDMA connection."""
@@ -75,7 +79,7 @@ def rail_reached(path: PathView) -> Iterator[Fault]:
     "rail-bandwidth",
     "rails are as fast as those of others",
     rules=("cx7-degraded-13gbps", "cx7-27w-benign"),
-    source="spark-ops 2.3: 92 to 112 Gb/s per rail healthy; 8 to 25 degraded (dgx-spark-playbooks PR 108)",
+    source="NVIDIA/dgx-spark-playbooks: 92 to 112 Gb/s per rail healthy; 8 to 25 degraded (pull/108)",
 )
 def rail_bandwidth(path: PathView) -> Iterator[Fault]:
     """By RDMA where there is `ib_write_bw`; TCP can prove that a rail is bad, and not that it is good."""
@@ -117,7 +121,7 @@ def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[Fault]:
         )
 
 
-@path_check("rails-balanced", "both rails are equally fast", source="spark-ops 6.1: within a few per cent")
+@path_check("rails-balanced", "both rails are equally fast", source="chosen here: within a few per cent")
 def rails_balanced(path: PathView) -> Iterator[Fault]:
     """Of one cable, by RDMA: TCP streams share processors, and not evenly."""
     speeds = [rail.gbit_per_s for rail in path.rails if rail.gbit_per_s and rail.measured_with == RDMA_TOOL]
@@ -133,7 +137,7 @@ def rails_balanced(path: PathView) -> Iterator[Fault]:
 @path_check(
     "rail-latency",
     "small messages are quick",
-    source="spark-ops 2.3: ping 0.4 to 1.4 ms, ib_write_lat 1.5 us",
+    source="DoctorMasterNewb/sparkbase: ping 0.4 to 1.4 ms, ib_write_lat 1.5 us",
 )
 def rail_latency(path: PathView) -> Iterator[Fault]:
     """By `ib_write_lat`, and by ping there and back."""

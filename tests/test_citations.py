@@ -1,0 +1,58 @@
+"""What is shipped cites what a reader can find: public sources, and files of this repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = ("sparkfleet", "docs", "scripts", "deployments", "benchmarks")
+KINDS = {".py", ".yaml", ".yml", ".md", ".toml", ".txt", ".sh", ".json", ""}
+OUTSIDE = re.compile(
+    r"(?<![\w./-])(?:\.\./)?(?:shared|research)/[\w-]"  # directories beside the repository
+    r"|(?<![\w.-])/(?:work|farm)/"
+    r"|\b(?:spark-ops|real-engines|nvidia-recipes|benchmark-notes|engine-models)\b"  # notes that were not published
+    r"|\(research\b"
+)
+MARKDOWN = re.compile(r"(?<![\w./:-])(docs/[\w-]+\.md)\b")
+
+
+def shipped() -> list[Path]:
+    files = [
+        path
+        for directory in SHIPPED
+        for path in (ROOT / directory).rglob("*")
+        if path.suffix in KINDS and path.is_file()
+    ]
+    return [*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml"]
+
+
+def cited(text: str) -> list[str]:
+    """What a text cites that nobody outside can read."""
+    missing = [name for name in MARKDOWN.findall(text) if not (ROOT / name).exists()]
+    return [found[0] for found in OUTSIDE.finditer(text)] + missing
+
+
+def names_in(path: Path) -> list[str]:
+    """The same of a file; data files name documents of other repositories."""
+    names = cited(path.read_text(errors="replace"))
+    return names if path.suffix == ".py" else [name for name in names if not MARKDOWN.fullmatch(name)]
+
+
+def test_nothing_that_is_shipped_cites_a_file_outside_the_repository() -> None:
+    files = shipped()
+    assert len(files) > 400
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in files
+        if "__pycache__" not in path.parts and (names := names_in(path))
+    }
+    assert found == {}
+
+
+def test_what_it_looks_for_is_found() -> None:
+    assert cited("until it exits (research/real-engines.md, section 4e).")
+    assert cited("closed its port (research on how Sparks are run, 4.2)")
+    assert cited('source="spark-ops 6.1"')
+    assert cited("see docs/nowhere.md")
+    assert not cited("heitor-mocelin/dgx-spark-research; docs/planner.md; Qwen Research License")
