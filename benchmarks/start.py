@@ -24,8 +24,9 @@ import aiohttp
 
 from sparkfleet.control.canary import Probe, wait_healthy
 from sparkfleet.control.head import LABEL
-from sparkfleet.control.order import order_for, rank_spec
+from sparkfleet.control.order import Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.store import Desired
 from sparkfleet.control.survey import survey
 from sparkfleet.errors import EngineError
@@ -70,10 +71,12 @@ class Bench:
 
     async def bare(self) -> float:
         """Seconds from starting the engine by hand to its first token."""
-        (facts,) = await survey(parse_inventory(INVENTORY, "inventory"), {"this": LocalChannel("this")})
+        inventory = parse_inventory(INVENTORY, "inventory")
+        (facts,) = await survey(inventory, {"this": LocalChannel("this")})
         spec = parse_deployment(DEPLOYMENT, "deployment")
         desired = Desired(spec=spec, plan=plan_deployment(spec, [facts]), generation=1, who="bench", since=0)
-        rank = rank_spec(order_for(self.paths, desired), 0, free_port("127.0.0.1"), "secret")
+        (order,) = orders_for(inventory, desired)
+        rank = spec_here(self.paths, order, 0, Ports(http=free_port("127.0.0.1")), "secret")
         env = {**os.environ, **dict(rank.env), **dict(rank.secret_env)}
         began = time.perf_counter()
         engine = subprocess.Popen(

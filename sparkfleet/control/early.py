@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from sparkfleet.control.order import GroupOrder, Ports, orders_for, rank_spec
+from sparkfleet.control.order import GroupOrder, Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.rank import available_memory, box_of
+from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.requests import UpRequest
 from sparkfleet.control.starts import Starts
 from sparkfleet.control.status import NodeReport
@@ -63,4 +64,4 @@ async def _start(paths: FleetPaths, order: GroupOrder, runtime: Runtime) -> None
     if order.candidate.device == "cuda":
         await page_cache.drop(LocalChannel(seat.node))
     ports, secret = Ports(http=free_port(seat.address)), paths.engine_secret.read_text()
-    await runtime.start(rank_spec(paths, order, 0, ports, secret, box=await box_of(order)))
+    await runtime.start(spec_here(paths, order, 0, ports, secret, box=await box_of(order)))

@@ -1,14 +1,11 @@
-"""From a planned candidate to the exact command of a rank. Pure, but for the secret that is handed in."""
+"""From a planned candidate to the exact command of a rank. Pure: what it needs of a node, and the secret, are handed in."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.liveness import PROOF_S, patience_s
 from sparkfleet.control.paths import FleetPaths
@@ -16,12 +13,9 @@ from sparkfleet.control.store import Desired
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
 from sparkfleet.engines.fabric import Pairs
-from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.engines.rails import Management, Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.facts.hub import hub_cache, resolve
 from sparkfleet.gateway.keys import engine_token
-from sparkfleet.nodes.netdev import netdev_of
 from sparkfleet.nodes.runtime.base import ContainerSpec, RankFile, RankId, RankSpec
 from sparkfleet.nodes.runtime.environment import steers_tools
 from sparkfleet.planning.plan import Candidate, Rung
@@ -96,6 +90,22 @@ class Ports(Value):
     """On rank 0's node: where the ranks of a group find each other; 0 for a group of one."""
 
 
+class RankPlace(Value):
+    """What a rank's command depends on of its node; `rank_place` reads it there."""
+
+    model_path: str
+    """The checkpoint's directory; of a custom workload whatever its deployment says."""
+    draft_path: str = ""
+    hub_cache: str
+    """Root of the Hub's cache: a snapshot's files are links into it."""
+    python: str
+    """Interpreter of sparkfleet's own environment."""
+    has_encodings: bool = False
+    """Whether tiktoken's files that gpt-oss needs are there; its engine fetches them otherwise."""
+    control_netdev: str = ""
+    """Netdev by which peers are met that no rail reaches."""
+
+
 def rank_spec(
     paths: FleetPaths,
     order: GroupOrder,
@@ -103,6 +113,7 @@ def rank_spec(
     ports: Ports,
     secret: str,
     *,
+    place: RankPlace,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
     """The command of one rank of a group.
@@ -113,11 +124,12 @@ def rank_spec(
         rank: which rank, from 0.
         ports: free on their nodes.
         secret: the fleet's engine secret; only a token derived from it reaches the engine.
+        place: facts of the rank's node.
         box: the container that it runs in; None for a process.
     """
     id_ = order.rank_id(paths.label, rank)
     http = order.candidate.port or ports.http  # a workload of its own may have its own
-    site = _site(paths, order, rank, ports.model_copy(update={"http": http}))
+    site = _site(paths, order, rank, ports.model_copy(update={"http": http}), place)
     launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
     token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
     how = _process(launch, token) if box is None else _container(launch, token, order, site, id_=id_, box=box)
@@ -128,7 +140,7 @@ def rank_spec(
             RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
             for file in launch.files
         ),
-        prepare=_prepare(order),
+        prepare=_prepare(order, place.python),
         log_path=str(paths.rank_log(id_.slug)),
         port=http,
         rendezvous_port=ports.rendezvous,
@@ -136,15 +148,14 @@ def rank_spec(
     )
 
 
-def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> RankSite:
+def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports, place: RankPlace) -> RankSite:
     candidate, seat = order.candidate, order.seats[rank]
-    draft = candidate.speculation.draft
     return RankSite(
         rank=rank,
         python=candidate.python,
-        model_path=candidate.model if candidate.engine == "custom" else str(model_path(candidate.model)),
-        draft_path=str(model_path(draft)) if draft else "",
-        roots=_roots(candidate),
+        model_path=place.model_path,
+        draft_path=place.draft_path,
+        roots=_roots(candidate, place.hub_cache),
         served_name=order.deployment,
         host=seat.address,
         port=ports.http,
@@ -152,14 +163,9 @@ def _site(paths: FleetPaths, order: GroupOrder, rank: int, ports: Ports) -> Rank
         cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
         files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
         keys_dir=str(keys_dir(paths, order, rank) or ""),
-        encodings_dir=str(paths.encodings) if _has_encodings(paths, candidate) else "",
-        **_network(seat),
+        encodings_dir=str(paths.encodings) if place.has_encodings else "",
+        **_network(seat, place.control_netdev),
     )
-
-
-def _has_encodings(paths: FleetPaths, candidate: Candidate) -> bool:
-    """Whether gpt-oss finds all of tiktoken's files on this node; its engine fetches them otherwise."""
-    return needs_encodings(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
 
 
 def keys_dir(paths: FleetPaths, order: GroupOrder, rank: int) -> Path | None:
@@ -169,13 +175,13 @@ def keys_dir(paths: FleetPaths, order: GroupOrder, rank: int) -> Path | None:
     return paths.rank_files(order.rank_id(paths.label, rank).slug) / "keys"
 
 
-def _network(seat: RankSeat) -> dict[str, Any]:
-    """What a rank is told of the network. Where its peers meet it on none of its rails, the netdev is looked up here."""
+def _network(seat: RankSeat, control_netdev: str) -> dict[str, Any]:
+    """What a rank needs to know of the network. If its peers meet it on none of its rails, they do on `control_netdev`."""
     if seat.meeting is None:
         return {}
     told = seat.meeting.model_dump()
     if not any(rail.address in seat.meeting.peers for rail in seat.meeting.rails):
-        told["control_netdev"] = netdev_of(seat.address)
+        told["control_netdev"] = control_netdev
     return told
 
 
@@ -211,43 +217,19 @@ def _rdma(order: GroupOrder, site: RankSite) -> bool:
     return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
 
 
-def model_path(model: str) -> Path:
-    """Where a checkpoint lies on this node.
-
-    Raises:
-        FactError: it is a model of the Hub and is not in this node's cache.
-    """
-    if model.startswith("builtin:"):
-        return builtin_cache.path(model.removeprefix("builtin:"))
-    if model.startswith("/"):
-        return Path(model)
-    name, _, revision = model.partition("@")
-    found = resolve(name, revision=revision or "main", cache=_hub_cache())
-    assert isinstance(found, Path), "nothing is fetched here"
-    return found
-
-
-def _hub_cache() -> Path:
-    return hub_cache(os.environ, Path.home())
-
-
-def _roots(candidate: Candidate) -> tuple[str, ...]:
+def _roots(candidate: Candidate, hub_cache: str) -> tuple[str, ...]:
     """Directories that a container has to see: a snapshot's files are links into the rest of the Hub's cache."""
     models = (candidate.model, candidate.speculation.draft or "")
-    return (
-        (str(_hub_cache()),)
-        if any(model and not model.startswith(("/", "builtin:")) for model in models)
-        else ()
-    )
+    return (hub_cache,) if any(model and not model.startswith(("/", "builtin:")) for model in models) else ()
 
 
-def _prepare(order: GroupOrder) -> tuple[str, ...]:
+def _prepare(order: GroupOrder, python: str) -> tuple[str, ...]:
     models = (order.candidate.model, order.candidate.speculation.draft or "")
     names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
     if not names:
         return ()
     # By sparkfleet's own environment on the node: an engine's, or an image, need not have sparkfleet.
-    return (sys.executable, "-m", "sparkfleet.builtin", "build", *names)
+    return (python, "-m", "sparkfleet.builtin", "build", *names)
 
 
 def orders_for(
@@ -292,7 +274,7 @@ def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankSeat, ...]
     if len(inventory.nodes) == 1:
         return tuple(RankSeat(node=node) for node in nodes)
     addresses = {node: seat.address for node, seat in seats(inventory).items()}
-    # In a ring ranks meet on the management network; `_site` finds its netdev on the node, by the address.
+    # In a ring ranks meet on the management network; `rank_place` finds its netdev on the node, by the address.
     management = {node: Management(netdev="", address=address) for node, address in addresses.items()}
     met = meetings(inventory.links, nodes, management) or (None,) * len(nodes)
     return tuple(

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparkfleet.control.group_keys import write_keys
-from sparkfleet.control.order import GroupOrder, Ports, keys_dir, rank_spec
+from sparkfleet.control.order import GroupOrder, Ports, keys_dir
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank_place import spec_here
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.facts.node import ReadMemory
 from sparkfleet.nodes import page_cache
@@ -192,7 +193,7 @@ class LocalRank:
 
     async def _spec(self, ports: Ports) -> RankSpec:
         box = await box_of(self._order)
-        return rank_spec(self._paths, self._order, self._index, ports, self._secret, box=box)
+        return spec_here(self._paths, self._order, self._index, ports, self._secret, box=box)
 
 
 async def box_of(order: GroupOrder) -> ContainerSpec | None:

@@ -7,9 +7,9 @@ from sparkfleet.control import ranks, watching
 from sparkfleet.control.backoff import Backoff
 from sparkfleet.control.group import Group
 from sparkfleet.control.order import GroupOrder, Ports, RankSeat
-from sparkfleet.control.order import rank_spec as spec_of
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.rank import LocalRank
+from sparkfleet.control.rank_place import spec_here as spec_of
 from sparkfleet.nodes.runtime.fake import FakeRuntime
 from sparkfleet.planning.plan import Candidate, Shape
 

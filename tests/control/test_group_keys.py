@@ -8,9 +8,10 @@ from test_cluster import cable, inventory, spark
 
 from sparkfleet.control import rank as rank_module
 from sparkfleet.control.group_keys import write_keys
-from sparkfleet.control.order import Ports, orders_for, rank_spec
+from sparkfleet.control.order import Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.rank import LocalRank
+from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.store import Desired
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.runtime.base import ContainerSpec
@@ -117,7 +118,7 @@ async def test_no_other_rank_has_one(started, engine, nodes):
 def test_the_port_of_its_sshd_is_no_part_of_what_a_rank_is(tmp_path, rank):
     """A group's actor that was replaced adopts ranks that were started with another one."""
     digests = {
-        rank_spec(
+        spec_here(
             FleetPaths(tmp_path), ordered(), rank, Ports(http=4000, rendezvous=port), SECRET, box=BOX
         ).digest
         for port in (5000, 5001)

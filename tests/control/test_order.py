@@ -3,8 +3,9 @@ from control_values import deployment, plan
 from test_cluster import cable, inventory, spark
 
 from sparkfleet.control.liveness import PATIENCE_S
-from sparkfleet.control.order import Ports, orders_for, rank_spec
+from sparkfleet.control.order import Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.store import Desired
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan, Shape
@@ -39,7 +40,7 @@ def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
     assert [seat.meeting.rails[0].netdev for seat in order.seats] == ["enp1s0f1np1", "enp1s0f1np1"]
     paths = FleetPaths(tmp_path / "home")
     zero, one = (
-        rank_spec(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
+        spec_here(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
     )
     assert "--nnodes" in zero.argv
     assert "192.168.100.10" in one.argv
@@ -107,7 +108,7 @@ def test_ports_are_no_part_of_what_a_rank_is(tmp_path):
     (order,) = orders_for(FLEET, desired(Shape(nodes=("a", "b"), tp=2)))
     paths = FleetPaths(tmp_path / "home")
     digests = {
-        rank_spec(paths, order, 1, Ports(http=http, rendezvous=rendezvous), "secret").digest
+        spec_here(paths, order, 1, Ports(http=http, rendezvous=rendezvous), "secret").digest
         for http, rendezvous in ((4000, 5000), (4001, 5001))
     }
     assert len(digests) == 1
@@ -119,7 +120,7 @@ def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_pa
     nodes["a"]["address"] = "127.0.0.1"
     links = (cable("a", "b", 100, "01"), cable("b", "c", 101, "01"), cable("c", "a", 102, "01"))
     (order,) = orders_for(inventory(nodes, links), desired(Shape(nodes=("a", "b", "c"), tp=3)))
-    spec = rank_spec(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, rendezvous=5000), "secret")
+    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, rendezvous=5000), "secret")
     assert dict(spec.env)["GLOO_SOCKET_IFNAME"] == "lo"
 
 
@@ -131,7 +132,7 @@ def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
     paths.encodings.mkdir(parents=True)
 
     def told():
-        return dict(rank_spec(paths, order, 0, Ports(http=4000), "secret").env).get("TIKTOKEN_ENCODINGS_BASE")
+        return dict(spec_here(paths, order, 0, Ports(http=4000), "secret").env).get("TIKTOKEN_ENCODINGS_BASE")
 
     (paths.encodings / ENCODINGS[0]).touch()
     assert told() is None

@@ -6,8 +6,9 @@ import pytest
 from control_values import deployment, plan
 from test_cluster import cable, inventory, spark
 
-from sparkfleet.control.order import Ports, orders_for, rank_spec
+from sparkfleet.control.order import Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.store import Desired
 from sparkfleet.engines.base import FILES_IN_CONTAINER
 from sparkfleet.nodes.runtime.base import ContainerSpec
@@ -39,7 +40,7 @@ def spec(tmp_path):
         )
         (order,) = orders_for(FLEET, wanted)
         ports = Ports(http=4000, rendezvous=5000)
-        return rank_spec(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", box=BOX)
+        return spec_here(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", box=BOX)
 
     return make
 
