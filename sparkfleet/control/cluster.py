@@ -23,11 +23,6 @@ class Seat(Value):
     netdev: str | None = None
     """The rail's netdev; None on loopback and on the management network."""
 
-    @property
-    def on_rail(self) -> bool:
-        """Whether the address is one of a rail."""
-        return self.netdev is not None
-
 
 def seats(inventory: Inventory) -> dict[str, Seat]:
     """Every node's seat, by its name.

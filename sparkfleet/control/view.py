@@ -71,13 +71,6 @@ class View:
             for name in names
         )
 
-    def why_failed(self, app: App) -> str:
-        """What the groups of an application said last, or what Serve says of it."""
-        mark = (app.deployment, app.generation, app.replica)
-        mine = [r for r in self.reports if (r.deployment, r.generation, r.replica) == mark]
-        said = next((r.detail for r in mine if r.phase is GroupPhase.FAILED and r.detail), "")
-        return said or app.message or "the groups did not start"
-
     def _ready(self) -> set[tuple[str, int, int]]:
         return {(r.deployment, r.generation, r.replica) for r in self.fresh if r.phase is GroupPhase.READY}
 

@@ -125,10 +125,6 @@ class Checkpoint(Value):
         """Bytes of each part that there is, scales included."""
         return _summed((portion.part, portion.bytes) for portion in self.weights)
 
-    def bytes_by_dtype(self) -> dict[str, int]:
-        """Bytes by safetensors dtype."""
-        return _summed((portion.dtype, portion.bytes) for portion in self.weights)
-
     @property
     def total_parameters(self) -> int:
         """Parameters as the size of a model is usually told: everything but MTP and draft heads."""

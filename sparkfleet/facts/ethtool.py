@@ -69,21 +69,6 @@ class ReadFec:
         return Fec(configured=_words(asked), active=tuple(w for w in _words(active) if w.lower() != "none"))
 
 
-class ReadDriverCounters:
-    """`ethtool -S NETDEV`: the driver's own counters, `rx_corrected_bits_phy` among them."""
-
-    def __init__(self, netdev: str) -> None:
-        self.argv = ("ethtool", "-S", netdev)
-
-    @staticmethod
-    def parse(output: str) -> dict[str, int]:
-        """Counter name to value. Raises FactError where there is none."""
-        found = re.findall(r"^\s*([A-Za-z0-9_.\[\]-]{1,64}): ([0-9]{1,20})\s*$", output, re.MULTILINE)
-        if not found:
-            raise not_understood("driver counters", output)
-        return {name: int(value) for name, value in found}
-
-
 def _fields(output: str) -> dict[str, str]:
     """`Name: value` lines by lower-case name."""
     pairs = (line.partition(":") for line in output.splitlines())

@@ -106,22 +106,6 @@ def _reasons(field: str) -> tuple[str, ...] | None:
     return tuple(name for bit, name in _COMMON_REASONS.items() if mask & bit)
 
 
-class ReadCuda(Fact[str]):
-    """The CUDA version of the driver, such as "13.0"."""
-
-    argv = ("nvidia-smi", "--version")
-
-    @staticmethod
-    def parse(output: str) -> str:
-        """The line `CUDA Version : 13.0`."""
-        found = re.search(
-            r"^CUDA Version[ \t]{0,40}:[ \t]{0,40}(\d{1,3}\.\d{1,3})", output, re.MULTILINE | re.ASCII
-        )
-        if found is None:
-            raise not_understood("the CUDA version", output)
-        return found[1]
-
-
 class GpuProcess(Value):
     """A process that computes on the GPU."""
 

@@ -16,13 +16,10 @@ class Box(Value):
 
     id: str
     name: str
-    chip: str
     pci_ids: tuple[str, ...]
     """`vendor:device` of the GPU as lspci prints it."""
     memory_total_gb: Measured
     """MemTotal, GB (1e9 bytes)."""
-    cuda_total_gb: Measured | None = None
-    """What CUDA calls all memory; None where nobody has published it."""
     cpu: str
     sources: Sources
     date: Date
@@ -44,15 +41,9 @@ class Ceilings(Value):
     """The most that one Spark was seen to do."""
 
     read_gb_per_s: Measured
-    copy_gb_per_s: Measured
     bf16_tflops: Measured
     fp8_tflops: Measured
     fp4_tflops: Measured
-    shared_memory_bytes: Measured
-    sm_count: Measured
-    decode_power_w: Measured
-    idle_power_w: Measured
-    weight_load_gb_per_s: Measured
 
 
 class Link(Value):
@@ -62,8 +53,6 @@ class Link(Value):
     name: str
     latency_us: Measured
     """One small all-reduce on an idle link."""
-    in_graph_latency_us: Measured | None = None
-    """The same inside an engine, slowest rank, 10 KiB; None where nobody has published it."""
     gb_per_s: Measured
     """Bus bandwidth of a large collective."""
 
@@ -72,27 +61,9 @@ class Memory(Value):
     """Where memory goes beside the model, GB (1e9 bytes)."""
 
     idle_available_gb: Measured
-    desktop_gb: Measured
-    head_extra_gb: Measured
     host_reserve_gb: Measured
-    freeze_at_gb: Measured
-    plan_gb: Measured
-    cuda_free_some_kits_gb: Measured
-    page_cache_recovered_gb: Measured
     nccl_communicator_gb: Measured
     cuda_graphs_gb: Measured
-    jit_job_gb: Measured
-    sglang_transient_gb: Measured
-    ray_object_store_gb: Measured
-    unaccounted_alarm_gb: Measured
-
-
-class MemoryFractions(Value):
-    """Shares of a node's memory that engines were served with."""
-
-    single_node: Measured
-    two_nodes: Measured
-    sglang: Measured
 
 
 class CpuGeneric(Value):
@@ -113,7 +84,6 @@ class Hardware(Value):
     ceilings: Ceilings
     links: tuple[Link, ...]
     memory: Memory
-    memory_fraction: MemoryFractions
     cpu_generic: CpuGeneric
 
     def link(self, link_id: str) -> Link:
@@ -123,18 +93,6 @@ class Hardware(Value):
             KeyError: there is none.
         """
         return {link.id: link for link in self.links}[link_id]
-
-    def box(self, memory_total_bytes: float) -> Box | None:
-        """The box with that MemTotal, None for a size that no Spark has."""
-        gb = memory_total_bytes / 1e9
-        return next(
-            (
-                box
-                for box in self.boxes
-                if box.memory_total_gb.low * 0.98 <= gb <= box.memory_total_gb.high * 1.02
-            ),
-            None,
-        )
 
 
 def read_hardware(text: str, name: str = FILE) -> Hardware:
@@ -154,7 +112,6 @@ def read_hardware(text: str, name: str = FILE) -> Hardware:
         ceilings=entry(name, "ceilings", data["ceilings"], Ceilings),
         links=entries(name, "links", data["links"], Link),
         memory=entry(name, "memory", data["memory"], Memory),
-        memory_fraction=entry(name, "memory_fraction", data["memory_fraction"], MemoryFractions),
         cpu_generic=entry(name, "cpu_generic", data["cpu_generic"], CpuGeneric),
     )
 

@@ -16,7 +16,6 @@ from sparkfleet.facts.node import NodeFacts
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.spec.inventory import Inventory, Link
-from sparkfleet.units import GB
 from sparkfleet.values import Value
 
 GROUP_SIZES = (1, 2, 3, 4, 8)
@@ -232,22 +231,3 @@ def _link_facts(link: Link, in_ring: bool) -> LinkFacts:
         latency_us=known.latency_us.value,
         gb_per_s=known.gb_per_s.value,
     )
-
-
-# --- memory of a node -------------------------------------------------------------------------------------------------
-
-
-def usable_bytes(node: NodeFacts, held: int = 0) -> int:
-    """What engines may take of a node: what is free now and given back, less the host's reserve.
-
-    A node without a GPU keeps nothing back: the embedded engine is small and its band says how large it may get.
-    """
-    free = min(node.memory.available + held, node.memory.total)
-    return free if node.gpu is None else max(0, free - reserve_bytes(node.memory.total))
-
-
-def reserve_bytes(total: int) -> int:
-    """What stays free on a Spark so that the host lives: the least that careful operators get by with (hardware.yaml)."""
-    memory, box = hardware().memory, hardware().boxes[0]
-    keep = memory.idle_available_gb.value - memory.plan_gb.value
-    return round(keep * GB * min(1.0, total / (box.memory_total_gb.value * GB)))

@@ -31,7 +31,7 @@ def cable(one, other, subnet, halves="11"):
 def test_a_fleet_of_one_stays_on_loopback():
     (seat,) = seats(inventory({"this": {"address": "local"}})).values()
     assert seat.address.startswith("127.")
-    assert not seat.on_rail
+    assert seat.netdev is None
 
 
 def test_two_on_a_cable_meet_on_its_first_rail():
@@ -61,7 +61,7 @@ def test_a_ring_has_no_common_subnet_so_its_nodes_meet_on_the_management_network
     links = (cable("a", "b", 100, "01"), cable("b", "c", 101, "01"), cable("c", "a", 102, "01"))
     found = seats(inventory(nodes, links))
     assert {seat.address for seat in found.values()} == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
-    assert not any(seat.on_rail for seat in found.values())
+    assert not any(seat.netdev for seat in found.values())
 
 
 def test_a_local_node_without_a_rail_cannot_be_found_by_the_others():

@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.errors import FactError
-from sparkfleet.facts.ethtool import Fec, LinkSettings, ReadDriverCounters, ReadFec, ReadLinkSettings
+from sparkfleet.facts.ethtool import Fec, LinkSettings, ReadFec, ReadLinkSettings
 
 
 # Published lines of a GX10 and of a port without a cable.
@@ -22,12 +22,7 @@ def test_fec():
     assert ReadFec.parse(f"{head}Active FEC encodings: None\n").active == ()
 
 
-def test_driver_counters():
-    output = "NIC statistics:\n     rx_err_lane_2_phy: 190\n     rx_corrected_bits_phy: 198\n"
-    assert ReadDriverCounters.parse(output) == {"rx_err_lane_2_phy": 190, "rx_corrected_bits_phy": 198}
-
-
-@pytest.mark.parametrize("fact", [ReadLinkSettings, ReadFec, ReadDriverCounters])
+@pytest.mark.parametrize("fact", [ReadLinkSettings, ReadFec])
 def test_a_driver_that_says_nothing_is_an_error(fact):
     with pytest.raises(FactError):
         fact.parse("no data available\n")

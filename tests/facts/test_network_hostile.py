@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import FactError
-from sparkfleet.facts.ethtool import ReadDriverCounters, ReadFec, ReadLinkSettings
+from sparkfleet.facts.ethtool import ReadFec, ReadLinkSettings
 from sparkfleet.facts.lldp import ReadLldp
 from sparkfleet.facts.neighbours import ReadNeighbours
 from sparkfleet.facts.netdev import ReadNetdevs
@@ -17,7 +17,7 @@ from sparkfleet.facts.routes import ReadRoutes
 from sparkfleet.facts.traffic import ReadTraffic
 
 JSON_FACTS = (ReadNetdevs, ReadTraffic, ReadRoutes, ReadNeighbours, ReadLldp)
-TEXT_FACTS = (ReadLinkSettings, ReadFec, ReadDriverCounters, ReadPciLink, ReadPciLinks)
+TEXT_FACTS = (ReadLinkSettings, ReadFec, ReadPciLink, ReadPciLinks)
 
 
 @pytest.mark.parametrize("fact", JSON_FACTS)

@@ -6,7 +6,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.facts.clock import ClockOffset, ReadChrony, ReadClock, ReadTimeSync, TimeSync
 from sparkfleet.facts.container import ReadCdi, ReadDocker, ReadPodman, refused
 from sparkfleet.facts.disk import ReadDisks
-from sparkfleet.facts.gpu import ReadCuda, ReadGpuProcesses, ReadGpuState
+from sparkfleet.facts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.facts.identity import DgxRelease, ReadHostKeys, ReadIdentity, ReadPciDevices
 from sparkfleet.facts.journal import ReadKernelLog, ReadPackages
 from sparkfleet.facts.memory import ReadKernel, ReadMemoryMap
@@ -105,10 +105,6 @@ def test_a_torn_driver_is_told_as_such():
     with pytest.raises(FactError, match="version mismatch") as caught:
         ReadGpuState.answer(18, said, "")
     assert "reboot" in caught.value.do
-
-
-def test_cuda():
-    assert ReadCuda.parse(capture("smi-version.txt")) == "13.0"
 
 
 def test_processes_on_the_gpu():

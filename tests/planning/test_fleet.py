@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.planning.fleet import Fleet, links_of, reserve_bytes, usable_bytes
+from sparkfleet.planning.fleet import Fleet, links_of
 from sparkfleet.spec.load import load_inventory
 
 
@@ -85,11 +85,3 @@ def test_links_of_the_example_inventories(root):
     eight = links_of(load_inventory(root / "docs/examples/inventory-eight-on-a-switch.yaml"))
     assert len({one.switch for one in eight}) == 1
     assert links_of(load_inventory(root / "docs/examples/inventory-one-spark.yaml")) == ()
-
-
-def test_what_engines_may_take(spark, cpu_node):
-    idle = spark("a")
-    assert usable_bytes(idle) == pytest.approx(110e9, rel=0.01)
-    assert usable_bytes(idle, held=10**9) == usable_bytes(idle) + 10**9
-    assert usable_bytes(cpu_node()) == 16 << 30, "the embedded engine's band has its own reserve"
-    assert reserve_bytes(64_000_000_000) < reserve_bytes(130_600_000_000)
