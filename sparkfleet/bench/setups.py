@@ -20,6 +20,7 @@ from sparkfleet.bench.words import (
     quant_label,
     unmeasured_engine,
 )
+from sparkfleet.knowledge.factors import PATCHED_BUILDS
 from sparkfleet.knowledge.physics import LinkSpeed, physics
 from sparkfleet.planning.arch import Arch, PartKind
 from sparkfleet.planning.memory import slots
@@ -116,15 +117,12 @@ def _engine(row: Row, assumed: list[str]) -> str:
 def _release(row: Row) -> str:
     """Engine version in the words that factors know: `0.26`, or the name of a patched image."""
     text = row.get("engine_version_or_image", "").lower()
-    for name in _STACKS:
+    for name in PATCHED_BUILDS:
         if name in text:
             return name
     text = text or row.get("engine", "").lower()
     found = re.search(r"(?:^|[^\d.])v?(0\.[0-9]+)(?:\.|$|[^\d])", text)
     return found.group(1) if found else ""
-
-
-_STACKS = ("anemll", "aeon", "atlas", "exl3", "scitrera", "eugr", "glm53", "mia", "qwen38", "step37", "ds4")
 
 
 def _format(row: Row, engine: str, assumed: list[str]) -> tuple[str, float]:

@@ -46,8 +46,6 @@ class RankSite(Value):
     leader_port: int = 0
     rails: tuple[Rail, ...] = ()
     """This node's ends of the rails that join it to the group's other ranks; the first carries the rendezvous."""
-    leader_rails: tuple[Rail, ...] = ()
-    """The leader's ends of the same rails, in the same order; its own where this is the leader."""
     peers: tuple[str, ...] = ()
     """The address of every rank on the rail that carries the rendezvous, by rank. Engines that use MPI ask for it."""
     control_netdev: str = ""
@@ -139,8 +137,6 @@ class Engine(Protocol):
     """Further series, of which one moves with every step of a prefill; () where none does before a request is finished."""
     draft_metrics: tuple[str, ...]
     """Counters that `drafts` reads; () where nothing tells."""
-    ready_log: str
-    """What it logs when it is up."""
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""

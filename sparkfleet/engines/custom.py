@@ -27,7 +27,6 @@ class Custom:
     tokens_metric = ""
     step_metrics: tuple[str, ...] = ()
     draft_metrics: tuple[str, ...] = ()
-    ready_log = ""
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Nothing is known of it."""

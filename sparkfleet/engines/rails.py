@@ -23,7 +23,6 @@ class Meeting(Value):
 
     leader: str
     rails: tuple[Rail, ...]
-    leader_rails: tuple[Rail, ...]
     peers: tuple[str, ...]
     control_netdev: str = ""
 
@@ -58,7 +57,7 @@ def _met(
     rails: Sequence[tuple[Rail, ...]], peers: tuple[str, ...], netdevs: Sequence[str]
 ) -> tuple[Meeting, ...]:
     return tuple(
-        Meeting(leader=peers[0], rails=mine, leader_rails=rails[0], peers=peers, control_netdev=netdev)
+        Meeting(leader=peers[0], rails=mine, peers=peers, control_netdev=netdev)
         for mine, netdev in zip(rails, netdevs, strict=True)
     )
 

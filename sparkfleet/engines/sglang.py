@@ -72,7 +72,6 @@ class Sglang:
         "sglang:generation_tokens_total",
         "sglang:num_requests_total",
     )
-    ready_log = "The server is fired up and ready to roll!"
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """A step verifies one chain of drafts and yields those accepted and one more; a request's first token is prefill's.

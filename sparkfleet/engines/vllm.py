@@ -58,7 +58,6 @@ class Vllm:
         "vllm:spec_decode_num_draft_tokens_total",
         "vllm:spec_decode_num_accepted_tokens_total",
     )
-    ready_log = "Application startup complete."
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Both are counted by the engine."""

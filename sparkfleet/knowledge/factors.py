@@ -14,6 +14,21 @@ from sparkfleet.values import Value
 
 Quantity = Literal["decode", "prefill"]
 
+PATCHED_BUILDS = (
+    "anemll",
+    "aeon",
+    "atlas",
+    "exl3",
+    "scitrera",
+    "eugr",
+    "glm53",
+    "mia",
+    "qwen38",
+    "step37",
+    "ds4",
+)
+"""Names of patched builds that factors are fitted for; they are part of the image's name."""
+
 
 class Effect(Value):
     """One fitted number: how far measurements lie from physics where its key applies.

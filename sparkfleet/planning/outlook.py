@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind
 from sparkfleet.facts.parts import Part
-from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors
 from sparkfleet.knowledge.models import known_checkpoint, quant_in_name
 from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.planning.arch import BF16_BITS, Arch, from_checkpoint, from_size
@@ -47,8 +47,6 @@ BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8"
 """Bits per weight by what a name says of its quantisation, scales included."""
 SPEED_METHODS = {"nextn": "mtp"}
 """Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
-STACKS = ("anemll", "aeon", "atlas", "exl3", "scitrera", "eugr", "glm53", "mia", "qwen38", "step37")
-"""Names of patched builds that factors know; they stand in the image's name."""
 
 
 class Split(NamedTuple):
@@ -289,7 +287,7 @@ def format_of(checkpoint: Checkpoint) -> str:
 
 def release_of(image: str, version: str) -> str:
     """The engine's release as factors name it: `0.27`, or the name of a patched build."""
-    named = next((stack for stack in STACKS if stack in image.lower()), "")
+    named = next((stack for stack in PATCHED_BUILDS if stack in image.lower()), "")
     if named:
         return named
     found = re.match(r"v?(\d+\.\d+)", version)

@@ -40,7 +40,7 @@ def _site(rank=0, ranks=1, **fields):
     peers = tuple(mine[0].address for mine in ends)
     known = {
         "rank": rank, "host": peers[rank], "port": 4321, "leader": peers[0], "leader_port": 29500,
-        "rails": ends[rank], "leader_rails": ends[0], "peers": peers,
+        "rails": ends[rank], "peers": peers,
     }  # fmt: skip
     return RankSite(**{**known, **fields})
 

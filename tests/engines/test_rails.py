@@ -28,7 +28,7 @@ def test_a_pair_meets_on_the_first_rail_and_uses_both():
         Rail(netdev="x1", rdma="roce-x1", address="10.0.0.1"),
         Rail(netdev="x2", rdma="roce-x2", address="10.0.1.1"),
     )
-    assert first.rails == first.leader_rails == second.leader_rails
+    assert first.rails[0].address == first.leader
     assert [rail.netdev for rail in first.rails] == ["x1", "y2"]
     assert first.control_netdev == ""
 
