@@ -178,7 +178,8 @@ def _with_bits(checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
 
 def _bits(stored: Stored) -> dict[str, float]:
     linear = ("experts", "mlp", "attention", "shared", "mtp")
-    bits: dict[str, float] = {**physics().formats[stored.format].bits}
+    known = physics().formats[stored.format].bits
+    bits: dict[str, float] = {str(kind): each for kind, each in known.items()}
     bits.setdefault("mtp", bits["experts"])
     return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
 
