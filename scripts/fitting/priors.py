@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from sparkfleet.bench.shapes import from_counts
 from sparkfleet.knowledge.physics import physics
-from sparkfleet.planning.arch import Layers
+from sparkfleet.planning.arch import Layers, from_counts
 from sparkfleet.planning.calibration import ENGINE_GROUPS
 from sparkfleet.planning.speed import Setup
 

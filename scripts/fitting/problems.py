@@ -19,8 +19,8 @@ from fitting.priors import (
     PREFILL_ROBUST_AT,
     Priors,
 )
+from sparkfleet.bench.models import Declined
 from sparkfleet.bench.rows import Case, case_of, read_rows
-from sparkfleet.bench.shapes import Declined
 from sparkfleet.planning.acceptance import acceptance_keys
 from sparkfleet.planning.calibration import decode_coefficient, decode_keys, prefill_coefficient, prefill_keys
 from sparkfleet.planning.rates import MAX_RUNNING, kept, waits

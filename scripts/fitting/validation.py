@@ -13,8 +13,8 @@ import numpy as np
 from fitting.factoring import Found, case_errors, fit
 from sparkfleet.bench.accuracy import winner
 from sparkfleet.bench.duels import duel_of, read_duels
+from sparkfleet.bench.models import Configs, Declined
 from sparkfleet.bench.rows import Case, source_of
-from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.knowledge.factors import Factors
 from sparkfleet.planning.rates import support
 

@@ -17,8 +17,8 @@ from statistics import median
 from sparkfleet.bench.cells import Row, measured
 from sparkfleet.bench.duels import Duel, duel_of, read_duels
 from sparkfleet.bench.files import NOTHING, reading
+from sparkfleet.bench.models import Configs, Declined
 from sparkfleet.bench.rows import METRICS, Case, case_of, read_rows
-from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.bench.words import BLANK, is_off, lowered
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.factors import Factors, factors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.bench.shapes import Declined
+from sparkfleet.bench.models import Declined
 from sparkfleet.bench.words import BLANK, TOKENS, lowered, number
 
 Row = Mapping[str, str]

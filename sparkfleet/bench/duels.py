@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparkfleet.bench.files import NOTHING, read_table
+from sparkfleet.bench.models import Configs, Declined
 from sparkfleet.bench.rows import Case, case_of
-from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.bench.sides import side
 from sparkfleet.bench.words import lowered, number
 from sparkfleet.errors import SpecError

@@ -12,8 +12,8 @@ from pathlib import Path
 from sparkfleet.bench import notes as said
 from sparkfleet.bench.cells import Row, count, measured
 from sparkfleet.bench.files import NOTHING, read_table
+from sparkfleet.bench.models import Configs, Declined
 from sparkfleet.bench.setups import model_of, setup_of
-from sparkfleet.bench.shapes import Configs, Declined
 from sparkfleet.errors import SpecError
 from sparkfleet.planning.speed import Setup
 from sparkfleet.planning.workload import Workload

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sparkfleet.bench import notes as said
 from sparkfleet.bench.cells import Row, amount, count
-from sparkfleet.bench.shapes import Configs, Declined, find_arch
+from sparkfleet.bench.models import Configs, Declined, Size, Stored, find_arch
 from sparkfleet.bench.words import (
     BLANK,
     engine_in,
@@ -21,8 +21,9 @@ from sparkfleet.bench.words import (
     unmeasured_engine,
 )
 from sparkfleet.knowledge.factors import PATCHED_BUILDS
+from sparkfleet.knowledge.models import quant_in_name
 from sparkfleet.knowledge.physics import LinkSpeed, physics
-from sparkfleet.planning.arch import Arch, PartKind
+from sparkfleet.planning.arch import Arch
 from sparkfleet.planning.memory import slots
 from sparkfleet.planning.rates import MAX_RUNNING
 from sparkfleet.planning.run import Run
@@ -54,20 +55,17 @@ def model_of(row: Row, configs: Configs, assumed: list[str]) -> Model:
     """The model of a row. Raises Declined where it does not say enough; what it leaves open is added to `assumed`."""
     engine = _engine(row, assumed)
     format_name, scale = _format(row, engine, assumed)
-    arch = find_arch(
-        row["model"],
-        configs,
-        total_b=amount(row, "params_total_b"),
-        active_b=amount(row, "params_active_b"),
-        notes=row.get("architecture_notes", "").lower(),
+    size = Size(
+        amount(row, "params_total_b"),
+        amount(row, "params_active_b"),
+        row.get("architecture_notes", "").lower(),
     )
+    arch = find_arch(row["model"], configs, Stored(format_name, scale, _total_bytes(row)), size)
     if arch.basis != "config.json":
         assumed.append(f"shapes not known: guessed from its size ({'experts' if arch.moe else 'dense'})")
     elif arch.name != row["model"]:
         assumed.append(f"shapes not known: those of {arch.name}, by its size")
-    if format_name == "nvfp4" and arch.moe:
-        format_name = "nvfp4-experts"
-    return Model(engine, format_name, arch.quantised(_bits(format_name, scale), _total_bytes(row)))
+    return Model(engine, format_name, arch)
 
 
 def setup_of(row: Row, model: Model, workload: Workload, assumed: list[str]) -> Ran:
@@ -152,18 +150,11 @@ def _label(row: Row, assumed: list[str]) -> str:
         return published
     if label == "bf16" and "ministral-3-" in folded(model):
         return published
-    if label == "fp8" and published.startswith("fp8+"):
+    if label == "fp8" and published.startswith("fp8+") and quant_in_name(model) is None:
         return published  # the experts of what is called FP8 are in MXFP4 (its model card)
     if label == "w4a4":
         assumed.append("quantisation w4a4: nvfp4")
     return label
-
-
-def _bits(name: str, scale: float) -> dict[PartKind, float]:
-    return {
-        kind: bits * (scale if kind in ("experts", "mlp", "attention", "shared") else 1.0)
-        for kind, bits in physics().formats[name].bits.items()
-    }
 
 
 def _total_bytes(row: Row) -> float | None:

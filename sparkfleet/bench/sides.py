@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.bench.layers import Declined
+from sparkfleet.bench.models import Declined
 from sparkfleet.bench.words import TOKENS, engine_in, lowered, method_in, number, published_quant, quant_in
 
 _MODELS = (

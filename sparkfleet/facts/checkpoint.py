@@ -17,7 +17,7 @@ from sparkfleet.facts.checkpoint_files import read_beside, read_config, read_ten
 from sparkfleet.facts.config_json import Config, language_model
 from sparkfleet.facts.config_summary import check_published, expanded
 from sparkfleet.facts.contradictions import check_config, read_shapes
-from sparkfleet.facts.estimate import check_claim, estimated_portions, model_dtype, scope_of
+from sparkfleet.facts.estimate import check_claim, estimated_portions, model_dtype, resized, scope_of
 from sparkfleet.facts.families import PLAIN, Family, family_of
 from sparkfleet.facts.hub import Fetch, hub_cache, name_of, resolve
 from sparkfleet.facts.layer_reader import group_layers, read_layers
@@ -95,6 +95,10 @@ class Checkpoint(Value):
     """Parts that the config speaks of and whose size it does not tell; empty where the weights are known."""
     layers: tuple[LayerGroup, ...]
     """Decoder layers, alike ones together."""
+    moe_layers: int = 0
+    """Layers whose feed-forward is a mixture of experts."""
+    dense_layers: int = 0
+    """Layers with a feed-forward and no experts."""
     hidden_size: int
     vocab_size: int
     max_positions: int | None
@@ -191,6 +195,17 @@ class Checkpoint(Value):
         states = ((group.layers, group.state) for group in self.layers if group.state is not None)
         return sum(layers * state.bytes(tp=tp, dtype=dtype) for layers, state in states)
 
+    def sized(self, total: float) -> Checkpoint:
+        """The same weights with `total` bytes in all.
+
+        First the parts change that quantisers treat in different ways, because what a published size leaves over for them
+        says how they are stored; where that would be no precision that there is, all do.
+        """
+        weights = resized(self.weights, total)
+        return self.model_copy(
+            update={"weights": weights, "bytes_on_disk": sum(portion.bytes for portion in weights)}
+        )
+
     def requantized(self, name: str) -> Checkpoint:
         """The same model as it would be in another quantisation ("nvfp4", "fp8", "awq", …), sizes estimated.
 
@@ -274,7 +289,7 @@ def _from_config(
     seen = vision_parameters(outer.under(config.values))
     parameters[Part.VISION] = seen or 0
     weights = estimated_portions(parameters, stored, model_dtype(config))
-    facts = _common(outer, config, name, layers)
+    facts = _common(outer, config, name, layers, scope)
     return facts.model_copy(
         update={
             "weights": weights,
@@ -309,7 +324,7 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
     )
     tied = _tied(config, weights)
     kept = [portion for portion in weights.portions if not (tied and portion.part is Part.HEAD)]
-    return _common(outer, config, name, layers).model_copy(
+    return _common(outer, config, name, layers, scope).model_copy(
         update={
             "weights_known": True,
             "bytes_on_disk": size,
@@ -322,9 +337,12 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
     )
 
 
-def _common(outer: Config, config: Config, name: str, layers: tuple[LayerGroup, ...]) -> Checkpoint:
+def _common(
+    outer: Config, config: Config, name: str, layers: tuple[LayerGroup, ...], scope: Scope
+) -> Checkpoint:
     """What the config tells in any case."""
     experts: Experts = read_experts(config)
+    moe = set(scope.members[Part.EXPERTS]) if experts.routed else set()
     return Checkpoint(
         id=name,
         architectures=outer.texts("architectures") or (),
@@ -333,6 +351,8 @@ def _common(outer: Config, config: Config, name: str, layers: tuple[LayerGroup, 
         bytes_on_disk=0,
         weights=(),
         layers=group_layers(layers),
+        moe_layers=len(moe),
+        dense_layers=len(set(scope.members[Part.MLP]) - moe),
         hidden_size=config.integer("hidden_size"),
         vocab_size=config.integer("vocab_size"),
         max_positions=max_positions(config),

@@ -24,6 +24,11 @@ DTYPES: Mapping[str, tuple[str, str, int]] = {
 
 STORED_AS: Mapping[str, str] = {"fp8": "F8_E4M3", "mxfp8": "F8_E4M3", "int8": "I8"}
 
+LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
+"""Parts that quantisers treat in different ways: what a published size leaves over says how."""
+LEAST_BITS, MOST_BITS = 3.5, 16.5
+"""Per parameter of them, scales included."""
+
 _CLAIM = re.compile(
     r"(?i)(?<![a-z0-9])(nvfp4|mxfp4|mxfp8|fp8|fp4|w4a16|w4a8|w8a8|w8a16|awq|gptq|int4|int8|[48]-?bit|auto-?round|bnb|gguf|exl[23])(?![a-z])"
 )
@@ -81,6 +86,37 @@ def estimated_portions(
         if parameters.get(part)
         for portion in _portions(part, parameters[part], quantization, dtype)
     )
+
+
+def resized(weights: Sequence[Portion], total: float) -> tuple[Portion, ...]:
+    """The same portions with `total` bytes: `LEFT_OVER` changes if that gives a precision that exists, or else all."""
+    soft = [portion for portion in weights if portion.part in LEFT_OVER]
+    factors = factors_to(
+        total,
+        size=sum(portion.bytes for portion in weights),
+        soft=sum(one.bytes for one in soft),
+        soft_parameters=sum(one.parameters for one in soft),
+    )
+    return tuple(_scaled(one, factors[one.part not in LEFT_OVER]) for one in weights)
+
+
+def factors_to(total: float, *, size: float, soft: float, soft_parameters: float) -> tuple[float, float]:
+    """By what to multiply bytes so that all are `total`: those of parts that quantisers treat in different ways, and others.
+
+    Args:
+        total: bytes that are published.
+        size: bytes as estimated, of all parts.
+        soft: of those, the bytes of parts that change first.
+        soft_parameters: parameters of these parts.
+    """
+    wanted = soft + total - size
+    if soft_parameters and LEAST_BITS <= 8 * wanted / soft_parameters <= MOST_BITS:
+        return wanted / soft, 1.0
+    return total / size, total / size
+
+
+def _scaled(portion: Portion, factor: float) -> Portion:
+    return portion.model_copy(update={"bytes": round(portion.bytes * factor)})
 
 
 def check_claim(name: str, quantization: Quantization | None, where: str) -> None:

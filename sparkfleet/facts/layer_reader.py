@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from sparkfleet.errors import FactError
 from sparkfleet.facts.config_json import MOST_LAYERS, Config, per_layer
@@ -53,8 +54,23 @@ ATTENDING = ("attn_layer_indices", "full_attn_idxs")
 
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 
+PICKED = 2048
+"""Tokens that sparse attention reads per query where a config does not say (`index_topk` of DeepSeek V3.2 and GLM-5)."""
+
 HEADS = "num_attention_heads"
 KV_HEADS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads")
+
+
+class _Index(TypedDict):
+    """The fields of a `LayerGroup` that describe its index."""
+
+    index_dim: int
+    index_pool: int
+    index_heads: int
+    picked: int
+
+
+_NO_INDEX = _Index(index_dim=0, index_pool=1, index_heads=0, picked=0)
 
 
 def layer_count(config: Config) -> int:
@@ -251,7 +267,7 @@ def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> L
         key_dim=key_dim,
         value_dim=value_dim,
         window=window,
-        index_dim=_index_dim(config, index),
+        **_index(config, index),
     )
 
 
@@ -297,30 +313,55 @@ def _shares_kv(config: Config, index: int) -> bool:
     return index >= layer_count(config) - config.integer_or(0, "num_kv_shared_layers", high=MOST_LAYERS)
 
 
-def _latent(config: Config, index: int) -> LayerGroup:
-    """Multi-head latent attention: one latent per token, keys and values are computed from it."""
-    latent = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim", low=0)
+def _latent(config: Config, index_of_layer: int) -> LayerGroup:
+    """Multi-head latent attention: one latent per token, keys and values are computed from it.
+
+    A prefill computes them and attends with `qk_nope + qk_rope` and `v_head_dim` elements per head; a decode step, and all
+    of sparse attention, attends to the latents themselves (vLLM 0.32, model_executor/layers/attention/mla_attention.py:
+    "compute friendly" and "data-movement friendly approach"; v1/attention/backends/mla/flashmla_sparse.py, whose prefill
+    kernel reads latents, too; DeepSeek-V2, arXiv 2405.04434, section 2.1).
+    """
+    rank, rope = config.integer("kv_lora_rank"), config.integer("qk_rope_head_dim", low=0)
+    index = _index(config, index_of_layer)
+    nope, value = config.integer_or(0, "qk_nope_head_dim"), config.integer_or(0, "v_head_dim")
+    computed = nope + rope + value if nope and value and not index["picked"] else rank + rope + rank
     return LayerGroup(
         kind=LayerKind.MLA,
         layers=1,
         query_heads=config.integer(HEADS, high=1 << 16),
         kv_heads=1,
-        key_dim=latent,
-        index_dim=_index_dim(config, index),
+        key_dim=rank + rope,
+        prefill_dim=computed,
+        **index,
     )
 
 
-def _index_dim(config: Config, index: int) -> int:
-    """Elements of the key by which sparse attention chooses what to read; 0 for a layer that reuses another's choice."""
+def _index(config: Config, index: int) -> _Index:
+    """Sparse attention's index of one layer; a layer that reuses another's choice has none and reads as few tokens."""
     sparse = config.section("sparse_attention_config")
     if sparse is not None:
-        listed = sparse.integers("sparse_attention_freq", high=1)
-        used = listed is None or (index < len(listed) and listed[index] == 1)
-        return sparse.integer_or(0, "sparse_index_dim") if used else 0
-    types = config.texts("indexer_types")
-    if types and index < len(types) and types[index] == "shared":
-        return 0
-    return config.integer_or(0, "index_head_dim", "indexer_head_dim", high=1 << 16)
+        return _block_index(sparse, index)
+    size = config.integer_or(0, "index_head_dim", "indexer_head_dim", high=1 << 16)
+    if not size:
+        return _NO_INDEX
+    shared = config.texts("indexer_types") or ()
+    return _Index(
+        index_dim=0 if shared[index : index + 1] == ("shared",) else size,
+        index_pool=config.integer_or(1, "index_kpool", "indexer_compress_ratio", low=1, high=1 << 16),
+        index_heads=config.integer_or(1, "index_n_heads", "indexer_n_heads", high=1 << 16),
+        picked=config.integer_or(PICKED, "index_topk", "indexer_budget"),
+    )
+
+
+def _block_index(sparse: Config, index: int) -> _Index:
+    """MiniMax-M3's: blocks of tokens are picked, and some layers are not sparse."""
+    listed = sparse.integers("sparse_attention_freq", high=1)
+    size = sparse.integer_or(0, "sparse_index_dim")
+    if not size or (listed is not None and listed[index : index + 1] != (1,)):
+        return _NO_INDEX
+    blocks = sparse.integer_or(0, "sparse_topk_blocks") * sparse.integer_or(0, "sparse_block_size")
+    heads = sparse.integer_or(1, "sparse_num_index_heads", high=1 << 16)
+    return _Index(index_dim=size, index_pool=1, index_heads=heads, picked=blocks or PICKED)
 
 
 def _ratios(config: Config) -> Sequence[int]:
@@ -349,6 +390,8 @@ def _ratio_of(name: str, config: Config) -> int:
 
 def _compressed(config: Config, ratio: int) -> LayerGroup:
     """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it."""
+    if ratio == INDEXED_RATIO and not config.has("index_head_dim"):
+        raise config.missing("index_head_dim")
     return LayerGroup(
         kind=LayerKind.MLA if ratio else LayerKind.SLIDING,
         layers=1,
@@ -357,5 +400,6 @@ def _compressed(config: Config, ratio: int) -> LayerGroup:
         key_dim=config.integer("head_dim", high=1 << 16),
         window=config.integer("sliding_window"),
         tokens_per_entry=max(1, ratio),
-        index_dim=config.integer("index_head_dim", high=1 << 16) if ratio == INDEXED_RATIO else 0,
+        prefill_dim=2 * config.integer("head_dim", high=1 << 16),
+        **(_index(config, 0) if ratio == INDEXED_RATIO else _NO_INDEX),
     )

@@ -80,11 +80,20 @@ class LayerGroup(Value):
     """Tokens that share one cached entry (DeepSeek V4 compresses 4 or 128 tokens into one)."""
     index_dim: int = 0
     """Elements of the index key that sparse attention keeps beside each entry."""
+    index_pool: int = 1
+    """Entries that share one index key (GLM-5.3-Flash and Qwen3.8-Flash-Next pool 4 of them)."""
+    index_heads: int = 0
+    """Query heads of the index."""
+    picked: int = 0
+    """Tokens that sparse attention reads per query, as its index picks them; 0: the attention is not sparse."""
+    prefill_dim: int = 0
+    """Elements per query head that a prefill multiplies for each token of context that it reads, key and value together;
+    0: `key_dim + value_dim`. A latent's are those of the keys and values that are computed from it."""
     state: LinearState | None = None
 
     def token_bytes(self, *, tp: int = 1, dtype: str = "bf16") -> float:
         """Bytes that one more token adds to each of these layers on one rank, before any window is full."""
-        return (self._entry_bytes(tp, dtype) + self._index_bytes()) / self.tokens_per_entry
+        return (self._entry_bytes(tp, dtype) + self._index_bytes() / self.index_pool) / self.tokens_per_entry
 
     def sequence_bytes(self, tokens: int, *, tp: int = 1, dtype: str = "bf16") -> float:
         """Bytes of KV cache of one sequence of `tokens` tokens in all these layers on one rank."""

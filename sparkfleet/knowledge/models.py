@@ -14,16 +14,13 @@ from pydantic import Field
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.facts.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.facts.licenses import License, license_class
-from sparkfleet.facts.parts import Part, Portion
+from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.entries import Date, Sources, entries, packaged, parse
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.values import Value
 
 FILE = "models.yaml"
 EMPTY: Mapping[str, str | int | bool] = MappingProxyType({})
-
-LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
-"""Parts that quantisers treat in different ways: what a published size leaves over says how."""
 
 _QUANT_IN_NAME = (
     (r"mxfp4", "mxfp4"),
@@ -118,11 +115,35 @@ def known_checkpoint(model: str) -> Checkpoint | None:
             means="Without it no plan can be made.",
             do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
         )
-    if one is not None:
-        quant = one.quant or quant_in_name(name)
-        return _with_published(_estimated(name, one.config, quant, one.keys), one)
-    shapes = _shapes_of(name)
-    return None if shapes is None else _estimated(name, shapes, quant_in_name(name))
+    found = known_as(name)
+    return found if found is None or one is None or one.gb is None else found.sized(one.gb * 1e9)
+
+
+@lru_cache(maxsize=1024)
+def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
+    """The facts of a checkpoint by its Hub id, sizes from its shapes alone; None if nothing is known about it.
+
+    Args:
+        model: Hub id.
+        quantization: as `checkpoint_from_config` takes it; None: as it is published or its name says.
+
+    Raises:
+        FactError: its shapes are known, but how it is stored is not understood.
+    """
+    name = model.partition("@")[0]
+    one = next((known for known in load_models() if known.names(name)), None)
+    if one is None:
+        entry = _shapes_of(name)
+        return None if entry is None else _estimated(name, entry, quantization or quant_in_name(name))
+    quant = quantization or one.quant or quant_in_name(name)
+    return _with_published(_estimated(name, one.config, quant, one.keys), one)
+
+
+def config_name(model: str) -> str | None:
+    """The entry of `measurements/configs.json` with the shapes of a checkpoint, by its Hub id; None if there is none."""
+    name = model.partition("@")[0]
+    one = next((known for known in load_models() if known.names(name)), None)
+    return _shapes_of(name) if one is None else one.config
 
 
 def quant_in_name(model: str) -> str | None:
@@ -154,7 +175,6 @@ def _estimated(
 
 def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
     weights = tuple(one for one in checkpoint.weights if known.mtp != 0 or one.part is not Part.MTP)
-    weights = weights if known.gb is None else _sized(weights, known.gb * 1e9)
     license_ = License(id=known.license, kind=license_class(known.license), source="knowledge/models.yaml")
     return checkpoint.model_copy(
         update={
@@ -165,18 +185,3 @@ def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
             "license": license_,
         }
     )
-
-
-def _sized(weights: tuple[Portion, ...], total: float) -> tuple[Portion, ...]:
-    """The same portions with `total` bytes: first the parts that quantisers disagree about change, then all."""
-    soft = sum(portion.bytes for portion in weights if portion.part in LEFT_OVER)
-    wanted = soft + total - sum(portion.bytes for portion in weights)
-    params = sum(portion.parameters for portion in weights if portion.part in LEFT_OVER)
-    if params and 3.5 <= 8 * wanted / params <= 16.5:
-        return tuple(_scaled(one, wanted / soft) if one.part in LEFT_OVER else one for one in weights)
-    factor = total / sum(portion.bytes for portion in weights)
-    return tuple(_scaled(one, factor) for one in weights)
-
-
-def _scaled(portion: Portion, factor: float) -> Portion:
-    return portion.model_copy(update={"bytes": round(portion.bytes * factor)})

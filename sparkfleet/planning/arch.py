@@ -1,14 +1,15 @@
 """What of a checkpoint matters to memory and speed: parameters and bits by part, layers by kind, KV and state sizes.
 
-`from_checkpoint` makes an `Arch` of the facts of a checkpoint; `bench/shapes.py` makes one of what a published
-measurement says about its model.
+from_checkpoint    of the facts of a checkpoint: the only reader of shapes, for plans, for fitting, for `accuracy`
+from_counts        guessed, if nothing but parameter counts is known (a drafter's name, a row of measurements)
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sparkfleet.facts.checkpoint import Checkpoint, LayerGroup, LayerKind
@@ -16,8 +17,6 @@ from sparkfleet.facts.checkpoint import Part as CheckpointPart
 from sparkfleet.values import Value
 
 PartKind = Literal["embedding", "head", "attention", "mlp", "experts", "shared", "vision", "mtp"]
-
-_Bits = Callable[["Part"], float]
 
 BF16_BITS = 16.0
 
@@ -130,42 +129,8 @@ class Arch(Value):
             return f"{mixing}-hybrid"
         return f"{mixing}-sliding" if self.layers.sliding else mixing
 
-    def quantised(self, bits: Mapping[PartKind, float], total_bytes: float | None = None) -> Arch:
-        """The same shapes with `bits` per part.
 
-        `total_bytes` is the size of the weights where it is known: what the routed experts (or the MLPs of a dense
-        model) leave over tells how the attention and the rest are stored, which no label says.
-        """
-        parts = tuple(part.model_copy(update={"bits": bits.get(part.kind, part.bits)}) for part in self.parts)
-        if total_bytes is not None:
-            parts = _fit_bits(parts, total_bytes)
-        return self.model_copy(update={"parts": parts})
-
-
-def _fit_bits(parts: tuple[Part, ...], total_bytes: float) -> tuple[Part, ...]:
-    """Change the bits of attention and shared parts (then of everything linear) so that the sum is `total_bytes`."""
-    soft = {"attention", "shared"}
-    known = sum(part.bytes for part in parts if part.kind not in soft)
-    params = sum(part.params for part in parts if part.kind in soft)
-    if params > 0:
-        bits = 8 * (total_bytes - known) / params
-        if 3.0 <= bits <= BF16_BITS + 0.5:
-            return _with_bits(parts, soft, lambda _: bits)
-    linear = soft | {"mlp", "experts"}
-    fixed = sum(part.bytes for part in parts if part.kind not in linear)
-    scale = (total_bytes - fixed) / max(1.0, sum(part.bytes for part in parts if part.kind in linear))
-    if 0.6 <= scale <= 1.6:
-        return _with_bits(parts, linear, lambda part: min(BF16_BITS, part.bits * scale))
-    return parts
-
-
-def _with_bits(parts: tuple[Part, ...], kinds: set[str], bits: _Bits) -> tuple[Part, ...]:
-    return tuple(
-        part.model_copy(update={"bits": bits(part)}) if part.kind in kinds else part for part in parts
-    )
-
-
-COMPRESSED = (2.0, 2.3, 3.1)
+COMPRESSED = (2.0, 2.2, 3.0)
 """DeepSeek V4: compressed entries, index keys, windows and the compressors' states share pages, and how full these are
 depends on the release and the longest context. Published at 1,048,576 tokens: 10.3 KB a token (26.3 GiB hold 2.74M;
 Reederey87), 7 KB (19.85 GiB, 3.03M; tonyd2wild), 7.8 KB (NVFP4, 18.08 GiB, 2.49M), of 3.4 that are kept in FP8. An early
@@ -179,7 +144,7 @@ GUESSED = (0.3, 1.0, 1.5)
 POOLS = {"qwen4_exp": SPARSE_GROUPED}
 """`Layers.pool_factor` by `model_type`, where the layers do not say it."""
 
-_PART_KINDS: Mapping[CheckpointPart, PartKind] = {
+PART_KINDS: Mapping[CheckpointPart, PartKind] = {
     CheckpointPart.ATTENTION: "attention",
     CheckpointPart.LINEAR_ATTENTION: "attention",
     CheckpointPart.MLP: "mlp",
@@ -202,7 +167,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> Arch:
     active: dict[PartKind, float] = defaultdict(float)
     stored: dict[PartKind, float] = defaultdict(float)
     for portion in checkpoint.weights:
-        kind = _PART_KINDS[portion.part]
+        kind = PART_KINDS[portion.part]
         params[kind] += portion.parameters
         active[kind] += portion.parameters * checkpoint.active_share(portion.part)
         stored[kind] += portion.bytes
@@ -230,17 +195,84 @@ def from_checkpoint(checkpoint: Checkpoint) -> Arch:
     return arch.model_copy(update={"family": shape_family(arch)})
 
 
-def from_size(name: str, params: float, bits: float) -> Arch:
-    """A dense model of which only the size is known: layers as models of that size have, all weights in one part."""
-    billions = params / 1e9
-    layers = max(4, round(34 * (billions / 8) ** 0.27))
+def from_counts(
+    name: str,
+    total_b: float,
+    active_b: float,
+    *,
+    family: str = "",
+    notes: str = "",
+    bits: float = BF16_BITS,
+    basis: str = "parameter counts",
+) -> Arch:
+    """Shapes of a model of which only parameter counts (billions) are known, by the proportions that such models have.
+
+    A dense 8B has 4096 × 34 layers, a 30B-A3B MoE 2048 × 48: width grows with the cube root of the active
+    parameters, depth with the rest. `notes` may say "sliding", "gdn", "mamba", "mla" as benchmarks do.
+    """
+    moe = active_b < 0.8 * total_b
+    scale = math.sqrt(total_b * active_b) if moe else total_b
+    width = 64 * (scale / 8) ** 0.36 if not moe else 32 * (scale / 9.5) ** 0.4
+    hidden, blocks = 64 * max(1, round(width)), max(4, round(34 * (scale / 8) ** 0.27))
+    head = float(min(hidden * VOCABULARY, 0.3e9 * total_b))
+    embedding = head if total_b > TIED_BELOW_B else 0.0
+    rest = max(0.3e9 * active_b, active_b * 1e9 - head - (0.0 if moe else embedding))
+    attention = (0.35 if moe else 0.25) * rest
+    routed = rest - attention
+    feed_forward = (
+        Part(
+            kind="experts",
+            params=max(routed, total_b * 1e9 - embedding - head - attention),
+            active=routed,
+            bits=bits,
+        )
+        if moe
+        else Part(kind="mlp", params=routed, active=routed, bits=bits)
+    )
     return Arch(
         name=name,
-        hidden=64 * round(64 * (billions / 8) ** 0.36),
-        vocab=150_000,
-        parts=(Part(kind="mlp", params=params, active=params, bits=bits),),
-        layers=Layers(full=layers, mlp=layers, kv_elements=2048.0 * layers, kv_heads=8),
-        basis="its name",
+        family=family or name,
+        hidden=hidden,
+        vocab=VOCABULARY,
+        parts=(
+            Part(kind="embedding", params=embedding or head, active=0.0, bits=bits),
+            Part(kind="head", params=head if embedding else 0.0, active=head, bits=bits),
+            Part(kind="attention", params=attention, active=attention, bits=bits),
+            feed_forward,
+        ),
+        layers=_guessed_layers(blocks, hidden, notes, moe=moe),
+        experts=128 if moe else 0,
+        top_k=max(1, round(128 * routed / feed_forward.params)) if moe else 0,
+        basis=basis,
+    )
+
+
+VOCABULARY = 150_000
+"""Tokens that a model knows of which that is not known; no more than 30 % of its parameters are taken to be its head."""
+TIED_BELOW_B = 4.0
+"""Billions of parameters up to which a model is taken to have one matrix for embedding and head."""
+
+
+def _guessed_layers(blocks: int, hidden: int, notes: str, *, moe: bool) -> Layers:
+    """Layers of the kinds that the notes name, in the proportions that such models have."""
+    hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
+    full = max(1, round(blocks / 4)) if hybrid else blocks
+    sliding = round(full * 0.8) if "sliding" in notes else 0
+    kv_heads, width = (1, 576) if "mla" in notes or "csa" in notes else (8, 2 * 128 * (4 if moe else 8))
+    return Layers(
+        full=full - sliding,
+        sliding=sliding,
+        linear=blocks - full,
+        moe=blocks if moe else 0,
+        mlp=0 if moe else blocks,
+        window=1024 if sliding else 0,
+        kv_elements=float((full - sliding) * width),
+        sliding_elements=float(sliding * width),
+        state_bytes=(blocks - full) * hidden * 512.0,
+        kv_heads=kv_heads,
+        pool_factor=GUESSED,
+        head_flops=4.0 * hidden * (full - sliding),
+        window_flops=4.0 * hidden * sliding,
     )
 
 
@@ -255,23 +287,23 @@ def _layers(checkpoint: Checkpoint) -> Layers:
     for group in checkpoint.layers:
         _count(group, found)
     compressed = any(group.tokens_per_entry > 1 for group in checkpoint.layers)
-    mixers = found.plain or found.full + found.sliding + found.linear
+    window = found.window or max((tokens for _, tokens in found.bounded), default=0)
     return Layers(
         full=found.full,
         sliding=found.sliding,
         linear=found.linear,
-        moe=mixers if checkpoint.experts else 0,
-        mlp=0 if checkpoint.experts else mixers,
-        window=found.window,
+        moe=checkpoint.moe_layers,
+        mlp=checkpoint.dense_layers,
+        window=window,
         kv_elements=found.kv,
         read_elements=found.read if found.read < found.kv else None,
         sliding_elements=found.sliding_kv,
         state_bytes=found.state,
-        kv_heads=found.kv_heads or 1,
+        kv_heads=found.kv_heads or found.sliding_kv_heads or 1,
         pool_factor=COMPRESSED if compressed else POOLS.get(checkpoint.model_type, EXACT),
         packed_kv_bytes=1.0 if compressed else 0.0,
         head_flops=found.head_flops,
-        window_flops=found.window_flops,
+        window_flops=sum(flops * tokens for flops, tokens in found.bounded) / max(1, window),
     )
 
 
@@ -280,52 +312,51 @@ class _Sums:
     full: int = 0
     sliding: int = 0
     linear: int = 0
-    plain: int = 0
     window: int = 0
+    """Of the layers whose cache is no longer than that."""
     kv: float = 0.0
     read: float = 0.0
     sliding_kv: float = 0.0
     state: float = 0.0
     kv_heads: int = 0
+    sliding_kv_heads: int = 0
     head_flops: float = 0.0
-    window_flops: float = 0.0
-
-
-PICKED = 2048
-"""Entries that sparse attention reads per query (`index_topk` of DeepSeek V3.2 and GLM-5; 512 in DeepSeek V4)."""
-INDEX_HEADS = 64
-"""Heads of the index that picks them (DeepSeek V3.2, V4; 32 in GLM-5)."""
+    bounded: list[tuple[float, int]] = field(default_factory=list)
+    """(FLOPs per query token and token that is read, most of these), for layers that do not read all context."""
 
 
 def _count(group: LayerGroup, sums: _Sums) -> None:
     """Add one kind of layers; a latent has key and value in one and is kept whole by every rank."""
     n, width = group.layers, float(group.kv_heads * (group.key_dim + group.value_dim))
-    flops = 2.0 * n * group.query_heads * (group.key_dim + (group.value_dim or group.key_dim))
+    flops = 2.0 * n * group.query_heads * (group.prefill_dim or group.key_dim + group.value_dim)
     latent = group.kind is LayerKind.MLA or group.value_dim == 0
-    if group.kind is LayerKind.NONE:
-        sums.plain += n
-    elif group.kind is LayerKind.LINEAR:
+    if group.kind is LayerKind.LINEAR:
         sums.linear += n
         sums.state += n * (group.state.bytes() if group.state else 0)
     elif group.kind is LayerKind.SLIDING and not latent:
         sums.sliding += n
         sums.sliding_kv += n * width
-        sums.window, sums.window_flops = group.window or sums.window, sums.window_flops + flops
+        sums.sliding_kv_heads = max(sums.sliding_kv_heads, group.kv_heads)
+        sums.window = group.window or sums.window
+        sums.bounded.append((flops, group.window or 0))
     elif group.kind is LayerKind.SLIDING:  # a latent that keeps its window only (DeepSeek V4's first layers)
         sums.full += n
-        sums.window_flops += flops
-    else:
+        sums.bounded.append((flops, group.window or 0))
+    elif group.kind is not LayerKind.NONE:
         _count_full(group, sums, n, width, flops, latent=latent)
 
 
 def _count_full(group: LayerGroup, sums: _Sums, n: int, width: float, flops: float, *, latent: bool) -> None:
-    """Layers that look at all context, through an index where they are sparse."""
+    """Layers that look at all context, through an index if they are sparse."""
+    index = group.index_dim / group.index_pool
     sums.full += n
-    sums.kv += n * (width + group.index_dim) / group.tokens_per_entry
-    sums.read += n * (group.index_dim or width) / group.tokens_per_entry
+    sums.kv += n * (width + index) / group.tokens_per_entry
+    sums.read += n * (index if group.picked else width) / group.tokens_per_entry
     sums.kv_heads = 1 if latent else max(sums.kv_heads, group.kv_heads)
-    if group.index_dim:
-        sums.head_flops += 2.0 * n * INDEX_HEADS * group.index_dim / group.tokens_per_entry
-        sums.window, sums.window_flops = PICKED, sums.window_flops + flops
-    else:
-        sums.head_flops += flops / group.tokens_per_entry
+    if group.picked:
+        sums.head_flops += 2.0 * n * group.index_heads * index / group.tokens_per_entry
+        sums.bounded.append((flops, group.picked + (group.window or 0)))
+        return
+    sums.head_flops += flops / group.tokens_per_entry
+    if group.window:
+        sums.bounded.append((flops, group.window))

@@ -15,7 +15,7 @@ from sparkfleet.facts.parts import Part
 from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors
 from sparkfleet.knowledge.models import known_checkpoint, quant_in_name
 from sparkfleet.knowledge.physics import LinkSpeed
-from sparkfleet.planning.arch import BF16_BITS, Arch, from_checkpoint, from_size
+from sparkfleet.planning.arch import BF16_BITS, Arch, from_checkpoint, from_counts
 from sparkfleet.planning.kv_cache import whole_block
 from sparkfleet.planning.measured import Measured, anchored
 from sparkfleet.planning.memory import demand, step_tokens
@@ -240,10 +240,11 @@ def drafter_by_name(method: str, name: str) -> Drafter:
     size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())
     if size is None:
         return Drafter(None, f"the size of {name} is not known: taken to be one layer as wide as the model's")
-    params = float(size[1]) * (1e9 if size[2] == "b" else 1e6)
+    billions = float(size[1]) * (1.0 if size[2] == "b" else 1e-3)
     quant = quant_in_name(name) or ""
     bits = next((bits for word, bits in BITS_IN_NAME if word in quant), BF16_BITS)
-    return Drafter(from_size(name, params, bits), f"the size of {name} is not known: taken from its name")
+    guess = from_counts(name, billions, billions, bits=bits, basis="its name")
+    return Drafter(guess, f"the size of {name} is not known: taken from its name")
 
 
 def usual(context: int, concurrency: int) -> Workload:

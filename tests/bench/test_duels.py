@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkfleet.bench.accuracy import Wins, predict, run
 from sparkfleet.bench.duels import Duel, Words, duel_of, read_duels
-from sparkfleet.bench.shapes import Declined
+from sparkfleet.bench.models import Declined
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
 
@@ -74,10 +74,10 @@ def test_a_head_to_head_is_read_from_its_words(tmp_path: Path) -> None:
         ("openai/gpt-oss-120b TP=2", "mxfp4", "quantisation not named: as published"),
         ("MiniMaxAI/MiniMax-M2.7-230B TP=2", "fp8", "quantisation not named: as published"),
         ("DeepSeek V4 Flash TP=2", "fp8+mxfp4", None),
-        ("Nemotron-3-Super TP=2", "nvfp4-experts", "quantisation not named: the usual one on Sparks"),
+        ("Nemotron-3-Super TP=2", "nvfp4", "quantisation not named: the usual one on Sparks"),
         ("Qwen3.6-35B-A3B PrismaQuant 4.75b", "prismaquant", None),
         ("nemotron3-nano-30b-q8-llamacpp", "q8_0", None),
-        ("ornith-35b-nvfp4-aeon7", "nvfp4-experts", None),
+        ("ornith-35b-nvfp4-aeon7", "nvfp4", None),
     ],
 )
 def test_the_quantisation_is_named_or_published(words: str, format_name: str, told_of: str | None) -> None:

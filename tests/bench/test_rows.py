@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sparkfleet.bench.accuracy import predict
 from sparkfleet.bench.cells import amount
+from sparkfleet.bench.models import Declined
 from sparkfleet.bench.rows import case_of, read_rows
-from sparkfleet.bench.shapes import Declined
 from sparkfleet.bench.words import engine_in, format_of, method_in, number, quant_label
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures

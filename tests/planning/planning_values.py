@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sparkfleet.bench.shapes import find_arch
+from sparkfleet.bench.models import Size, Stored, find_arch
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.knowledge.physics import physics
 from sparkfleet.planning.arch import Arch
 from sparkfleet.planning.memory import NodeMemory
 from sparkfleet.units import GIB
@@ -16,11 +15,18 @@ SPARK_TOTAL = 121.6 * GIB
 SPARK = NodeMemory(total=SPARK_TOTAL).room
 
 
+BESIDE = ("mtp", "vision")
+
+
 def model(
     name: str, format_: str, gb: float | None = None, total: float | None = None, active: float | None = None
 ) -> Arch:
-    arch = find_arch(name, architectures(), total_b=total, active_b=active, notes="")
-    stored = arch.quantised(physics().formats[format_].bits)
+    """A model's decoder by its name; a published size is that of the decoder alone."""
+    if total is None and gb is not None:
+        total = 2 * gb  # of models whose config is not understood: as many as that size has in four bits
+    found = find_arch(name, architectures(), Stored(format_), Size(total, active))
+    decoder = tuple(part for part in found.parts if part.kind not in BESIDE)
+    stored = found.model_copy(update={"parts": decoder})
     return sized(stored, gb) if gb else stored
 
 

@@ -22,7 +22,9 @@ def test_the_least_step_of_a_hybrid(kv: float, block: int, step: int) -> None:
 
 def test_kv_heads_are_copied_beyond_their_number() -> None:
     arch = model("Qwen/Qwen3.6-35B-A3B", "fp8")  # two KV heads
-    assert kv_bytes(arch, Run(tp=4)) == kv_bytes(arch, Run(tp=2)) == kv_bytes(arch, Run()) / 2
+    two = kv_bytes(arch, Run(tp=2))
+    assert kv_bytes(arch, Run()) / 2 == pytest.approx(two, rel=0.02)  # whole blocks, of another length
+    assert kv_bytes(arch, Run(tp=4)) == pytest.approx(two, rel=0.02)
     latent = model("deepseek-ai/DeepSeek-V4-Flash", "fp8")
     assert kv_bytes(latent, Run(tp=4)) == kv_bytes(latent, Run())
 

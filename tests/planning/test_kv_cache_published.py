@@ -28,7 +28,15 @@ POOLS = [
     ("DeepSeek-V4-Flash", 3_030_000, 1 << 20, 19.85, Run(tp=2), 0.1, "tonyd2wild"),
     ("DeepSeek-V4-Flash", 2_490_000, 1 << 20, 18.08, Run(tp=2, kv_bytes=0.5625), 0.1, "MiaAI-Lab: NVFP4"),
     ("GLM-5.3-Flash", 372_877, 327_680, 4.14, Run(tp=2, method="dflash2", k=7), 0.15, "sfxnz"),
-    ("GLM-5.3-Flash", 3_950_000, 1 << 20, 24.0, Run(tp=4), 0.05, "othexmr: 3.83M to 4.07M; draft KV unknown"),
+    (
+        "GLM-5.3-Flash",
+        3_950_000,
+        1 << 20,
+        24.0,
+        Run(tp=4, method="mtp", k=1),
+        0.05,
+        "othexmr: 3.83M to 4.07M; as many bytes as twelve layers have: its eleven that attend, and a drafter's",
+    ),
     ("GLM-5.2", 200_064, 200_064, 10.2, Run(tp=4), 0.02, "tonyd2wild"),
     (
         "zai-org/GLM-5.3",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.bench.shapes import find_arch
+from sparkfleet.bench.models import Stored, find_arch
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.knowledge.physics import physics
 from sparkfleet.planning.choose import plan_deployment, plan_fleet
 from sparkfleet.planning.measured import Measured, Point, anchored, distance
 from sparkfleet.planning.outlook import usual
@@ -22,10 +21,8 @@ HERE = Workload(prompt=2048, generate=128)
 
 @pytest.fixture
 def model() -> Model:
-    arch = find_arch("Qwen/Qwen3.6-27B-FP8", architectures(), total_b=None, active_b=None, notes="")
-    return model_of(
-        Setup(arch=arch.quantised(physics().formats["fp8"].bits), engine="sglang", format="fp8"), factors()
-    )
+    arch = find_arch("Qwen/Qwen3.6-27B-FP8", architectures(), Stored("fp8"))
+    return model_of(Setup(arch=arch, engine="sglang", format="fp8"), factors())
 
 
 def test_without_measurements_it_is_the_prediction(model: Model) -> None:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_values import SPARK, SPARK_TOTAL, model
 
-from sparkfleet.bench.shapes import from_counts
-from sparkfleet.planning.arch import Arch, Part, from_size
+from sparkfleet.planning.arch import Arch, Part, from_counts
 from sparkfleet.planning.engine_args import WHOLE_PROMPT
 from sparkfleet.planning.kv_cache import draft_kv_bytes, kv_bytes
 from sparkfleet.planning.memory import (
@@ -151,7 +150,7 @@ runs = st.builds(
     concurrency=st.integers(1, 64),
     method=st.sampled_from(["none", "mtp", "dflash", "ngram", "draft"]),
     k=st.integers(1, 8),
-    draft=st.sampled_from([None, from_size("x", 8e9, 4.5)]),
+    draft=st.sampled_from([None, from_counts("x", 8, 8, bits=4.5)]),
 )
 
 

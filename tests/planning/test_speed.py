@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.bench.shapes import find_arch
+from sparkfleet.bench.models import Stored, find_arch
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.physics import LinkSpeed, physics
@@ -38,11 +38,10 @@ from sparkfleet.planning.workload import Window, Workload
 
 
 def setup(name: str, format_: str, **more: object) -> Setup:
-    arch = find_arch(name, architectures(), total_b=None, active_b=None, notes="")
-    quantised = arch.quantised(physics().formats[format_].bits)
+    arch = find_arch(name, architectures(), Stored(format_))
     tp = more.get("tp", 1)
     link = more.pop("link", physics().links["qsfp200"] if tp != 1 else None)
-    return Setup(arch=quantised, format=format_, link=link, **{"engine": "vllm", **more})
+    return Setup(arch=arch, format=format_, link=link, **{"engine": "vllm", **more})
 
 
 def predict(name: str, format_: str, work: Workload, **more: object) -> Rates:
