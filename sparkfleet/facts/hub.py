@@ -57,6 +57,12 @@ def resolve(
     return fetch(model, revision)
 
 
+def is_offline(environment: Mapping[str, str]) -> bool:
+    """Whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids to ask the Hub; read as huggingface_hub reads them."""
+    value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in ("1", "ON", "YES", "TRUE")
+
+
 def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
     """The directory that huggingface_hub caches models in: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, or below `home`."""
     if environment.get("HF_HUB_CACHE"):

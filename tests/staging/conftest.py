@@ -113,7 +113,6 @@ class Machines:
             {
                 "cache": {node: str(self.cache(node)) for node in nodes},
                 "reserve_bytes": 0,
-                "backoff_s": 0.01,
                 **more,
             }
         )
