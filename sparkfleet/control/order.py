@@ -222,9 +222,7 @@ def model_path(model: str) -> Path:
     if model.startswith("/"):
         return Path(model)
     name, _, revision = model.partition("@")
-    found = resolve(name, revision=revision or "main", cache=_hub_cache())
-    assert isinstance(found, Path), "nothing is fetched here"
-    return found
+    return resolve(name, revision=revision or "main", cache=_hub_cache())
 
 
 def _hub_cache() -> Path:

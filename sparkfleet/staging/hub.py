@@ -68,7 +68,8 @@ class Hub:
         self.endpoint = checked_endpoint(endpoint)
         self._token = token or None
         self._note = note
-        use_bounded_client(self.endpoint, timeouts or Timeouts())
+        self._timeouts = timeouts or Timeouts()
+        use_bounded_client(self.endpoint, self._timeouts)
         self._api = HfApi(self.endpoint, self._token, "sparkfleet", __version__)
 
     def manifest(self, revision: str) -> Manifest:
@@ -118,7 +119,7 @@ class Hub:
         """The first `length` bytes of a file, or all if it is shorter; a server cannot send more. Raises StagingError."""
         if length <= 0:
             return b""
-        content = bytearray()
+        content, end_s = bytearray(), time.monotonic() + self._timeouts.answer_s
         headers = {**build_hf_headers(token=self._token), "range": f"bytes=0-{length - 1}"}
         with self._worded(), get_session().stream("GET", self._url(path, commit), headers=headers) as answer:
             hf_raise_for_status(answer)
@@ -126,6 +127,8 @@ class Hub:
                 content += chunk
                 if len(content) >= length:  # it may not know ranges
                     break
+                if time.monotonic() > end_s:
+                    raise self._unreachable(f"{path} takes more than {self._timeouts.answer_s:.0f} s")
         return bytes(content[:length])
 
     def get(self, file: File, commit: str, part: Path) -> None:

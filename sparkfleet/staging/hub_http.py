@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -25,10 +26,14 @@ LONGEST_WAIT_S = 300.0
 
 
 class Timeouts(Value):
-    """Longest waits in seconds: for a connection, and for the next bytes. The library's own are kept if shorter."""
+    """Longest waits in seconds: for a connection, for the next bytes, and for all of an answer that is no download.
+
+    The library's own are kept if shorter.
+    """
 
     connect_s: float = 15.0
     read_s: float = 60.0
+    answer_s: float = 600.0
 
 
 def use_bounded_client(endpoint: str, timeouts: Timeouts) -> None:
@@ -100,7 +105,7 @@ class _Guard:
             raise odd_answer(str(response.url.host), "compresses an answer although that was refused")
         is_api = response.url.path.startswith(f"{self._endpoint.path}/api/")
         if is_api or response.status_code not in (200, 206):
-            response.stream = _Bounded(response)
+            response.stream = _Bounded(response, self._timeouts.answer_s)
 
     def _is_ours(self, url: httpx2.URL) -> bool:
         """Whether `url` is at the configured endpoint, or at the same host by https."""
@@ -113,9 +118,10 @@ class _Guard:
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """The body of an answer, up to `ANSWER_BYTES`."""
+    """The body of an answer, up to `ANSWER_BYTES` and a time."""
 
-    def __init__(self, response: httpx2.Response) -> None:
+    def __init__(self, response: httpx2.Response, limit_s: float) -> None:
+        self._end_s = time.monotonic() + limit_s
         self._host = str(response.url.host)
         self._stream = response.stream
 
@@ -124,6 +130,8 @@ class _Bounded(httpx2.SyncByteStream):
         assert isinstance(self._stream, httpx2.SyncByteStream)
         for chunk in self._stream:
             left -= len(chunk)
+            if time.monotonic() > self._end_s:
+                raise httpx2.ReadTimeout(f"{self._host} did not end its answer in time")
             if left < 0:
                 raise odd_answer(self._host, f"sends more than {ANSWER_BYTES >> 20} MiB in one answer")
             yield chunk
