@@ -251,13 +251,13 @@ async def test_a_hub_that_does_not_answer_is_waited_for_once(ask, hub, monkeypat
     app = web.Application()
     app.router.add_get("/{tail:.*}", silent)
     monkeypatch.setenv("HF_ENDPOINT", await serve(app))
-    monkeypatch.setattr(hub_outline, "FIRST_S", 0.5)
+    monkeypatch.setattr(hub_outline, "FIRST_S", 3.0)
     begun = time.monotonic()
     first, second = await ask(), await ask("tests/another")
     assert isinstance(first.reason, Unreachable)
     assert isinstance(second.reason, Unreachable)
     assert asking == [1]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 5.9
 
 
 async def test_headers_that_take_too_long_leave_the_config(ask, hub, monkeypatch):
