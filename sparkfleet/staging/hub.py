@@ -151,7 +151,8 @@ class Hub:
                 time.sleep(failures)
 
     def _more(self, file: File, commit: str, part: Path, have: int) -> None:
-        if have > file.size:
+        too_large = file.size > constants.MAX_HTTP_DOWNLOAD_SIZE
+        if have > file.size or (have and too_large):  # HTTP cannot continue that one
             part.unlink()
             have = 0
         url = self._url(file.path, commit)
@@ -159,7 +160,7 @@ class Hub:
             by_xet = self._xet_data(url)
             if by_xet and self._over_xet(by_xet, file, part):
                 return
-        if not have and file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
+        if too_large:
             raise StagingError(
                 f"{file.path} has {file.size / 1e9:.0f} GB; the Hub serves more than 50 GB by Xet only.",
                 do="Unset HF_HUB_DISABLE_XET, and check that hf_xet is installed: `sparkfleet up` installs it.",
@@ -187,6 +188,8 @@ class Hub:
         try:
             headers = build_hf_headers(token=self._token)
             xet_get(incomplete_path=part, xet_file_data=data, headers=headers, expected_size=file.size)
+            if size_of(part) != file.size:
+                raise ValueError(f"{size_of(part)} bytes arrived")
         except Exception as error:  # hf_xet raises classes of its own, which are not documented
             reason = shown(str(error) or type(error).__name__)
             self._note(f"{file.path}: Xet failed ({reason}); it is downloaded over HTTP.")

@@ -294,6 +294,20 @@ async def test_a_part_is_continued_over_http_although_xet_has_the_file(asking, h
     assert hub.heads == []
 
 
+@pytest.mark.parametrize("amount", [0, 1000, 4_000_000])
+async def test_what_xet_brings_with_another_size_comes_over_http(
+    asking, hub, wanted_files, tmp_path, monkeypatch, amount
+):
+    def brings(*, incomplete_path, **_):
+        incomplete_path.write_bytes(b"x" * amount)
+
+    monkeypatch.setattr(hub_module, "xet_get", brings)
+    hub.xet = "http://127.0.0.1:9"
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
+
+
 async def test_more_than_50_gb_need_xet(asking, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 2_000_000)
     client = asking()
