@@ -23,8 +23,17 @@ from sparkfleet.cli.plan import (
     decide,
     fleet_of,
     tell,
+    tell_origins,
 )
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, YesOption, run, who
+from sparkfleet.cli.session import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    OfflineOption,
+    Session,
+    YesOption,
+    run,
+    who,
+)
 from sparkfleet.cli.staged import bring, pinned
 from sparkfleet.cli.watch import Progress, until_settled
 from sparkfleet.control.client import FleetClient
@@ -44,6 +53,7 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
     show_only: DryRunOption = False,
     assumed: AssumeOption = None,
+    offline: OfflineOption = False,
     pull: Annotated[
         bool,
         typer.Option(
@@ -84,6 +94,7 @@ async def _apply(
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=pull, retry=retry)
     tell(specs, decided, fleet)
+    tell_origins(checkpoints)
     if decided.plan.refused:
         names = ", ".join(one.name for one in decided.plan.refused)
         raise Infeasible(

@@ -1,15 +1,16 @@
-"""Finds the facts of checkpoints: on this machine, on the nodes, or in what is known by name."""
+"""Finds the facts of checkpoints: on this machine, on the nodes, at the Hub, or in what is known by name."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from sparkfleet.errors import FactError, SparkfleetError
-from sparkfleet.facts.checkpoint import Checkpoint, hub_cache, read_checkpoint, resolve
+from sparkfleet.facts.checkpoint import Checkpoint, hub_cache, read_checkpoint
+from sparkfleet.facts.hub import cached_snapshot, check_name
 from sparkfleet.facts.node import NodeFacts
 from sparkfleet.facts.outline import Outline, Wanted, read_outline
 from sparkfleet.knowledge.models import known_checkpoint, load_models
@@ -18,6 +19,7 @@ from sparkfleet.nodes.outlines import ask_outlines
 from sparkfleet.planning.choose import drafts_of
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.inventory import Inventory
+from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 Found = Checkpoint | FactError
 
@@ -27,14 +29,14 @@ Told = tuple[str, Outline | SparkfleetError | None]
 
 def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> dict[str, Checkpoint]:
     """The facts of every checkpoint that planning needs, without asking nodes: none where no node has a GPU, and for
-    custom workloads. Of drafts those whose weights are here: the planner does without.
+    custom workloads. Of drafts those whose weights are known: the planner does without.
 
     Raises:
         FactError: a checkpoint is nowhere to be found, or not understood.
     """
     specs = tuple(specs)
     needed = _needed(specs, facts)
-    drafts = {name: whole_here(name) for name in drafts_of(specs)} if needed else {}
+    drafts = {name: _whole(name) for name in drafts_of(specs)} if needed else {}
     return {model: find_checkpoint(model) for model in needed} | {
         name: found for name, found in drafts.items() if found is not None
     }
@@ -84,12 +86,13 @@ def places_of(model: str, specs: Iterable[Deployment], inventory: Inventory) -> 
 
 
 def find_checkpoint(model: str) -> Checkpoint:
-    """The facts of one checkpoint: of the weights where they are on this machine, else of what is known by name.
+    """The facts of one checkpoint: of weights on this machine, else at the Hub, else of what is known by name.
 
     Raises:
         FactError: nothing is known about it, or it is damaged.
     """
-    return _value(_settled(model, _here(model), ()))
+    here = _here(model)
+    return _value(_settled(model, here, (), _at_hub(model, here, ())))
 
 
 def whole_here(model: str) -> Checkpoint | None:
@@ -98,12 +101,19 @@ def whole_here(model: str) -> Checkpoint | None:
     return here if isinstance(here, Checkpoint) and _is_whole(here) else None
 
 
+def _whole(model: str) -> Checkpoint | None:
+    """The facts of weights on this machine or at the Hub; None if they are on neither, or cannot be read."""
+    found = whole_here(model) or at_hub(model).checkpoint
+    return found if _is_whole(found) else None
+
+
 async def search(
     wanted: Mapping[str, Sequence[str]], inventory: Inventory, channels: Mapping[str, Channel]
 ) -> dict[str, Found]:
-    """The facts of checkpoints, or why there are none: on this machine, then on nodes in their order, then by name.
+    """The facts of checkpoints, or why there are none: on this machine, on nodes in their order, at the Hub, by name.
 
     Nodes are asked only for what this machine does not have with its weights; all of them at once, each for everything.
+    The Hub is asked for what none of them has, unless HF_HUB_OFFLINE is set.
 
     Args:
         wanted: names of nodes to look at, by model.
@@ -119,8 +129,13 @@ async def search(
         model: tuple(_told(node, answers[node], at) for node in wanted[model] if node in answers)
         for at, model in enumerate(asked)
     }
+    read = {
+        model: await asyncio.to_thread(_read_until_whole, model, here[model], told.get(model, ()))
+        for model in wanted
+    }
+    hub = {model: await asyncio.to_thread(_at_hub, model, here[model], read[model]) for model in wanted}
     return {
-        model: await asyncio.to_thread(_settled, model, here[model], told.get(model, ())) for model in wanted
+        model: _settled(model, here[model], told.get(model, ()), hub[model], read[model]) for model in wanted
     }
 
 
@@ -145,8 +160,9 @@ def _here(model: str) -> Found | None:
         if model.startswith("/"):
             return read_checkpoint(Path(model)) if os.path.isdir(model) else None
         cache = hub_cache(os.environ, Path.home())
-        found = resolve(name, revision=revision or "main", cache=cache, fetch=lambda *_: {})
-        return read_checkpoint(found, id=name) if isinstance(found, Path) else None
+        check_name(name, revision or "main")
+        found = cached_snapshot(name, revision or "main", cache)
+        return None if found is None else read_checkpoint(found, id=name)
     except FactError as error:
         return error
 
@@ -168,32 +184,51 @@ def _to_ask(model: str, here: Found | None) -> Wanted | None:
 # --- which of them counts ---------------------------------------------------------------------------------------------
 
 
-def _settled(model: str, here: Found | None, told: Sequence[Told]) -> Found:
-    """Weights count more than a config, and this machine more than a node.
+def _settled(
+    model: str, here: Found | None, told: Sequence[Told], hub: AtHub, there: Sequence[Found] = ()
+) -> Found:
+    """Weights count more than a config, this machine more than a node, and both more than the Hub.
 
-    What is damaged on this machine is an error where no node has it whole; what is damaged on a node (a download may be
-    under way) only where it is not known by name either.
+    What is damaged on this machine is an error if no node has it whole; what is damaged on a node (a download may be
+    under way) only if neither the Hub nor its name tells more.
     """
-    there = list(_read_until_whole(model, here, told))
-    whole = next(filter(_is_whole, (here, *there)), None)
+    whole = next(filter(_is_whole, (here, *there, hub.checkpoint)), None)
+    if whole is not None:
+        return whole
     config = next((one for one in there if isinstance(one, Checkpoint)), None)
-    return whole or here or _known(model) or config or next(iter(there), None) or _nowhere(model, told)
+    found = here or _known(model) or config or hub.checkpoint
+    if isinstance(found, Checkpoint):
+        return _with_reason(found, hub)
+    return found or next(iter(there), None) or _nowhere(model, told, hub)
+
+
+def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
+    """A checkpoint whose sizes are estimates, with the reason why the Hub did not tell them, if it was asked."""
+    if found.origin or hub.reason is None:
+        return found
+    return found.model_copy(update={"origin": f"config alone, estimated: {hub.reason.what}"})
+
+
+def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
+    """The Hub's answer, if nothing that was found has the weights; what is damaged here is mended here first."""
+    if isinstance(here, FactError) or any(map(_is_whole, (here, *there))):
+        return AtHub()
+    return at_hub(model)
 
 
 def _known(model: str) -> Checkpoint | None:
     return None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
 
 
-def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> Iterator[Found]:
+def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> tuple[Found, ...]:
     """What nodes have, up to the first with the weights."""
-    if _is_whole(here):
-        return
+    there: list[Found] = []
     for node, outline in told:
+        if any(map(_is_whole, (here, *there))):
+            break
         if isinstance(outline, Outline):
-            found = _read(model, node, outline)
-            yield found
-            if _is_whole(found):
-                return
+            there.append(_read(model, node, outline))
+    return tuple(there)
 
 
 def _read(model: str, node: str, outline: Outline) -> Found:
@@ -206,19 +241,21 @@ def _read(model: str, node: str, outline: Outline) -> Found:
 # --- where nothing was found ------------------------------------------------------------------------------------------
 
 
-def _nowhere(model: str, told: Sequence[Told]) -> FactError:
+def _nowhere(model: str, told: Sequence[Told], hub: AtHub) -> FactError:
     looked = _words(["this machine", *(node for node, one in told if one is None)])
     silent = (
         f"{node} could not be asked: {one.what.removeprefix(f'{node}: ').rstrip('.')}."
         for node, one in told
         if isinstance(one, SparkfleetError)
     )
-    means = " ".join(silent) or "Nothing is known about this model."
+    asked = () if hub.reason is None else (hub.reason.what,)
+    means = " ".join((*silent, *asked)) or "Nothing is known about this model."
     if model.startswith("/"):
         return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(told)))
     name, _, revision = model.partition("@")
     what = f"{name} (revision {revision or 'main'}) is not in the Hub's cache on {looked}, and not known by name."
-    return FactError(what, means=means, do=_bring(model, bool(told)))
+    remedy = f"{hub.reason.do} " if hub.reason is not None and hub.reason.do else ""
+    return FactError(what, means=means, do=f"{remedy}{_bring(model, bool(told))}")
 
 
 def _put(asked: bool) -> str:

@@ -12,7 +12,7 @@ from sparkfleet.builtin import cache as builtin_cache
 from sparkfleet.cli.checkpoints import find_checkpoint, search, whole_here
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
-from sparkfleet.cli.session import DEFAULT_INVENTORY, JsonOption, Session, run
+from sparkfleet.cli.session import DEFAULT_INVENTORY, JsonOption, OfflineOption, Session, run
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
 from sparkfleet.units import KIB, MIB
@@ -38,6 +38,7 @@ def inspect(
             show_default=False,
         ),
     ] = None,
+    offline: OfflineOption = False,
     json: JsonOption = False,
 ) -> int:
     """Show a checkpoint's facts: sizes by part, layers, KV cache, heads and towers, license. Reads no weights."""
@@ -89,9 +90,8 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
     active = checkpoint.active_parameters
     unit, count, size = _scale(checkpoint)
     yield f"{checkpoint.id}   {', '.join(checkpoint.architectures) or checkpoint.model_type}"
-    yield _line(
-        "from", "the weight files" if checkpoint.weights_known else "the config alone, weights estimated"
-    )
+    known = "the weight files" if checkpoint.weights_known else "the config alone, weights estimated"
+    yield _line("from", checkpoint.origin or known)
     yield _line(
         "size",
         f"{checkpoint.total_parameters / unit:.2f} {count} parameters, {active / unit:.2f} active"

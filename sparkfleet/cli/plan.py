@@ -13,7 +13,7 @@ from sparkfleet.cli.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.cli.exits import Exit
 from sparkfleet.cli.measured import measured_lines, measurements_of
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, OfflineOption, Session, run
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import FleetStatus
@@ -105,6 +105,7 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
     assumed: AssumeOption = None,
     everything: AllOption = False,
     why: WhyOption = None,
+    offline: OfflineOption = False,
     json: JsonOption = False,
 ) -> int:
     """Show what `apply` would do, with its reasons. Changes nothing."""
@@ -121,11 +122,13 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
         raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
     # On assumed nodes nothing is asked, so nothing runs.
     status = await current(await session.find_controller()) if assumed is None else None
-    decided = decide(specs, fleet, status, await checkpoints_for(session, specs, fleet))
+    checkpoints = await checkpoints_for(session, specs, fleet)
+    decided = decide(specs, fleet, status, checkpoints)
     if shown.json:
         _print(decided, fleet)
     else:
         tell(specs, decided, fleet, shown)
+        tell_origins(checkpoints)
     if decided.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if decided.pending else Exit.DONE
@@ -266,6 +269,15 @@ def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Sho
     if len(specs) > 1:
         for line in explain_nodes(decided.plan.nodes):
             print_line(line)
+        console.print()
+
+
+def tell_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
+    """The origin of sizes that are from the Hub, or estimated because it could not be asked."""
+    told = [(model, found.origin) for model, found in checkpoints.items() if found.origin]
+    for model, origin in told:
+        print_line(f"  sizes       {model}: {origin}")
+    if told:
         console.print()
 
 

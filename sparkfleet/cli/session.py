@@ -44,6 +44,20 @@ InventoryOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with a version field, for programs.")]
+
+
+def _offline(value: bool) -> bool:
+    if value:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    return value
+
+
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline", callback=_offline, help="Do not ask the Hub for sizes; HF_HUB_OFFLINE=1 does the same."
+    ),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 DEFAULT_INVENTORY = Path("inventory.yaml")

@@ -19,7 +19,7 @@ from sparkfleet.facts.config_summary import check_published, expanded
 from sparkfleet.facts.contradictions import check_config, read_shapes
 from sparkfleet.facts.estimate import check_claim, estimated_portions, model_dtype, resized, scope_of
 from sparkfleet.facts.families import PLAIN, Family, family_of
-from sparkfleet.facts.hub import Fetch, hub_cache, name_of, resolve
+from sparkfleet.facts.hub import hub_cache, name_of, resolve
 from sparkfleet.facts.layer_reader import group_layers, read_layers
 from sparkfleet.facts.layers import LayerGroup, LayerKind, LinearState
 from sparkfleet.facts.licenses import License, read_license
@@ -43,7 +43,6 @@ from sparkfleet.values import Value
 __all__ = [
     "Checkpoint",
     "Cover",
-    "Fetch",
     "LayerGroup",
     "LayerKind",
     "License",
@@ -81,6 +80,8 @@ class Checkpoint(Value):
     id: str
     """Hub id, or directory."""
     revision: str | None = None
+    origin: str = ""
+    """Of the sizes, for people; "" if they come from files on this machine or a node, or are known by name."""
     path: Path | None = None
     """None where only a config is known."""
     architectures: tuple[str, ...]

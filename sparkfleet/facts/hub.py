@@ -1,10 +1,10 @@
-"""Where a checkpoint is: a directory, the local cache of the Hugging Face Hub, or wherever a caller can fetch from."""
+"""The places of checkpoints on this machine: directories, and the local cache of the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from sparkfleet.errors import Cause, FactError
@@ -17,26 +17,9 @@ _REVISION = re.compile(r"(?!.*\.\.)[\w][\w./-]{0,99}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _SNAPSHOT = re.compile(r"models--(?P<id>[\w.-]+)/snapshots/(?P<revision>[0-9a-f]{7,64})\Z", re.ASCII)
 
-Fetch = Callable[[str, str], Mapping[str, object]]
-"""Hub id and revision → the contents of its `config.json`. May raise FactError."""
 
-
-def resolve(
-    model: str, *, revision: str = "main", cache: Path | None = None, fetch: Fetch | None = None
-) -> Path | Mapping[str, object]:
-    """Where a model is, for `read_checkpoint`, or its config, for `checkpoint_from_config`.
-
-    Args:
-        model: an absolute directory or a Hub id.
-        revision: branch, tag or commit of a Hub id.
-        cache: the Hub's cache (`hub_cache`); None where none is to be looked at.
-        fetch: gets a config from the Hub; None where the Hub cannot be reached.
-
-    Raises:
-        FactError: neither a directory nor a Hub id, or it is nowhere to be found.
-    """
-    if model.startswith("/"):
-        return _directory(Path(model))
+def check_name(model: str, revision: str = "main") -> None:
+    """Refuses what cannot be a Hub id, or a revision of one. Raises FactError."""
     if not _ID.fullmatch(model):
         raise FactError(
             f"{shown(model)} is neither an absolute directory nor a Hub id.",
@@ -44,17 +27,37 @@ def resolve(
         )
     if not _REVISION.fullmatch(revision):
         raise FactError(f"{shown(revision)} is not a revision.", do="Give a branch, a tag or a commit.")
-    cached = cached_snapshot(model, revision, cache) if cache is not None else None
-    if cached is not None:
-        return cached
-    if fetch is None:
+
+
+def resolve(model: str, *, revision: str = "main", cache: Path) -> Path:
+    """The directory of a checkpoint on this machine.
+
+    Args:
+        model: an absolute directory or a Hub id.
+        revision: branch, tag or commit of a Hub id.
+        cache: the Hub's cache (`hub_cache`).
+
+    Raises:
+        FactError: neither a directory nor a Hub id, or it is not on this machine.
+    """
+    if model.startswith("/"):
+        return _directory(Path(model))
+    check_name(model, revision)
+    found = cached_snapshot(model, revision, cache)
+    if found is None:
         raise FactError(
-            f"{model} (revision {revision}) is not in the local cache, and the Hub is not reachable.",
+            f"{model} (revision {revision}) is not in the local cache.",
             means="Nothing is known about this model.",
-            do=f"Run `hf download {model}`, or give the directory of the checkpoint.",
+            do=f"Run `sparkfleet models pull {model}`, or give the directory of the checkpoint.",
             because=Cause.MISSING,
         )
-    return fetch(model, revision)
+    return found
+
+
+def is_offline(environment: Mapping[str, str]) -> bool:
+    """Whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids to ask the Hub; read as huggingface_hub reads them."""
+    value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def hub_cache(environment: Mapping[str, str], home: Path) -> Path:

@@ -24,7 +24,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, read_checkpoint
 from sparkfleet.facts.checkpoint_files import CONFIG_BYTES, INDEX, INDEX_BYTES, MOST_SHARDS, OTHER_WEIGHTS
 from sparkfleet.facts.fact import text
-from sparkfleet.facts.hub import name_of, resolve
+from sparkfleet.facts.hub import check_name, name_of
 from sparkfleet.facts.licenses import LICENSE_FILES, READ_LIMIT
 from sparkfleet.facts.safetensors_header import HEADER_LIMIT
 from sparkfleet.facts.untrusted import shown
@@ -66,7 +66,7 @@ class Wanted(Value):
         if model.startswith("/"):
             return cls(directory=model)
         name, _, revision = model.partition("@")
-        resolve(name, revision=revision or "main", fetch=lambda *_: {})  # looks nowhere, and checks both
+        check_name(name, revision or "main")
         return cls(id=name, revision=revision or "main")
 
 

@@ -65,17 +65,17 @@ def _look_at_weights(order: dict[str, Any], at: int, directory: str, index: byte
     except OSError as error:
         raise Damaged(_why(directory, error)) from error
     names = [name for name in names if name.endswith(tuple(order["suffixes"])) and name.isprintable()]
-    loaded = set(_loaded([name for name in names if name.endswith(".safetensors")], index))
+    chosen = set(loaded([name for name in names if name.endswith(".safetensors")], index))
     for name in names:
         path = os.path.join(directory, name)
-        found = _header(path, order["header_bytes"]) if name in loaded else _unread(path)
+        found = _header(path, order["header_bytes"]) if name in chosen else _unread(path)
         if found is not None:
             _say_file(at, name, *found)
-        elif name in loaded and index is None:
+        elif name in chosen and index is None:
             raise Damaged(path + ": is a link that leads nowhere")
 
 
-def _loaded(names: list[str], index: bytes | None) -> list[str]:
+def loaded(names: list[str], index: bytes | None) -> list[str]:
     """Whose headers count: what the index names; without one, a single file, or all but copies and adapters."""
     if index is not None:
         try:

@@ -21,6 +21,6 @@ Programs that run on a node (`python -m sparkfleet.staging.<name>`, one JSON req
     images     docker or podman: look, pull, save, load
     remove     takes one version of a model away
 
-and what they share: `arrive` (lock, count, check, rename), `place` (the Hub's cache, or a directory), `hub` (HTTP),
-`locks`, `lines`, `tether`.
+and what they share: `arrive` (lock, count, check, rename), `place` (the Hub's cache, or a directory), `hub` (the Hub, by
+huggingface_hub), `hub_http` (its bounds), `locks`, `lines`, `tether`.
 """

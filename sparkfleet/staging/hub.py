@@ -1,93 +1,86 @@
-"""The Hub over HTTP: what a repository holds at a revision, and its files, resumed where they were cut."""
+"""The Hub, by huggingface_hub: which files a revision has, and their bytes, resumed after an interruption.
+
+The library decides about tokens, mirrors, Xet and retries. Added here: bounds on what a server may send (hub_http.py), a
+download that continues a part of a former run (the library deletes it), and errors with the command to type.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import quote, urljoin, urlsplit
+from typing import Any, BinaryIO, cast
 
-import aiohttp
+import httpx2
+from huggingface_hub import HfApi, RepoFile, constants, get_hf_file_metadata, get_session, hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import XetFileData, http_get, xet_get
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from pydantic import ValidationError
 
-from sparkfleet.facts.untrusted import shown
+from sparkfleet import __version__
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.facts.untrusted import SHOWN_CHARACTERS, shown
 from sparkfleet.staging.errors import StagingError, Unreachable
+from sparkfleet.staging.hub_http import Timeouts, checked_endpoint, odd_answer, use_bounded_client
 from sparkfleet.staging.manifest import MAX_FILES, File, Manifest, by_path
 from sparkfleet.staging.place import size_of
 from sparkfleet.staging.select import wanted
 
-PUBLIC = "https://huggingface.co"
-CHUNK_BYTES = 1 << 20
-ANSWER_BYTES = 32 << 20
-"""A page of a file list has 1000 entries of about 300 bytes."""
-TRIES = 6
-"""In a row without a single new byte; any byte starts the count again."""
-FIRST_TRIES = 3
-"""The same of a Hub that has not answered yet: more likely there is no way to it than that it is busy."""
-LONGEST_WAIT_S = 300.0
-"""Longest Retry-After that is obeyed; whoever asks for more gets an error that says so."""
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
-_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
+TRIES = 3
+"""In a row without more bytes than ever before. The library tries each request of a download up to six times itself."""
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
-_TRANSIENT = frozenset((408, 429, 500, 502, 503, 504))
-
-
-class _Again(Exception):
-    """This did not work, and may the next time, after `wait_s`. `moved`: something arrived before it broke."""
-
-    def __init__(self, reason: str, wait_s: float | None = None, moved: bool = False) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
-        self.moved = moved
+_NOT_THE_HUB = (TypeError, KeyError, AttributeError, ValueError, RuntimeError, AssertionError)
+"""What the library's classes raise on answers that do not have the Hub's shape."""
 
 
 class Hub:
-    """One repository at one Hub. Use as an asynchronous context manager.
+    """One repository at one Hub.
 
     Args:
         name: Hub id of the model.
-        endpoint: address of the Hub, such as `https://huggingface.co`.
-        token: what proves who asks, or "". It goes to that endpoint only, never to where it redirects.
-        backoff_s: the first wait after something transient; it doubles.
+        endpoint: address of the Hub; "": HF_ENDPOINT, or the public one.
+        token: proves who asks; "": HF_TOKEN, HF_TOKEN_PATH or `hf auth login`, by the library's rules.
+        timeouts: longest waits.
+        note: receives sentences for people.
     """
 
-    def __init__(self, name: str, *, endpoint: str = PUBLIC, token: str = "", backoff_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        endpoint: str = "",
+        token: str = "",
+        timeouts: Timeouts | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.name = name
-        self.endpoint = _checked(endpoint)
-        self._token = token
-        self._backoff_s = backoff_s
-        self._answered = False
-        self._session: aiohttp.ClientSession | None = None
+        self.endpoint = checked_endpoint(endpoint)
+        self._token = token or None
+        self._note = note
+        self._timeouts = timeouts or Timeouts()
+        use_bounded_client(self.endpoint, self._timeouts)
+        self._api = HfApi(self.endpoint, self._token, "sparkfleet", __version__)
 
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            timeout=_TIMEOUT,
-            headers={"accept-encoding": "identity", "user-agent": "sparkfleet"},
-            trust_env=True,
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._session is not None
-        await self._session.close()
-
-    async def manifest(self, revision: str) -> Manifest:
-        """What an engine needs of a revision, pinned to its commit.
+    def manifest(self, revision: str) -> Manifest:
+        """The files that an engine needs of a revision, pinned to its commit.
 
         Raises:
             StagingError: there is no such model or revision, it is gated, or the answer is not understood.
             Unreachable: the Hub does not answer.
         """
-        about = f"{self.endpoint}/api/models/{quote(self.name)}/revision/{quote(revision, safe='')}"
-        found, _ = await self._json(about)
-        commit = found.get("sha") if isinstance(found, dict) else None
-        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-            raise self._odd(f"names {shown(commit)} as its commit")
-        files = {file.path: file async for file in self._tree(commit)}
+        commit = self.commit(revision)
+        files = {file.path: file for file in self._listed(commit)}
         chosen = [files[path] for path in wanted(files)]
         if not chosen:
             raise StagingError(
@@ -96,226 +89,242 @@ class Hub:
             )
         return Manifest(kind="hub", name=self.name, commit=commit, files=by_path(chosen))
 
-    async def get(self, file: File, commit: str, part: Path) -> None:
-        """Make `part` grow to the whole file, from what is there.
+    def commit(self, revision: str) -> str:
+        """The commit of a branch or tag. Raises StagingError."""
+        for wait_s in (*range(1, TRIES), 0):
+            try:
+                with self._worded():
+                    commit = self._api.model_info(self.name, revision=revision).sha
+                break
+            except Unreachable:
+                if not wait_s:
+                    raise
+                time.sleep(wait_s)
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise self._odd(f"names {shown(commit)} as its commit")
+        return commit
+
+    def sizes(self, revision: str) -> tuple[str, dict[str, int]]:
+        """The commit of a revision and the bytes of its files by path, in one request. Raises StagingError."""
+        with self._worded():
+            found = self._api.model_info(self.name, revision=revision, files_metadata=True)
+            sizes = {one.rfilename: one.size for one in found.siblings or ()}
+        if not isinstance(found.sha, str) or not _COMMIT.fullmatch(found.sha):
+            raise self._odd(f"names {shown(found.sha)} as its commit")
+        return found.sha, {
+            path: size for path, size in sizes.items() if isinstance(path, str) and type(size) is int
+        }
+
+    def start_of(self, path: str, commit: str, length: int) -> bytes:
+        """The first `length` bytes of a file, or all if it is shorter; a server cannot send more. Raises StagingError."""
+        if length <= 0:
+            return b""
+        content, end_s = bytearray(), time.monotonic() + self._timeouts.answer_s
+        headers = {**build_hf_headers(token=self._token), "range": f"bytes=0-{length - 1}"}
+        with self._worded(), get_session().stream("GET", self._url(path, commit), headers=headers) as answer:
+            hf_raise_for_status(answer)
+            for chunk in answer.iter_bytes():
+                content += chunk
+                if len(content) >= length:  # it may not know ranges
+                    break
+                if time.monotonic() > end_s:
+                    raise self._unreachable(f"{path} takes more than {self._timeouts.answer_s:.0f} s")
+        return bytes(content[:length])
+
+    def get(self, file: File, commit: str, part: Path) -> None:
+        """Makes `part` grow to the whole file, from what is there.
 
         Raises:
-            StagingError: the Hub refuses, or what it sends is longer than it said.
+            StagingError: the Hub refuses, or sends more than it listed.
             Unreachable: it does not answer, several times in a row.
         """
-        url = f"{self.endpoint}/{quote(self.name)}/resolve/{commit}/{quote(file.path)}"
-        failures = 0
-        while (have := size_of(part)) is None or have != file.size:
-            if have is not None and have > file.size:
-                part.unlink()
-                continue
+        failures, most = 0, size_of(part) or 0
+        while (have := size_of(part)) != file.size:
             try:
-                await self._more(url, file, part, have or 0)
-            except _Again as again:
-                failures = 0 if again.moved else failures + 1
-                await self._pause(again, failures)
+                with self._worded(reads_api=False):
+                    self._more(file, commit, part, have or 0)
+            except Unreachable:
+                failures = 0 if (size_of(part) or 0) > most else failures + 1
+                most = max(most, size_of(part) or 0)
+                if failures >= TRIES:
+                    raise
+                time.sleep(failures)
 
-    async def _more(self, url: str, file: File, part: Path, start: int) -> None:
-        headers = {"range": f"bytes={start}-"} if start else {}
-        moved = False
-        async with self._answer(url, headers) as answer:
-            if answer.status == 416:
-                part.unlink(missing_ok=True)
-                raise _Again("it does not know the range that is missing")
-            resumed = answer.status == 206 and _starts_at(answer) == start
-            left = file.size - start if resumed else file.size
-            with part.open("ab" if resumed else "wb") as out:
-                try:
-                    async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
-                        left -= len(chunk)
-                        if left < 0:
-                            raise self._odd(f"sends more of {file.path} than the {file.size} bytes it has")
-                        out.write(chunk)
-                        moved = True
-                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                    raise _Again(_short(error), moved=moved) from error
-        if left:
-            raise _Again("the answer ended early", moved=moved)
+    def _more(self, file: File, commit: str, part: Path, have: int) -> None:
+        too_large = file.size > constants.MAX_HTTP_DOWNLOAD_SIZE
+        if have > file.size or (have and too_large):  # HTTP cannot continue that one
+            part.unlink()
+            have = 0
+        url = self._url(file.path, commit)
+        if not have and file.algorithm == "sha256":  # all that Xet stores is large
+            by_xet = self._xet_data(url)
+            if by_xet and self._over_xet(by_xet, file, part):
+                return
+        if too_large:
+            raise StagingError(
+                f"{file.path} has {file.size / 1e9:.0f} GB; the Hub serves more than 50 GB by Xet only.",
+                do="Unset HF_HUB_DISABLE_XET, and check that hf_xet is installed: `sparkfleet up` installs it.",
+            )
+        headers = build_hf_headers(token=self._token)
+        with part.open("ab") as opened:
+            try:
+                bounded = cast(BinaryIO, _BoundedPart(opened, file, self))
+                http_get(url, bounded, resume_size=have, headers=headers, expected_size=file.size)
+            except HfHubHTTPError as error:
+                if error.response.status_code == 416:  # the server does not know the range that is missing
+                    opened.truncate(0)
+                raise
 
-    async def _tree(self, commit: str) -> AsyncIterator[File]:
-        url: str | None = f"{self.endpoint}/api/models/{quote(self.name)}/tree/{commit}?recursive=true"
-        count = 0
-        while url is not None:
-            entries, url = await self._json(url)
-            if not isinstance(entries, list):
-                raise self._odd("does not list its files")
-            for entry in entries:
-                count += 1
+    def _xet_data(self, url: str) -> XetFileData | None:
+        """Where Xet has a file, if the Hub keeps it there and hf_xet is installed and not disabled."""
+        if constants.HF_HUB_DISABLE_XET or find_spec("hf_xet") is None:
+            return None
+        found = get_hf_file_metadata(url, self._token, endpoint=self.endpoint)
+        return found.xet_file_data
+
+    def _over_xet(self, data: XetFileData, file: File, part: Path) -> bool:
+        """Downloads by Xet; False if that failed: then HTTP brings the file. Its bytes are checked in either case."""
+        part.touch()
+        try:
+            headers = build_hf_headers(token=self._token)
+            xet_get(incomplete_path=part, xet_file_data=data, headers=headers, expected_size=file.size)
+            if size_of(part) != file.size:
+                raise ValueError(f"{size_of(part)} bytes arrived")
+        except Exception as error:  # hf_xet raises classes of its own, which are not documented
+            reason = shown(str(error) or type(error).__name__)
+            self._note(f"{file.path}: Xet failed ({reason}); it is downloaded over HTTP.")
+            part.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _listed(self, commit: str) -> Iterator[File]:
+        with self._worded():
+            for count, entry in enumerate(
+                self._api.list_repo_tree(self.name, recursive=True, revision=commit), start=1
+            ):
                 if count > MAX_FILES:
                     raise self._odd(f"lists more than {MAX_FILES} files")
-                if isinstance(entry, dict) and entry.get("type") == "file":
-                    file = self._file(entry)
-                    if file is not None:
-                        yield file
+                if isinstance(entry, RepoFile) and wanted([entry.path]):  # pictures may have any name
+                    yield self._file(entry)
 
-    def _file(self, entry: Mapping[str, Any]) -> File | None:
-        path = entry.get("path")
-        if not isinstance(path, str) or path not in wanted([path]):
-            return None  # pictures may be named as they like
-        large = entry.get("lfs")
+    def _file(self, entry: RepoFile) -> File:
         try:
-            if isinstance(large, dict):
-                return File(path=path, size=large["size"], digest=large["oid"])
-            return File(path=path, size=entry["size"], digest=entry["oid"], algorithm="git-sha1")
-        except (ValidationError, KeyError) as error:
-            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else f"no {error}"
-            raise self._odd(f"describes {shown(path)} in a way that is not understood ({reason})") from error
+            if entry.lfs is not None:
+                return File(path=entry.path, size=entry.lfs.size, digest=entry.lfs.sha256)
+            return File(path=entry.path, size=entry.size, digest=entry.blob_id, algorithm="git-sha1")
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise self._odd(
+                f"describes {shown(entry.path)} in a way that is not understood ({reason})"
+            ) from error
 
-    async def _json(self, url: str) -> tuple[Any, str | None]:
-        """A JSON answer, and the address of its next page."""
-        failures = 0
-        while True:
-            try:
-                async with self._answer(url, {}) as answer:
-                    body = await _whole(answer)
-                    following = answer.links["next"].get("url") if "next" in answer.links else None
-                return json.loads(body), self._same_hub(following)
-            except ValueError as error:
-                raise self._odd("does not answer in JSON") from error
-            except _Again as again:
-                failures += 1
-                await self._pause(again, failures)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                failures += 1
-                await self._pause(_Again(_short(error)), failures)
+    def _url(self, path: str, commit: str) -> str:
+        return hf_hub_url(self.name, path, revision=commit, endpoint=self.endpoint)
 
-    def _same_hub(self, following: object) -> str | None:
-        """The next page, which must not lead to somebody else: the token goes along."""
-        if following is None:
-            return None
-        url = urljoin(self.endpoint, str(following))
-        if urlsplit(url)[:2] != urlsplit(self.endpoint)[:2]:
-            raise self._odd("continues its list of files elsewhere")
-        return url
+    # --- errors -------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _answer(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        assert self._session is not None
-        # aiohttp drops this header where a redirect leads to another origin.
-        proof = {"authorization": f"Bearer {self._token}"} if self._token else {}
+    @contextmanager
+    def _worded(self, *, reads_api: bool = True) -> Iterator[None]:
+        """Words the library's errors. Raises StagingError, Unreachable, or an OSError of this machine's disk.
+
+        Without `reads_api` no answer is parsed: then errors of Python come from the library's one client, which it closes,
+        for all threads, after a connection failed. They pass.
+        """
         try:
-            answer = await self._session.get(url, headers={**headers, **proof}, max_redirects=5)
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise _Again(_short(error)) from error
-        self._answered = True
-        async with answer:
-            if answer.status in _TRANSIENT:
-                raise _Again(f"it answers {answer.status}", _retry_after(answer))
-            if answer.status not in (200, 206, 416):
-                raise self._refused(answer)
-            yield answer
-
-    async def _pause(self, again: _Again, failures: int) -> None:
-        if failures >= FIRST_TRIES and not self._answered:
-            raise Unreachable(
-                f"{self.endpoint} does not answer: {again} ({failures} times in a row).",
-                means=f"Whether it has {self.name} is not known, and nothing of it was downloaded now.",
-                do="Check this node's way to the internet, or set HF_ENDPOINT to a mirror that it reaches.",
-            )
-        if failures >= TRIES:
-            raise Unreachable(
-                f"{self.endpoint} does not serve {self.name}: {again} ({failures} times in a row).",
-                means="What has arrived is kept; the next run goes on from there.",
-                do="Check this node's way to the internet, or set HF_ENDPOINT to a mirror that it reaches.",
-            )
-        wait_s = again.wait_s if again.wait_s is not None else self._backoff_s * 2 ** max(failures - 1, 0)
-        if wait_s > LONGEST_WAIT_S:
+            yield
+        except SparkfleetError:
+            raise
+        except OfflineModeIsEnabled as error:
             raise StagingError(
-                f"{self.endpoint} asks to wait {wait_s:.0f} s before the next request.",
-                means="Its limit for this address or token is used up; what has arrived is kept.",
-                do="Run it again later, or with HF_TOKEN: those who log in have a higher limit.",
-            )
-        await asyncio.sleep(wait_s)
+                f"{self.name} is not whole here, and HF_HUB_OFFLINE is set: the Hub is not asked.",
+                do="Unset HF_HUB_OFFLINE on that node, or copy the model from another: `sparkfleet models push`.",
+            ) from error
+        except HfHubHTTPError as error:
+            raise self._refused(error) from error
+        except httpx2.TooManyRedirects as error:
+            raise self._odd("redirects without an end") from error
+        except httpx2.HTTPError as error:
+            raise self._unreachable(_short(error)) from error
+        except OSError as error:
+            if error.errno is not None:  # the disk
+                raise
+            raise self._unreachable("an answer ended early") from error
+        except _NOT_THE_HUB as error:
+            if not reads_api:
+                raise self._unreachable(_short(error)) from error
+            raise self._odd("does not answer as the Hub's API does") from error
 
-    def _refused(self, answer: aiohttp.ClientResponse) -> StagingError:
-        code = answer.headers.get("x-error-code", "")
-        page = f"{self.endpoint}/{self.name}"
-        if code == "GatedRepo" or (answer.status == 403 and code != "RepoNotFound"):
-            asked = "with this token" if self._token else "without a token"
-            return StagingError(
-                f"{self.name} is gated, and the Hub does not give it {asked} ({answer.status}).",
-                means="Its owner wants to know who downloads it.",
-                do=f"Accept its terms at {page}, then run this with HF_TOKEN set to a token of that account.",
+    def _refused(self, error: HfHubHTTPError) -> StagingError:
+        status, page = error.response.status_code, f"{self.endpoint}/{self.name}"
+        if isinstance(error, RevisionNotFoundError):
+            found = StagingError(
+                f"{self.name} has no such revision.", do=f"{page}/commits lists its revisions."
             )
-        if code == "RevisionNotFound":
-            return StagingError(
-                f"{self.name} has no such revision.", do=f"See {page}/commits for what there is."
-            )
-        if code == "EntryNotFound":
-            return StagingError(
-                f"{self.name}: a file of its own list is not there.",
+        elif isinstance(error, EntryNotFoundError):
+            found = StagingError(
+                f"{self.name}: a file of its own list is missing at the Hub.",
                 means="The repository was changed while it was read.",
                 do="Run it again.",
             )
-        if answer.status in (401, 404):
-            return StagingError(
-                f"the Hub has no model {self.name}, or it is private ({answer.status}).",
-                do=f"Check the name at {page}; for a private model set HF_TOKEN"
-                f"{' to a token that may read it' if self._token else ''}.",
-            )
-        return StagingError(f"{self.endpoint} refuses {self.name}: {answer.status} {shown(answer.reason)}.")
+        elif isinstance(error, GatedRepoError) or status == 403:
+            found = self._gated(status)
+        elif isinstance(error, RepositoryNotFoundError) or status in (401, 404):
+            found = self._absent(status)
+        elif status in (408, 416, 429) or status >= 500:
+            found = self._unreachable(f"status {status}")
+        else:
+            found = StagingError(f"{self.endpoint} refuses {self.name}: status {status}.", do=f"See {page}.")
+        return found
+
+    def _gated(self, status: int) -> StagingError:
+        return StagingError(
+            f"{self.name} is gated, and the Hub refuses it {self._with_token()} (status {status}).",
+            means="Its owner gives it to accounts only that accepted its licence.",
+            do=f"Accept the licence at {self.endpoint}/{self.name}, then run `hf auth login` with that account, "
+            "or set HF_TOKEN to one of its tokens.",
+        )
+
+    def _absent(self, status: int) -> StagingError:
+        return StagingError(
+            f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (status {status}).",
+            do=f"Check the name at {self.endpoint}/{self.name}; for a private model run `hf auth login`, or set HF_TOKEN.",
+        )
+
+    def _with_token(self) -> str:
+        sent = "authorization" in build_hf_headers(token=self._token)
+        return "with this token" if sent else "without a token"
+
+    def _unreachable(self, reason: str) -> Unreachable:
+        return Unreachable(
+            f"{self.endpoint} does not serve {self.name}: {reason}.",
+            means="What has arrived is kept; the next run continues from there.",
+            do="Check this node's route to the internet, or set HF_ENDPOINT to a mirror that it reaches.",
+        )
 
     def _odd(self, what: str) -> StagingError:
-        return StagingError(
-            f"{self.endpoint}: {self.name} {what}.",
-            means="This does not behave as the Hub does.",
-            do="Check HF_ENDPOINT, and whether a proxy stands between.",
-        )
+        return odd_answer(f"{self.endpoint}: {self.name}", what)
 
 
-def endpoint_of(environment: Mapping[str, str]) -> str:
-    """HF_ENDPOINT, or the public Hub."""
-    return environment.get("HF_ENDPOINT") or PUBLIC
+class _BoundedPart:
+    """A part that refuses to grow beyond its file's size: a server's answer may have no end."""
 
+    def __init__(self, opened: BinaryIO, file: File, hub: Hub) -> None:
+        self._opened = opened
+        self._file = file
+        self._hub = hub
 
-def token_of(environment: Mapping[str, str], home: Path) -> str:
-    """The token of this user: HF_TOKEN, or what `hf auth login` has written; "" where there is none."""
-    if environment.get("HF_TOKEN"):
-        return environment["HF_TOKEN"].strip()
-    base = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
-    try:
-        return Path(environment.get("HF_TOKEN_PATH") or base / "token").read_text().strip()[:512]
-    except (OSError, UnicodeDecodeError):
-        return ""
+    def write(self, chunk: bytes) -> int:
+        """Appends a chunk. Raises StagingError."""
+        if self._opened.tell() + len(chunk) > self._file.size:
+            self._opened.truncate(0)
+            raise self._hub._odd(f"sends more of {self._file.path} than the {self._file.size} bytes it has")
+        return self._opened.write(chunk)
 
-
-def _checked(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StagingError(
-            f"HF_ENDPOINT is {shown(endpoint)}, which is no address of a Hub.",
-            do="Give one such as https://huggingface.co.",
-        )
-    return endpoint.rstrip("/")
-
-
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
-    """The body, whether or not its length is declared. Raises ValueError if it is longer than any answer of a Hub."""
-    body = bytearray()
-    async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
-        body += chunk
-        if len(body) > ANSWER_BYTES:
-            raise ValueError(f"longer than {ANSWER_BYTES} bytes")
-    return bytes(body)
-
-
-def _starts_at(answer: aiohttp.ClientResponse) -> int | None:
-    found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
-    return int(found[1]) if found else None
-
-
-def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
-    text = answer.headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
 
 
 def _short(error: Exception) -> str:
-    """Why there is no connection, in the operating system's words; else whatever the error says."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection ({error.os_error.strerror or type(error.os_error).__name__})"
-    return shown(str(error) or type(error).__name__)
+    """The reason of a failure in few words."""
+    text = str(error) or type(error).__name__
+    return text if text.isascii() and text.isprintable() and len(text) <= SHOWN_CHARACTERS else shown(text)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from sparkfleet.facts.hub import resolve
+from sparkfleet.facts.hub import check_name
 from sparkfleet.facts.untrusted import shown
 from sparkfleet.values import Value
 
@@ -127,7 +127,7 @@ class Wanted(Value):
             return cls(kind="directory", name=str(Path(model)))
         name, _, inline = model.partition("@")
         wanted = revision or inline or "main"
-        resolve(name, revision=wanted, fetch=lambda *_: {})  # says what is wrong with them
+        check_name(name, wanted)
         return cls(kind="hub", name=name, revision=wanted)
 
     @property

@@ -14,7 +14,7 @@ from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import BUILTIN, File, Manifest
 
 PART = ".incomplete"
-"""Suffix of a file that is not whole. huggingface_hub's own, so that what it has begun is gone on with."""
+"""Suffix of a file that is not whole, as huggingface_hub 1.x names its own: what that has begun is continued."""
 READ_BYTES = 8 << 20
 
 

@@ -1,20 +1,24 @@
-"""`python -m sparkfleet.staging.pull`, on a node: a model from the Hub into this node's cache."""
+"""`python -m sparkfleet.staging.pull`, on a node: downloads a model from the Hub into this node's cache."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from sparkfleet.staging.arrive import RESERVE_BYTES, STREAMS, Arrival, Arrived
-from sparkfleet.staging.hub import Hub, endpoint_of, token_of
 from sparkfleet.staging.lines import Reporter, program
 from sparkfleet.staging.manifest import File, Manifest
-from sparkfleet.staging.place import HubPlace, home, hub_directory
+from sparkfleet.staging.place import HubPlace, hub_directory
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:
+    from sparkfleet.staging.hub import Hub
 
 
 class PullRequest(Value):
@@ -23,13 +27,12 @@ class PullRequest(Value):
     Attributes:
         name: Hub id.
         revision: branch, tag or commit.
-        manifest: what it consists of, where that is known; None: the Hub is asked, and nothing is downloaded.
+        manifest: its files, if they are known; None: the Hub is asked for them, and nothing is downloaded.
         cache: the Hub's cache on the node; "": the one of its user.
         endpoint: address of the Hub; "": HF_ENDPOINT of the node, or the public one.
-        token: proves who asks; "": the node's own.
+        token: proves who asks; "": the node's own, by huggingface_hub's rules.
         streams: files at a time.
         reserve_bytes: what must stay free.
-        backoff_s: first wait after something transient.
     """
 
     name: str
@@ -40,21 +43,18 @@ class PullRequest(Value):
     token: str = Field(default="", repr=False)
     streams: int = STREAMS
     reserve_bytes: int = RESERVE_BYTES
-    backoff_s: float = 1.0
 
 
 def work(request: PullRequest, reporter: Reporter) -> Value:
-    """The manifest where there was none, else what became of the download."""
-    return asyncio.run(_work(request, reporter))
+    """The manifest if the request has none, else the result of the download."""
+    from sparkfleet.staging.hub import (
+        Hub,
+    )  # a slow import, for this program only: the CLI imports the request
 
-
-async def _work(request: PullRequest, reporter: Reporter) -> Value:
-    endpoint = request.endpoint or endpoint_of(os.environ)
-    token = request.token or token_of(os.environ, home())
-    async with Hub(request.name, endpoint=endpoint, token=token, backoff_s=request.backoff_s) as hub:
-        if request.manifest is None:
-            return await hub.manifest(request.revision)
-        return await _download(hub, request, request.manifest, reporter)
+    hub = Hub(request.name, endpoint=request.endpoint, token=request.token, note=reporter.note)
+    if request.manifest is None:
+        return hub.manifest(request.revision)
+    return asyncio.run(_download(hub, request, request.manifest, reporter))
 
 
 async def _download(hub: Hub, request: PullRequest, manifest: Manifest, reporter: Reporter) -> Arrived:
@@ -62,12 +62,38 @@ async def _download(hub: Hub, request: PullRequest, manifest: Manifest, reporter
     place.note(manifest)
 
     async def get(file: File, part: Path, stream: int) -> None:
-        await hub.get(file, manifest.commit, part)
+        await _in_thread(lambda: hub.get(file, manifest.commit, part))
 
     arrival = Arrival(
         place, manifest, get, reporter, streams=request.streams, reserve_bytes=request.reserve_bytes
     )
     return await arrival.run(request.revision)
+
+
+async def _in_thread(act: Callable[[], None]) -> None:
+    """Waits for `act` in a thread that does not keep the process alive: an error elsewhere ends the download at once."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            act()
+        except BaseException as raised:  # raised again by whoever waits
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    await done
 
 
 def main() -> int:

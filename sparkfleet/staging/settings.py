@@ -49,7 +49,6 @@ class Settings(Value):
         token: proves to the Hub who asks; "": the node's own. It is sent on stdin, and is never printed.
         streams: files at a time.
         reserve_bytes: what must stay free on every disk.
-        backoff_s: first wait after something transient at the Hub.
         tool: docker or podman; "": whichever a node has.
     """
 
@@ -59,7 +58,6 @@ class Settings(Value):
     token: str = Field(default="", repr=False)
     streams: int = STREAMS
     reserve_bytes: int = RESERVE_BYTES
-    backoff_s: float = 1.0
     tool: str = ""
 
     def python_on(self, node: str) -> str:

@@ -168,7 +168,6 @@ class _Stager:
             token=settings.token,
             streams=settings.streams,
             reserve_bytes=settings.reserve_bytes,
-            backoff_s=settings.backoff_s,
         )
 
     async def _directory(self) -> Staged:

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -353,3 +356,73 @@ def spark():
         gpu=Gpu(name="NVIDIA GB10", driver="580.142"),
         engines={},
     )
+
+
+# --- at the Hub -------------------------------------------------------------------------------------------------------
+
+FAKE_HUB = Path(__file__).parents[1] / "staging" / "fake_hub.py"
+PLAIN = "name: chat\nmodel: tests/tiny\nengine: vllm\n"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A directory that a Hub on loopback serves as `tests/tiny`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    write(tmp_path / "repository")
+    (tmp_path / "chat.yaml").write_text(PLAIN)
+    process = subprocess.Popen(
+        [sys.executable, str(FAKE_HUB), "127.0.0.1", str(tmp_path / "repository")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    monkeypatch.setenv("HF_ENDPOINT", process.stdout.readline().strip())
+    yield tmp_path / "repository"
+    process.kill()
+    process.communicate()
+
+
+def test_inspect_reads_headers_at_the_hub(sparkfleet, repository):
+    code, out, _ = sparkfleet("inspect", "tests/tiny")
+    assert code == 0
+    assert "exact, from the Hub's safetensors headers at revision 0123456" in out
+    code, out, _ = sparkfleet("inspect", "tests/tiny", "--json")
+    size = (repository / "model.safetensors").stat().st_size
+    assert json.loads(out)["checkpoint"]["bytes_on_disk"] == size
+
+
+def test_plan_has_exact_sizes_from_the_hub_and_names_their_origin(sparkfleet, repository, two_sparks):
+    plan = ("plan", "chat.yaml", "-i", two_sparks, "--assume", "dgx-spark")
+    _, out, err = sparkfleet(*plan)
+    assert err == ""
+    assert "tests/tiny: exact, from the Hub's safetensors headers at revision 0123456" in " ".join(
+        out.split()
+    )
+    assert "config alone" not in out
+    _, again, _ = sparkfleet(*plan, "--offline")
+    assert again == out
+
+
+def test_offline_nothing_is_asked(sparkfleet, repository, two_sparks):
+    code, _, err = sparkfleet("plan", "chat.yaml", "-i", two_sparks, "--assume", "dgx-spark", "--offline")
+    assert code == 1
+    assert "is not in the Hub's cache on this machine" in err
+    assert "0123456" not in err
+
+
+@pytest.mark.parametrize("verb", ["inspect", "plan"])
+def test_what_is_known_by_name_needs_no_hub(sparkfleet, repository, two_sparks, monkeypatch, verb):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    (repository.parent / "chat.yaml").write_text(PLAIN.replace("tests/tiny", KNOWN))
+    plan = ("plan", "chat.yaml", "-i", two_sparks, "--assume", "dgx-spark")
+    code, out, err = sparkfleet(*plan) if verb == "plan" else sparkfleet("inspect", KNOWN)
+    assert (code, err) == (0 if verb == "inspect" else 2, "")
+    assert "config alone, estimated: http://127.0.0.1:9 does not serve" in " ".join(out.split())
+
+
+def test_a_name_that_the_hub_does_not_have(sparkfleet, repository):
+    code, _, err = sparkfleet("inspect", "tests/absent")
+    assert code == 1
+    assert "the Hub has no model tests/absent, or it is private" in err
+    assert "hf auth login" in err

@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("HF_TOKEN", "HF_HOME", "HF_ENDPOINT"):
+    for name in ("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 

@@ -61,7 +61,6 @@ class Fleet:
             python=dict.fromkeys(self.nodes, sys.executable),
             endpoint=endpoint,
             reserve_bytes=0,
-            backoff_s=0.05,
         )
         self.heard = []
 

@@ -113,7 +113,6 @@ class Machines:
             {
                 "cache": {node: str(self.cache(node)) for node in nodes},
                 "reserve_bytes": 0,
-                "backoff_s": 0.01,
                 **more,
             }
         )
@@ -146,7 +145,7 @@ def _node(node: str) -> Node:
 
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    for name in ("HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT"):
+    for name in ("HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ def git_sha1(content: bytes) -> str:
 
 @dataclass
 class FakeHub:
-    """One model. Everything that is asked is noted in `asked` as (path, range, authorization)."""
+    """One model. Every GET is noted in `asked` as (path, range, authorization), and every HEAD in `heads`."""
 
     files: dict[str, bytes]
     name: str = "tests/tiny"
@@ -42,7 +43,16 @@ class FakeHub:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     ranges: bool = True
     redirect: str = ""
+    chunked: bool = False
+    """Answers of the API have no length."""
+    padding: int = 0
+    """Blanks after the JSON of each answer of the API."""
+    xet: str = ""
+    """Address that large files are said to be at, by Xet."""
+    endless: frozenset[str] = frozenset()
+    """Paths that are followed by more bytes than they have."""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
     bytes_sent: int = 0
 
     def app(self) -> web.Application:
@@ -52,7 +62,7 @@ class FakeHub:
 
     async def _any(self, request: web.Request) -> web.StreamResponse:
         path = request.path
-        self.asked.append((path, request.headers.get("range", ""), request.headers.get("authorization", "")))
+        self._note(request)
         if self.busy:
             status, headers = self.busy.pop(0)
             return web.Response(status=status, headers=headers)
@@ -63,17 +73,48 @@ class FakeHub:
             return refused
         api, files = f"/api/models/{self.name}", f"/{self.name}/resolve/{self.commit}/"
         if path in (f"{api}/revision/main", f"{api}/revision/{self.commit}"):
-            return web.json_response({"id": self.name, "sha": self.commit})
+            return await self._json(request, self._about())
         if path.startswith(f"{api}/revision/"):
             return web.Response(status=404, headers={"x-error-code": "RevisionNotFound"})
         if path == f"{api}/tree/{self.commit}":
-            return self._tree(request)
+            return await self._tree(request)
         if path.startswith(files):
             file = path.removeprefix(files)
             if self.redirect:
                 return web.Response(status=302, headers={"location": f"{self.redirect}/cdn/{file}"})
             return await self._send(request, file)
         return web.Response(status=404, headers={"x-error-code": "RepoNotFound"})
+
+    def _note(self, request: web.Request) -> None:
+        if request.method == "HEAD":
+            self.heads.append(request.path)
+            return
+        headers = request.headers
+        self.asked.append((request.path, headers.get("range", ""), headers.get("authorization", "")))
+
+    def _about(self) -> dict[str, object]:
+        siblings = [
+            {"rfilename": path, "size": len(content), "blobId": git_sha1(content)}
+            for path, content in sorted(self.files.items())
+        ]
+        return {"id": self.name, "sha": self.commit, "siblings": siblings}
+
+    async def _json(
+        self, request: web.Request, value: object, headers: dict[str, str] | None = None
+    ) -> web.StreamResponse:
+        body = json.dumps(value).encode() + b" " * self.padding
+        answer = web.StreamResponse(headers={"content-type": "application/json", **(headers or {})})
+        if self.chunked:
+            answer.enable_chunked_encoding()
+        else:
+            answer.content_length = len(body)
+        await answer.prepare(request)
+        try:
+            for start in range(0, len(body), 1 << 20):
+                await answer.write(body[start : start + (1 << 20)])
+        except ConnectionError:  # whoever asked has read enough
+            pass
+        return answer
 
     def _refused(self, request: web.Request) -> web.Response | None:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
@@ -82,7 +123,7 @@ class FakeHub:
             return web.Response(status=self.refusal[0], headers={"x-error-code": self.refusal[1]})
         return None
 
-    def _tree(self, request: web.Request) -> web.Response:
+    async def _tree(self, request: web.Request) -> web.StreamResponse:
         start = int(request.query.get("cursor", "0"))
         paths = sorted(self.files)
         headers = {}
@@ -91,7 +132,7 @@ class FakeHub:
             headers["link"] = f'<{url}>; rel="next"'
         entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": "somewhere"}]
         entries += [self._entry(path) for path in paths[start : start + self.page]]
-        return web.json_response(entries, headers=headers)
+        return await self._json(request, entries, headers)
 
     def _entry(self, path: str) -> dict[str, object]:
         content = self.files[path]
@@ -110,16 +151,34 @@ class FakeHub:
         content = self.served.get(path, self.files.get(path))
         if content is None:
             return web.Response(status=404, headers={"x-error-code": "EntryNotFound"})
-        start = int(request.headers.get("range", "bytes=0-")[6:].partition("-")[0]) if self.ranges else 0
+        span = request.headers.get("range", "") if self.ranges else ""
+        start, end = _span(span, len(content))
         if start and start >= len(content):
             return web.Response(status=416)
-        headers = {"etag": '"x"', "content-length": str(len(content) - start)}
-        if start:
-            headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        answer = web.StreamResponse(status=206 if start else 200, headers=headers)
+        headers = {"x-repo-commit": self.commit, **self._marks(path)}
+        if path not in self.endless:
+            headers["content-length"] = str(end - start)
+        if span:
+            headers["content-range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        answer = web.StreamResponse(status=206 if span else 200, headers=headers)
         await answer.prepare(request)
-        await self._body(request, answer, path, content[start:])
+        if request.method != "HEAD":
+            await self._body(request, answer, path, content[start:end])
         return answer
+
+    def _marks(self, path: str) -> dict[str, str]:
+        """What the real Hub says of a file beside its bytes."""
+        content = self.files.get(path, b"")
+        if len(content) < self.large_from:
+            return {"etag": f'"{git_sha1(content)}"'}
+        digest = hashlib.sha256(content).hexdigest()
+        marks = {"etag": f'"{digest}"', "x-linked-etag": f'"{digest}"', "x-linked-size": str(len(content))}
+        if self.xet:
+            marks |= {
+                "x-xet-hash": digest,
+                "x-xet-refresh-route": f"{self.xet}/api/models/x/xet-read-token/1",
+            }
+        return marks
 
     async def _body(self, request: web.Request, answer: web.StreamResponse, path: str, rest: bytes) -> None:
         if self.cuts.get(path):
@@ -136,6 +195,17 @@ class FakeHub:
             rest = rest[len(rest) // 2 :]
         await answer.write(rest)
         self.bytes_sent += len(rest)
+        try:
+            while path in self.endless:
+                await answer.write(b"x" * 100_000)
+        except ConnectionError:  # whoever asked has gone
+            pass
+
+
+def _span(text: str, length: int) -> tuple[int, int]:
+    """First byte, and the one after the last, of a Range header."""
+    start, _, end = text.removeprefix("bytes=").partition("-")
+    return int(start or 0), min(int(end) + 1, length) if end else length
 
 
 async def _serve(host: str, files: dict[str, bytes]) -> None:

@@ -1,14 +1,19 @@
-"""The client of the Hub, against a Hub on loopback that breaks in all the ways there are."""
+"""The client of the Hub: the real huggingface_hub against a Hub on loopback that fails in all the ways there are."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
+from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
 
+from sparkfleet.staging import hub as hub_module
 from sparkfleet.staging.errors import StagingError, Unreachable
-from sparkfleet.staging.hub import FIRST_TRIES, Hub, endpoint_of, token_of
+from sparkfleet.staging.hub import Hub
+from sparkfleet.staging.hub_http import ANSWER_BYTES, Timeouts
 from sparkfleet.staging.manifest import File
 from sparkfleet.staging.place import check
 
@@ -16,20 +21,44 @@ MODEL = "tests/tiny"
 SHARD = "model-00001-of-00002.safetensors"
 
 
+class Client:
+    """A `Hub` whose calls wait in a thread: the fake Hub runs in the loop of the test."""
+
+    def __init__(self, endpoint: str, name: str = MODEL, **more: object) -> None:
+        self._of = lambda: Hub(name, **{"endpoint": endpoint, **more})
+
+    def __getattr__(self, name: str):
+        async def call(*arguments):
+            return await asyncio.to_thread(lambda: getattr(self._of(), name)(*arguments))
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[list[float]]:
+    """Seconds that would have been waited between tries, in this module and in the library."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    for name in ("HF_TOKEN", "HF_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    return waited
+
+
 @pytest.fixture
 async def asking(hub, serve):
     """asking(token=…) → a client of the fake Hub."""
     endpoint = await serve(hub.app())
 
-    def client(name: str = MODEL, **more: object) -> Hub:
-        return Hub(name, **{"endpoint": endpoint, "backoff_s": 0.001, **more})
+    def client(**more: object) -> Client:
+        return Client(endpoint, **more)
 
     return client
 
 
 async def test_a_manifest_is_pinned_and_has_what_an_engine_needs(asking, hub, wanted_files):
-    async with asking() as client:
-        manifest = await client.manifest("main")
+    manifest = await asking().manifest("main")
     assert manifest.commit == hub.commit
     assert {file.path: file.size for file in manifest.files} == {p: len(c) for p, c in wanted_files.items()}
     by_path = {file.path: file for file in manifest.files}
@@ -37,15 +66,20 @@ async def test_a_manifest_is_pinned_and_has_what_an_engine_needs(asking, hub, wa
     assert by_path["config.json"].algorithm == "git-sha1"
 
 
+async def test_a_manifest_comes_in_chunks_without_a_length(asking, hub, wanted_files):
+    hub.chunked = True
+    assert len((await asking().manifest("main")).files) == len(wanted_files)
+
+
 async def test_a_file_comes_whole_and_checks(asking, wanted_files, tmp_path):
-    async with asking() as client:
-        manifest = await client.manifest("main")
-        for file in manifest.files:
-            part = tmp_path / "part"
-            part.unlink(missing_ok=True)
-            await client.get(file, manifest.commit, part)
-            assert part.read_bytes() == wanted_files[file.path]
-            assert check(part, file)
+    client = asking()
+    manifest = await client.manifest("main")
+    for file in manifest.files:
+        part = tmp_path / "part"
+        part.unlink(missing_ok=True)
+        await client.get(file, manifest.commit, part)
+        assert part.read_bytes() == wanted_files[file.path]
+        assert check(part, file)
 
 
 async def shard(client) -> tuple[File, str]:
@@ -53,31 +87,47 @@ async def shard(client) -> tuple[File, str]:
     return next(file for file in manifest.files if file.path == SHARD), manifest.commit
 
 
-async def test_a_cut_answer_is_gone_on_with(asking, hub, wanted_files, tmp_path):
-    hub.cuts[SHARD] = [1_000_000, 500_000, 1]
-    async with asking() as client:
-        file, commit = await shard(client)
-        await client.get(file, commit, tmp_path / "part")
+def ranges(hub) -> list[str]:
+    return [asked[1] for asked in hub.asked if asked[0].endswith(SHARD)]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """The library keeps what has arrived by pieces of 10 MiB."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+
+
+async def test_an_answer_that_breaks_off_is_continued(asking, hub, wanted_files, tmp_path, small_chunks):
+    hub.cuts[SHARD] = [1_000_000, 500_000]
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
     assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
-    ranges = [asked[1] for asked in hub.asked if asked[0].endswith(SHARD)]
-    assert ranges == ["", "bytes=1000000-", "bytes=1500000-", "bytes=1500001-"]
+    assert ranges(hub) == ["", "bytes=1000000-", "bytes=1500000-"]
     assert hub.bytes_sent == len(wanted_files[SHARD])
 
 
-async def test_answers_that_break_off_again_and_again_are_no_failure_while_bytes_come(asking, hub, tmp_path):
+async def test_a_part_of_a_former_run_is_continued(asking, hub, wanted_files, tmp_path):
+    (tmp_path / "part").write_bytes(wanted_files[SHARD][:2_000_000])
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
+    assert ranges(hub) == ["bytes=2000000-"]
+    assert hub.bytes_sent == len(wanted_files[SHARD]) - 2_000_000
+
+
+async def test_breaks_are_no_failure_while_bytes_come(asking, hub, tmp_path, small_chunks):
     hub.cuts[SHARD] = [1000] * 20
-    async with asking() as client:
-        file, commit = await shard(client)
-        await client.get(file, commit, tmp_path / "part")
+    client = asking()
+    file, commit = await shard(client)
+    await client.get(file, commit, tmp_path / "part")
     assert check(tmp_path / "part", file)
 
 
-async def test_without_any_byte_it_gives_up_and_keeps_what_is_there(asking, hub, tmp_path):
-    hub.cuts[SHARD] = [1000, *[0] * 20]
-    async with asking() as client:
-        file, commit = await shard(client)
-        with pytest.raises(Unreachable, match="in a row") as given_up:
-            await client.get(file, commit, tmp_path / "part")
+async def test_without_any_byte_it_gives_up_and_keeps_what_is_there(asking, hub, tmp_path, small_chunks):
+    hub.cuts[SHARD] = [1000, *[0] * 50]
+    client = asking()
+    with pytest.raises(Unreachable) as given_up:
+        await client.get(*await shard(client), tmp_path / "part")
     assert (tmp_path / "part").stat().st_size == 1000
     assert "kept" in given_up.value.means
 
@@ -85,47 +135,63 @@ async def test_without_any_byte_it_gives_up_and_keeps_what_is_there(asking, hub,
 async def test_a_hub_without_ranges_begins_again(asking, hub, wanted_files, tmp_path):
     hub.ranges = False
     (tmp_path / "part").write_bytes(b"x" * 1000)
-    async with asking() as client:
-        file, commit = await shard(client)
-        await client.get(file, commit, tmp_path / "part")
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
     assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
 
 
 async def test_a_part_that_is_too_long_is_thrown_away(asking, wanted_files, tmp_path):
     (tmp_path / "part").write_bytes(b"x" * 9_000_000)
-    async with asking() as client:
-        file, commit = await shard(client)
-        await client.get(file, commit, tmp_path / "part")
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
     assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
+
+
+async def test_a_file_that_is_shorter_than_listed_is_given_up(asking, hub, wanted_files, tmp_path):
+    hub.served[SHARD] = wanted_files[SHARD][:1000]
+    (tmp_path / "part").write_bytes(b"x" * 2000)
+    client = asking()
+    with pytest.raises(Unreachable):
+        await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").stat().st_size <= 1000
+    assert len(ranges(hub)) < 20
 
 
 async def test_more_bytes_than_listed_are_refused(asking, hub, wanted_files, tmp_path):
     hub.served[SHARD] = wanted_files[SHARD] + b"more"
-    async with asking() as client:
-        file, commit = await shard(client)
-        with pytest.raises(StagingError, match="sends more"):
-            await client.get(file, commit, tmp_path / "part")
+    client = asking()
+    with pytest.raises(StagingError, match="sends more"):
+        await client.get(*await shard(client), tmp_path / "part")
 
 
-async def test_busy_is_waited_for_as_long_as_it_says(asking, hub, monkeypatch):
-    waited = []
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr("sparkfleet.staging.hub.asyncio.sleep", sleep)
-    hub.busy = [(429, {"retry-after": "7"}), (503, {}), (500, {})]
-    async with asking() as client:
-        await client.manifest("main")
-    assert waited == [7.0, 0.002, 0.004]
+async def test_a_file_without_an_end_does_not_fill_the_disk(asking, hub, wanted_files, tmp_path):
+    hub.endless = frozenset((SHARD,))
+    client = asking()
+    with pytest.raises(StagingError, match="sends more"):
+        await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").stat().st_size <= len(wanted_files[SHARD])
 
 
-async def test_a_wait_of_hours_is_not_obeyed_but_said(asking, hub):
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_an_answer_is_read_up_to_its_bound_only(asking, hub, chunked):
+    # The former client read a chunked answer to its end: its bound was held against the length, which there is none of.
+    hub.chunked, hub.padding = chunked, ANSWER_BYTES
+    with pytest.raises(StagingError, match="more than 32 MiB"):
+        await asking().manifest("main")
+
+
+async def test_busy_is_tried_again(asking, hub, naps):
+    hub.busy = [(503, {}), (500, {})]
+    assert (await asking().manifest("main")).commit == hub.commit
+    assert naps == [1, 2]
+
+
+async def test_a_wait_of_hours_is_not_obeyed_but_an_error(asking, hub, naps):
     hub.busy = [(429, {"retry-after": "7200"})]
-    async with asking() as client:
-        with pytest.raises(StagingError, match="7200 s") as refused:
-            await client.manifest("main")
-    assert "HF_TOKEN" in refused.value.do
+    with pytest.raises(StagingError, match="7200 s") as refused:
+        await asking().manifest("main")
+    assert "hf auth login" in refused.value.do
+    assert naps == []
 
 
 @pytest.mark.parametrize(
@@ -135,53 +201,151 @@ async def test_a_wait_of_hours_is_not_obeyed_but_said(asking, hub):
         ((403, "GatedRepo"), "is gated"),
         ((403, ""), "is gated"),
         ((401, "RepoNotFound"), "no model tests/tiny, or it is private"),
+        ((401, ""), "no model tests/tiny, or it is private"),
         ((404, "RepoNotFound"), "no model tests/tiny, or it is private"),
         ((418, ""), "418"),
     ],
 )
-async def test_a_refusal_says_what_it_is(asking, hub, refusal, words):
+async def test_a_refusal_names_its_reason(asking, hub, refusal, words):
     hub.refusal = refusal
-    async with asking() as client:
-        with pytest.raises(StagingError, match=words):
-            await client.manifest("main")
+    with pytest.raises(StagingError, match=words):
+        await asking().manifest("main")
 
 
-async def test_gated_says_where_to_accept_and_what_to_set(asking, hub):
+async def test_gated_names_the_page_of_the_licence_and_what_to_set(asking, hub):
     hub.token = "secret-token"
-    async with asking(token="") as client:
-        with pytest.raises(StagingError, match="without a token") as refused:
-            await client.manifest("main")
-    assert "Accept its terms" in refused.value.do
-    assert "HF_TOKEN" in refused.value.do
-    async with asking(token="secret-token") as client:
-        assert (await client.manifest("main")).commit == hub.commit
+    with pytest.raises(StagingError, match="without a token") as refused:
+        await asking().manifest("main")
+    assert "Accept the licence at http://127.0.0.1" in refused.value.do
+    assert "hf auth login" in refused.value.do
+    assert (await asking(token="secret-token").manifest("main")).commit == hub.commit
+
+
+async def test_the_token_is_read_by_the_rules_of_the_library(asking, hub, tmp_path, monkeypatch):
+    hub.token = "of-a-file"
+    (tmp_path / "token").write_text("of-a-file\n")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert (await asking().manifest("main")).commit == hub.commit
+    hub.token = "of-the-environment"
+    monkeypatch.setenv("HF_TOKEN", " of-the-environment\n")
+    assert (await asking().manifest("main")).commit == hub.commit
+
+
+async def test_the_token_is_in_no_message_and_no_log(asking, hub, tmp_path, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    client = asking(token="secret-token")
+    file, commit = await shard(client)
+    hub.cuts[SHARD] = [0] * 50
+    with pytest.raises(Unreachable) as failed:
+        await client.get(file, commit, tmp_path / "part")
+    hub.refusal = (403, "GatedRepo")
+    with pytest.raises(StagingError) as refused:
+        await client.manifest("main")
+    out = capfd.readouterr()
+    assert "secret-token" not in f"{failed.value}{refused.value}{caplog.text}{out.out}{out.err}"
 
 
 async def test_an_unknown_revision(asking):
-    async with asking() as client:
-        with pytest.raises(StagingError, match="no such revision"):
-            await client.manifest("v9")
+    with pytest.raises(StagingError, match="no such revision"):
+        await asking().manifest("v9")
 
 
 async def test_the_token_does_not_follow_a_redirect_to_another_origin(asking, hub, serve, tmp_path):
     hub.redirect = await serve(hub.app())
     hub.token = "secret-token"
-    async with asking(token="secret-token") as client:
-        file, commit = await shard(client)
-        await client.get(file, commit, tmp_path / "part")
+    client = asking(token="secret-token")
+    file, commit = await shard(client)
+    await client.get(file, commit, tmp_path / "part")
     at_cdn = [asked for asked in hub.asked if asked[0].startswith("/cdn/")]
     assert at_cdn
     assert all(authorization == "" for _, _, authorization in at_cdn)
     assert check(tmp_path / "part", file)
 
 
+async def test_a_list_that_continues_elsewhere_gets_no_token(hub, serve):
+    elsewhere = await serve(hub.app())
+    app = odd_hub(
+        {"id": MODEL, "sha": COMMIT},
+        listed(),
+        link=f'<{elsewhere}/api/models/{MODEL}/tree/{hub.commit}>; rel="next"',
+    )
+    manifest = await Client(await serve(app), token="secret-token").manifest("main")
+    assert len(manifest.files) > 1
+    assert [authorization for _, _, authorization in hub.asked] == ["", "", "", ""]
+
+
+async def test_what_xet_fails_at_comes_over_http(asking, hub, wanted_files, tmp_path, serve):
+    # There is no Xet service here: the library asks it for its token, is refused, and HTTP brings the same bytes.
+    heard: list[str] = []
+    hub.xet = await serve(web.Application())
+    client = asking(note=heard.append)
+    await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
+    assert len(heard) == 1
+    assert "Xet failed" in heard[0]
+
+
+async def test_a_part_is_continued_over_http_although_xet_has_the_file(asking, hub, wanted_files, tmp_path):
+    hub.xet = "http://127.0.0.1:9"
+    (tmp_path / "part").write_bytes(wanted_files[SHARD][:1000])
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
+    assert hub.heads == []
+
+
+@pytest.mark.parametrize("amount", [0, 1000, 4_000_000])
+async def test_what_xet_brings_with_another_size_comes_over_http(
+    asking, hub, wanted_files, tmp_path, monkeypatch, amount
+):
+    def brings(*, incomplete_path, **_):
+        incomplete_path.write_bytes(b"x" * amount)
+
+    monkeypatch.setattr(hub_module, "xet_get", brings)
+    hub.xet = "http://127.0.0.1:9"
+    client = asking()
+    await client.get(*await shard(client), tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == wanted_files[SHARD]
+
+
+async def test_more_than_50_gb_need_xet(asking, monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 2_000_000)
+    client = asking()
+    with pytest.raises(StagingError, match="by Xet only"):
+        await client.get(*await shard(client), tmp_path / "part")
+
+
 async def test_a_hub_that_is_not_there():
-    async with Hub(MODEL, endpoint="http://127.0.0.1:9", backoff_s=0.001) as client:
-        with pytest.raises(Unreachable) as away:
-            await client.manifest("main")
-    assert away.value.what.startswith("http://127.0.0.1:9 does not answer: no connection (")
-    assert away.value.what.endswith(f"({FIRST_TRIES} times in a row).")
-    assert f"Whether it has {MODEL} is not known" in away.value.means
+    with pytest.raises(Unreachable) as away:
+        await Client("http://127.0.0.1:9").manifest("main")
+    assert away.value.what.startswith("http://127.0.0.1:9 does not serve tests/tiny: ")
+    assert "refused" in away.value.what
+
+
+async def test_a_hub_that_never_answers_is_given_up(serve):
+    async def silent(_):
+        await asyncio.sleep(60)
+
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", silent)
+    with pytest.raises(Unreachable):
+        await Client(await serve(app), timeouts=Timeouts(connect_s=1, read_s=0.2)).manifest("main")
+
+
+async def test_offline_the_hub_is_not_asked(asking, hub, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(StagingError, match="HF_HUB_OFFLINE is set"):
+        await asking().manifest("main")
+    assert hub.asked == []
+
+
+async def test_the_start_of_a_file_is_all_that_is_read(asking, hub, wanted_files):
+    content = wanted_files[SHARD]
+    assert await asking().start_of(SHARD, hub.commit, 1000) == content[:1000]
+    assert ranges(hub) == ["bytes=0-999"]
+    hub.ranges, hub.endless = False, frozenset((SHARD,))
+    assert await asking().start_of(SHARD, hub.commit, 1000) == content[:1000]
+    assert await asking().start_of("config.json", hub.commit, 1000) == wanted_files["config.json"]
 
 
 COMMIT = "1" * 40
@@ -212,42 +376,33 @@ def listed(**entry):
         ("<html>", None),
         ([], None),
         ({"sha": "../../x"}, None),
-        ({"sha": COMMIT}, {"error": 1}),
-        ({"sha": COMMIT}, []),
-        ({"sha": COMMIT}, listed(path="../../etc/config.json")),
-        ({"sha": COMMIT}, listed(size=-1)),
-        ({"sha": COMMIT}, listed(size="1")),
-        ({"sha": COMMIT}, listed(oid="../x")),
-        ({"sha": COMMIT}, listed(lfs={"oid": "x", "size": 1})),
-        ({"sha": COMMIT}, listed(lfs={})),
-        ({"sha": COMMIT}, [None, 1, "x"]),
-        ({"sha": COMMIT}, listed() + listed(path="a" * 2000 + ".json")),
+        ({"id": MODEL, "sha": COMMIT}, {"error": 1}),
+        ({"id": MODEL, "sha": COMMIT}, []),
+        ({"id": MODEL, "sha": COMMIT}, listed(path="../../etc/config.json")),
+        ({"id": MODEL, "sha": COMMIT}, listed(size=-1)),
+        ({"id": MODEL, "sha": COMMIT}, listed(size="1")),
+        ({"id": MODEL, "sha": COMMIT}, listed(oid="../x")),
+        ({"id": MODEL, "sha": COMMIT}, listed(lfs={"oid": "x", "size": 1, "pointerSize": 1})),
+        ({"id": MODEL, "sha": COMMIT}, listed(lfs={})),
+        ({"id": MODEL, "sha": COMMIT}, [None, 1, "x"]),
+        ({"id": MODEL, "sha": COMMIT}, listed(path=1)),
+        ({"id": MODEL, "sha": COMMIT}, listed() + listed(path="a" * 2000 + ".json")),
     ],
 )
 async def test_answers_that_no_hub_gives_are_errors_in_words(serve, revision, tree):
-    async with Hub(MODEL, endpoint=await serve(odd_hub(revision, tree)), backoff_s=0.001) as client:
-        with pytest.raises(StagingError):
-            await client.manifest("main")
+    with pytest.raises(StagingError):
+        await Client(await serve(odd_hub(revision, tree))).manifest("main")
 
 
-async def test_a_list_that_goes_on_elsewhere_is_not_followed(serve):
-    app = odd_hub({"sha": COMMIT}, listed(), link='<http://127.0.0.2:1/x>; rel="next"')
-    async with Hub(MODEL, endpoint=await serve(app), backoff_s=0.001) as client:
-        with pytest.raises(StagingError, match="elsewhere"):
-            await client.manifest("main")
-
-
-def test_endpoint_and_token_come_from_the_environment(tmp_path):
-    assert endpoint_of({}) == "https://huggingface.co"
-    assert endpoint_of({"HF_ENDPOINT": "http://mirror"}) == "http://mirror"
-    assert token_of({"HF_TOKEN": " t \n"}, tmp_path) == "t"
-    assert token_of({}, tmp_path) == ""
-    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
-    (tmp_path / ".cache" / "huggingface" / "token").write_text("from-login\n")
-    assert token_of({}, tmp_path) == "from-login"
-
-
-@pytest.mark.parametrize("endpoint", ["ftp://x", "huggingface.co", "", "http://"])
-def test_an_endpoint_that_is_none(endpoint):
+@pytest.mark.parametrize("endpoint", ["ftp://x", "huggingface.co", "http://"])
+def test_an_endpoint_that_is_none(endpoint, monkeypatch):
     with pytest.raises(StagingError, match="HF_ENDPOINT"):
         Hub(MODEL, endpoint=endpoint)
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(StagingError, match="HF_ENDPOINT"):
+        Hub(MODEL)
+
+
+def test_a_mirror_is_taken_from_the_environment(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror/hf/")
+    assert hub_module.Hub(MODEL).endpoint == "http://mirror/hf"

@@ -1,0 +1,320 @@
+"""Reads a checkpoint's facts at the Hub without its weights: config.json, small files, and safetensors headers.
+
+They become an outline such as nodes send, so one reader with its bounds judges both. Outlines are cached by commit. Time is
+bounded too: a plan waits at most `FIRST_S` for a Hub that does not answer, and at most `ALL_S` for the headers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from sparkfleet.errors import FactError, SparkfleetError
+from sparkfleet.facts.checkpoint import Checkpoint
+from sparkfleet.facts.checkpoint_files import INDEX, MOST_SHARDS
+from sparkfleet.facts.hub import is_offline
+from sparkfleet.facts.outline import (
+    BEGUN,
+    MOST_ANSWER_BYTES,
+    MOST_UNPACKED_BYTES,
+    SUFFIXES,
+    WHOLE,
+    Hearing,
+    Outline,
+    OutlinedFile,
+    Wanted,
+    read_outline,
+)
+from sparkfleet.facts.outline_program import loaded
+from sparkfleet.facts.safetensors_header import HEADER_LIMIT
+from sparkfleet.facts.untrusted import read_start
+from sparkfleet.nodes.files import write_atomically
+from sparkfleet.staging.errors import StagingError, Unreachable
+
+if TYPE_CHECKING:
+    from sparkfleet.staging.hub import Hub
+
+CONNECT_S = 5.0
+READ_S = 10.0
+FIRST_S = 10.0
+"""For the first answer, with the resolution of the name, for which no client has a timeout."""
+ALL_S = 60.0
+"""For all headers of a checkpoint; those of the largest have tens of megabytes in 160 files."""
+REMEMBERED_S = 3600.0
+"""A branch is taken to be at the commit where it was last seen for this long, without a request."""
+READERS = 8
+"""Files that are read at a time: as many as huggingface_hub downloads."""
+FIRST_BYTES = 100_000
+"""Of a shard's first request: 97 % of headers are shorter (huggingface_hub, `parse_safetensors_file_metadata`)."""
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+_gave_up: dict[str, Unreachable] = {}
+"""Endpoints that did not answer this process: no other model waits for them again."""
+
+T = TypeVar("T")
+
+
+class AtHub(NamedTuple):
+    """What the Hub has of a checkpoint: its facts, or those of its config alone with the reason, or the reason alone."""
+
+    checkpoint: Checkpoint | None = None
+    reason: SparkfleetError | None = None
+
+
+def at_hub(model: str) -> AtHub:
+    """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. An error is a value here.
+
+    With HF_HUB_OFFLINE the cache alone is read, and a model that is not in it has neither facts nor a reason.
+    """
+    try:
+        wanted = Wanted.of(model)
+    except FactError:
+        return AtHub()
+    if not wanted.id:
+        return AtHub()
+    cache = _Cache(wanted)
+    kept = cache.outline(cache.commit(REMEMBERED_S))
+    if kept is not None:
+        return AtHub(kept)
+    if is_offline(os.environ):
+        return AtHub(cache.outline(cache.commit()))
+    try:
+        return _asked(wanted, cache)
+    except SparkfleetError as error:
+        kept = cache.outline(cache.commit())
+        return AtHub(kept, None if kept else error)
+
+
+def _asked(wanted: Wanted, cache: _Cache) -> AtHub:
+    from sparkfleet.staging.hub import Hub  # a slow import, for those who ask
+    from sparkfleet.staging.hub_http import Timeouts
+
+    hub = Hub(wanted.id, timeouts=Timeouts(connect_s=CONNECT_S, read_s=READ_S, answer_s=2 * READ_S))
+    if hub.endpoint in _gave_up:
+        raise _gave_up[hub.endpoint]
+    try:
+        commit, sizes = _within(FIRST_S, hub.endpoint, lambda: hub.sizes(wanted.revision))
+    except Unreachable as error:
+        _gave_up[hub.endpoint] = error
+        raise
+    kept = cache.outline(commit)
+    if kept is None:
+        outline, reason = _fetched(hub, commit, sizes)
+        if reason is not None:
+            return AtHub(_estimated(outline, wanted, reason), reason)
+        try:
+            kept = _exact(outline, wanted)
+        except FactError as error:  # damaged or hostile headers, or an architecture that is not known
+            return AtHub(_estimated(outline, wanted, error), error)
+        cache.keep(outline)
+    cache.remember(commit)
+    return AtHub(kept)
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+def _fetched(hub: Hub, commit: str, sizes: Mapping[str, int]) -> tuple[Outline, SparkfleetError | None]:
+    """The outline of a commit; without weights, and with the reason, if their headers cannot be read.
+
+    Raises:
+        SparkfleetError: not even its config can be read.
+    """
+    if "config.json" not in sizes:
+        raise StagingError(f"{hub.endpoint} lists no config.json of {hub.name} with its size.")
+    reader = _Reader(hub, commit, sizes)
+    outline = Outline(directory=f"{hub.endpoint}/{hub.name}", commit=commit)
+    outline.files = _within(ALL_S, hub.endpoint, reader.small_files)
+    try:
+        outline.files += _within(reader.left_s, hub.endpoint, reader.headers)
+    except SparkfleetError as error:
+        return outline, error
+    return outline, None
+
+
+class _Reader:
+    """Reads files of one commit: at most `MOST_UNPACKED_BYTES` in all, and none is begun after `ALL_S`."""
+
+    def __init__(self, hub: Hub, commit: str, sizes: Mapping[str, int]) -> None:
+        self._hub = hub
+        self._commit = commit
+        self._sizes = {path: size for path, size in sizes.items() if "/" not in path and size >= 0}
+        self._end_s = time.monotonic() + ALL_S
+        self._room = MOST_UNPACKED_BYTES
+        self._index: bytes | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for all files."""
+        return max(0.0, self._end_s - time.monotonic())
+
+    def small_files(self) -> list[OutlinedFile]:
+        """Config, index, licence and their like."""
+        wanted = [
+            (name, size if name in WHOLE else min(size, limit))
+            for name, limit in (*WHOLE.items(), *BEGUN.items())
+            if (size := self._sizes.get(name, -1)) >= 0 and (name in BEGUN or size <= limit)
+        ]
+        return list(self._each(wanted, self._small))
+
+    def headers(self) -> list[OutlinedFile]:
+        """The headers of the safetensors files that are loaded, and the sizes of all other weight files."""
+        names = sorted(name for name in self._sizes if name.endswith(SUFFIXES) and name.isprintable())
+        chosen = set(loaded([name for name in names if name.endswith(".safetensors")], self._index))
+        if len(names) > MOST_SHARDS:
+            raise StagingError(
+                f"{self._hub.name} has {len(names)} weight files; at most {MOST_SHARDS} are read."
+            )
+        others = [self._outlined(name, b"") for name in names if name not in chosen]
+        return [*others, *self._each([(name, 0) for name in names if name in chosen], self._header)]
+
+    def _each(
+        self, jobs: Iterable[tuple[str, int]], read: Callable[[str, int], OutlinedFile]
+    ) -> Iterator[OutlinedFile]:
+        pool = ThreadPoolExecutor(READERS)
+        try:
+            yield from pool.map(lambda job: read(*job), jobs)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _small(self, name: str, length: int) -> OutlinedFile:
+        content = self._start(name, length)
+        if name == INDEX:
+            self._index = content
+        return self._outlined(name, content)
+
+    def _header(self, name: str, _: int) -> OutlinedFile:
+        size = self._sizes[name]
+        content = self._start(name, min(FIRST_BYTES, size))
+        length = int.from_bytes(content[:8], "little")
+        if length > HEADER_LIMIT or 8 + length > size:
+            content = content[:8]  # the number that shows what is wrong; the reader of headers names it
+        elif 8 + length > len(content):
+            content = self._start(name, 8 + length)
+        return self._outlined(name, content[: 8 + length])
+
+    def _start(self, name: str, length: int) -> bytes:
+        self._room -= length
+        if not self.left_s or self._room < 0:
+            what = f"{ALL_S:.0f} s" if not self.left_s else f"{MOST_UNPACKED_BYTES >> 20} MiB"
+            raise StagingError(
+                f"the headers of {self._hub.name} take more than {what} at {self._hub.endpoint}."
+            )
+        content = self._hub.start_of(name, self._commit, length)
+        if len(content) < length:
+            raise StagingError(f"{self._hub.endpoint} sends {len(content)} of {length} bytes of {name}.")
+        return content
+
+    def _outlined(self, name: str, start: bytes) -> OutlinedFile:
+        return OutlinedFile(name=name, size=self._sizes[name], start=zlib.compress(start))
+
+
+def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
+    """The result of `act`, or Unreachable after `limit_s`; what is left of it does not keep the process alive."""
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(act())
+        except BaseException as error:  # raised again below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise Unreachable(f"{endpoint} does not answer within {limit_s:.0f} s.")
+    return found[0]
+
+
+# --- what it becomes --------------------------------------------------------------------------------------------------
+
+
+def _exact(outline: Outline, wanted: Wanted) -> Checkpoint:
+    """Raises FactError for what is damaged or hostile."""
+    found = read_outline(outline, wanted, "the Hub")
+    if not found.weights_known:
+        origin = f"config alone, estimated: the Hub has no safetensors files at revision {outline.commit[:7]}"
+    else:
+        origin = f"exact, from the Hub's safetensors headers at revision {outline.commit[:7]}"
+    return found.model_copy(update={"path": None, "origin": origin})
+
+
+def _estimated(outline: Outline, wanted: Wanted, reason: SparkfleetError) -> Checkpoint | None:
+    """By the config alone; None if sizes do not follow from it."""
+    files = [file for file in outline.files if file.name != INDEX and not file.name.endswith(SUFFIXES)]
+    try:
+        found = read_outline(Outline(outline.directory, outline.commit, files), wanted, "the Hub")
+    except FactError:
+        return None
+    origin = f"config alone at revision {outline.commit[:7]}, estimated: {reason.what}"
+    return found.model_copy(update={"path": None, "origin": origin})
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+
+def outlines_directory() -> Path:
+    """The cache of outlines on this machine."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "sparkfleet" / "outlines"
+
+
+class _Cache:
+    """Outlines of one model by commit, and the commits that its revisions were last seen at."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._folder = outlines_directory() / f"models--{wanted.id.replace('/', '--')}"
+        self._ref = self._folder / "refs" / wanted.revision.replace("/", "--")
+
+    def commit(self, age_s: float | None = None) -> str:
+        """The commit of the revision as it was last seen, at most `age_s` ago; "" if it was not."""
+        if _COMMIT.fullmatch(self._wanted.revision):
+            return self._wanted.revision
+        try:
+            age = time.time() - self._ref.stat().st_mtime
+            found = self._ref.read_bytes()[:40].decode("ascii", errors="replace")
+        except OSError:
+            return ""
+        return found if _COMMIT.fullmatch(found) and (age_s is None or 0 <= age < age_s) else ""
+
+    def remember(self, commit: str) -> None:
+        """Writes down the commit of the revision."""
+        with suppress(OSError):  # a cache that cannot be written costs time only
+            write_atomically(self._ref, commit.encode())
+
+    def outline(self, commit: str) -> Checkpoint | None:
+        """The facts of a cached outline; None if there is none, or it is damaged."""
+        if not commit:
+            return None
+        try:
+            hearing = Hearing((self._wanted,))
+            hearing.feed(read_start(self._folder / f"{commit}.jsonl", MOST_ANSWER_BYTES))
+            found = hearing.outlines()
+            return _exact(found[0], self._wanted) if found and found[0] else None
+        except FactError:
+            return None
+
+    def keep(self, outline: Outline) -> None:
+        """Writes an outline as nodes send it."""
+        said: list[dict[str, object]] = [{"directory": outline.directory, "commit": outline.commit}]
+        said += [
+            {"name": file.name, "size": file.size, "start": b64encode(file.start).decode()}
+            for file in outline.files
+        ]
+        content = "".join(f"{json.dumps({'at': 0, **line})}\n" for line in said) + '{"end": true}\n'
+        with suppress(OSError):
+            write_atomically(self._folder / f"{outline.commit}.jsonl", content.encode())

@@ -1,0 +1,275 @@
+"""Facts of checkpoints at the Hub: exact without a byte of weights, cached, and harmless whatever the Hub sends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from math import prod
+
+import pytest
+
+from sparkfleet.errors import FactError
+from sparkfleet.facts.checkpoint import read_checkpoint
+from sparkfleet.staging import hub_outline
+from sparkfleet.staging.errors import StagingError, Unreachable
+from sparkfleet.staging.hub_outline import AtHub, at_hub, outlines_directory
+
+MODEL = "tests/tiny"
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+}
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def layer(number: int) -> dict[str, tuple[int, ...]]:
+    start = f"model.layers.{number}."
+    return {
+        start + "self_attn.q_proj.weight": (64, 64),
+        start + "self_attn.k_proj.weight": (32, 64),
+        start + "self_attn.v_proj.weight": (32, 64),
+        start + "self_attn.o_proj.weight": (64, 64),
+        start + "mlp.gate_proj.weight": (128, 64),
+        start + "mlp.up_proj.weight": (128, 64),
+        start + "mlp.down_proj.weight": (64, 128),
+        start + "input_layernorm.weight": (64,),
+        start + "post_attention_layernorm.weight": (64,),
+    }
+
+
+def safetensors(shapes: dict[str, tuple[int, ...]]) -> bytes:
+    header: dict[str, object] = {}
+    position = 0
+    for name, shape in shapes.items():
+        end = position + 2 * prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"w" * position
+
+
+@pytest.fixture
+def files() -> dict[str, bytes]:
+    """A Llama of two shards, and what is beside it."""
+    first = {"model.embed_tokens.weight": (256, 64), **layer(0)}
+    second = {**layer(1), "model.norm.weight": (64,)}
+    weight_map = dict.fromkeys(first, SHARDS[0]) | dict.fromkeys(second, SHARDS[1])
+    return {
+        "config.json": json.dumps(CONFIG).encode(),
+        "generation_config.json": b'{"temperature": 0.7}',
+        "README.md": b"---\nlicense: mit\n---\n",
+        SHARDS[0]: safetensors(first),
+        SHARDS[1]: safetensors(second),
+        "model.safetensors.index.json": json.dumps({"weight_map": weight_map}).encode(),
+        "consolidated.safetensors": b"x" * 1000,
+        "original/model.safetensors": b"x" * 1000,
+        "tokenizer.json": b"{}",
+    }
+
+
+@pytest.fixture
+async def ask(hub, serve, machines, monkeypatch):
+    """ask(model) → what the Hub on loopback has of it."""
+    monkeypatch.setenv("HF_ENDPOINT", await serve(hub.app()))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/does/not/exist")
+    monkeypatch.setattr(hub_outline, "FIRST_BYTES", 200)  # so that headers take a second request
+
+    async def run(model: str = MODEL) -> AtHub:
+        return await asyncio.to_thread(at_hub, model)
+
+    return run
+
+
+def asked(hub) -> list[str]:
+    return [path.rpartition("/")[2] for path, _, _ in hub.asked]
+
+
+async def test_facts_are_those_of_the_files_and_no_weights_are_read(ask, hub, files, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    found = (await ask()).checkpoint
+    same = {"path": None, "id": MODEL, "revision": hub.commit, "origin": found.origin}
+    assert found == read_checkpoint(tmp_path).model_copy(update=same)
+    assert found.weights_known
+    assert found.origin == f"exact, from the Hub's safetensors headers at revision {hub.commit[:7]}"
+    assert hub.bytes_sent < sum(map(len, files.values())) / 10
+    assert {"tokenizer.json", "consolidated.safetensors", "model.safetensors"}.isdisjoint(asked(hub))
+
+
+async def test_one_file_without_an_index(ask, hub, files):
+    shapes = {"model.embed_tokens.weight": (256, 64), **layer(0), **layer(1), "model.norm.weight": (64,)}
+    for name in (*SHARDS, "model.safetensors.index.json"):
+        del files[name]
+    files["model.safetensors"] = safetensors(shapes)
+    assert (await ask()).checkpoint.weights_known
+
+
+async def test_the_second_plan_asks_nothing(ask, hub):
+    first = await ask()
+    hub.asked.clear()
+    assert await ask() == first
+    assert hub.asked == []
+
+
+async def test_offline_the_cache_answers_however_old(ask, hub, monkeypatch):
+    first = await ask()
+    hub.asked.clear()
+    age(time.time() - 30 * 24 * 3600)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert await ask() == first
+    assert await ask("tests/another") == AtHub()
+    assert hub.asked == []
+
+
+def age(at_s: float) -> None:
+    (ref,) = outlines_directory().glob("*/refs/main")
+    os.utime(ref, (at_s, at_s))
+
+
+async def test_after_an_hour_the_commit_alone_is_asked_for(ask, hub):
+    first = await ask()
+    hub.asked.clear()
+    age(time.time() - 2 * 3600)
+    assert await ask() == first
+    assert asked(hub) == ["main"]
+
+
+async def test_a_hub_that_is_away_later_changes_nothing(ask, hub, monkeypatch):
+    first = await ask()
+    age(time.time() - 2 * 3600)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert await ask() == first
+
+
+async def test_a_commit_is_read_from_the_cache_for_ever(ask, hub):
+    first = await ask(f"{MODEL}@{hub.commit}")
+    hub.asked.clear()
+    assert await ask(f"{MODEL}@{hub.commit}") == first
+    assert hub.asked == []
+
+
+async def test_a_damaged_cache_is_read_anew(ask):
+    first = await ask()
+    (kept,) = outlines_directory().glob("*/*.jsonl")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    assert await ask() == first
+    kept.write_bytes(b"x" * 1000)
+    assert await ask() == first
+
+
+async def test_without_safetensors_the_config_alone_is_read(ask, files):
+    for name in (*SHARDS, "model.safetensors.index.json", "consolidated.safetensors"):
+        del files[name]
+    found = (await ask()).checkpoint
+    assert not found.weights_known
+    assert "no safetensors" in found.origin
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        (1 << 40).to_bytes(8, "little") + b"{}",
+        (90_000_000).to_bytes(8, "little") + b"{}",
+        b"\0" * 7,
+        b"",
+        (2).to_bytes(8, "little") + b"[]",
+        (4000).to_bytes(8, "little") + b"[" * 4000,
+        safetensors({"model.norm.weight": (64,)})[:-1],
+        safetensors({"model.norm.weight": (64,)}) + b"more",
+        safetensors({"another.weight": (1 << 10, 1)}),
+    ],
+)
+async def test_headers_that_are_none_leave_the_config(ask, files, shard):
+    files[SHARDS[1]] = shard
+    found = await ask()
+    assert isinstance(found.reason, FactError | StagingError)
+    assert not found.checkpoint.weights_known
+    assert found.checkpoint.origin.startswith("config alone at revision 0123456, estimated: ")
+    assert list(outlines_directory().glob("*/*.jsonl")) == []
+
+
+@pytest.mark.parametrize(
+    "weight_map", [{"a": "../../../etc/passwd"}, {"a": "/etc/passwd"}, {"a": 1}, {}, [], {"a": "absent"}]
+)
+async def test_an_index_that_leads_elsewhere_leaves_the_config(ask, hub, files, weight_map):
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": weight_map}).encode()
+    found = await ask()
+    assert found.reason is not None
+    assert not found.checkpoint.weights_known
+    assert all("passwd" not in path for path, _, _ in hub.asked)
+
+
+async def test_shorter_files_than_listed(ask, hub, files):
+    hub.served[SHARDS[0]] = files[SHARDS[0]][:100]
+    found = await ask()
+    assert "bytes of model-00001" in found.reason.what
+    assert not found.checkpoint.weights_known
+
+
+async def test_a_server_without_ranges_is_read_no_further_than_needed(ask, hub):
+    hub.ranges, hub.endless = False, frozenset(SHARDS)
+    assert (await ask()).checkpoint.weights_known
+
+
+@pytest.mark.parametrize(
+    "config", [b"", b"[]", b"{}", b"<html>", b'{"model_type": "llama", "hidden_size": -1}']
+)
+async def test_a_config_that_is_none_is_a_reason(ask, files, config):
+    files["config.json"] = config
+    found = await ask()
+    assert found.checkpoint is None
+    assert isinstance(found.reason, FactError)
+
+
+async def test_gated_names_the_page_of_the_licence(ask, hub):
+    hub.refusal = (403, "GatedRepo")
+    found = await ask()
+    assert found.checkpoint is None
+    assert "Accept the licence at http://127.0.0.1" in found.reason.do
+
+
+async def test_a_hub_that_does_not_answer_is_waited_for_once(ask, hub, monkeypatch, serve):
+    from aiohttp import web
+
+    async def silent(_):
+        asking.append(1)
+        await asyncio.sleep(30)
+
+    asking: list[int] = []
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", silent)
+    monkeypatch.setenv("HF_ENDPOINT", await serve(app))
+    monkeypatch.setattr(hub_outline, "FIRST_S", 3.0)
+    begun = time.monotonic()
+    first, second = await ask(), await ask("tests/another")
+    assert isinstance(first.reason, Unreachable)
+    assert isinstance(second.reason, Unreachable)
+    assert asking == [1]
+    assert time.monotonic() - begun < 5.9
+
+
+async def test_headers_that_take_too_long_leave_the_config(ask, hub, monkeypatch):
+    hub.hold[SHARDS[0]] = asyncio.Event()
+    monkeypatch.setattr(hub_outline, "ALL_S", 1.0)
+    found = await ask()
+    assert isinstance(found.reason, Unreachable)
+    assert not found.checkpoint.weights_known
+    hub.hold[SHARDS[0]].set()
+
+
+async def test_what_is_no_name_of_the_hub_is_not_asked_for(ask, hub):
+    assert await ask("/models/tiny") == AtHub()
+    assert await ask("../x") == AtHub()
+    assert hub.asked == []
