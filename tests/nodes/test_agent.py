@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 
 import pytest
 from hypothesis import given
@@ -155,8 +154,8 @@ def test_lines_do_not_depend_on_how_they_arrive(content, piece):
 
 
 @pytest.mark.parametrize("python", ["python3.8", "python3.9", "python3.10", "python3.12"])
-async def test_other_pythons_run_it(python):
-    if subprocess.run(["sh", "-c", f"{python} -V"], capture_output=True, check=False).returncode != 0:
+async def test_other_pythons_run_it(python, here):
+    if (await here.run(["sh", "-c", f"{python} -V"])).exit_code != 0:
         pytest.skip(f"{python} is not installed")
 
     class Other(LocalChannel):
