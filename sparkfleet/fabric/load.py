@@ -10,16 +10,20 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from importlib.resources import files
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
+
+from pydantic import Field
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
-from sparkfleet.facts.fact import failed, json_of, not_understood
+from sparkfleet.facts.fact import failed
+from sparkfleet.nodes.agent import Event, Program, ProgramError, call, understood
 from sparkfleet.nodes.base import Channel, Completed
 from sparkfleet.spec.inventory import RailEnd
+from sparkfleet.values import Value
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 
 TCP_STREAMS = 4
 ROUNDS = 2000
@@ -29,7 +33,23 @@ MOST = 1e18
 STARTING_S = 20.0
 CONNECT_TRIES = 25
 CONNECT_PAUSE_S = 0.2
-TCP_PROGRAM = (files("sparkfleet.fabric") / "tcp_program.py").read_text()
+TCP_PROGRAM = Program.of("sparkfleet.fabric.tcp_program", does="measure TCP")
+
+
+Number = Annotated[float, Field(gt=0, lt=MOST)]
+
+
+class _Listening(Value):
+    port: Annotated[int, Field(gt=0, lt=65536)]
+
+
+class _Bulk(Value):
+    bytes: Number
+    seconds: Number
+
+
+class _Latency(Value):
+    latency_us: Number
 
 
 class RailPair(NamedTuple):
@@ -90,32 +110,24 @@ class Tcp:
 
     async def bandwidth(self, rail: RailPair, seconds: float) -> float:
         """See `Loader`."""
-        count, took = await self._run(
-            rail, seconds, ("bytes", "seconds"), "bulk", str(seconds), str(TCP_STREAMS)
-        )
-        return count / took / 1e9
+        found = await self._run(rail, "bulk", seconds, _Bulk)
+        return found.bytes / found.seconds / 1e9
 
     async def latency(self, rail: RailPair) -> float:
         """See `Loader`."""
-        (found,) = await self._run(rail, 1.0, ("latency_us",), "latency", str(ROUNDS))
-        return found
+        found = await self._run(rail, "latency", 1.0, _Latency)
+        return found.latency_us
 
-    async def _run(
-        self, rail: RailPair, seconds: float, wanted: tuple[str, ...], mode: str, *more: str
-    ) -> list[float]:
-        token = secrets.token_bytes(64)
+    async def _run(self, rail: RailPair, do: str, seconds: float, kind: type[V]) -> V:
+        token = secrets.token_hex(32)
         own, peer = rail.addresses
-        async with _listening(rail.channels[1], peer, token, seconds + STARTING_S) as port:
-            argv = _program(mode, own, peer, str(port), rail.ends[0].netdev, *more)
-            done = await rail.channels[0].run(argv, stdin=token, timeout_s=seconds + STARTING_S)
-        if done.exit_code != 0:
-            raise failed((mode, "over", rail.ends[0].netdev), done.exit_code, done.stderr)
-        said = json_of(done.stdout, dict, "a measurement")
-        found = [said.get(name) for name in wanted]
-        numbers = [float(one) for one in found if isinstance(one, int | float) and 0 < one < MOST]
-        if len(numbers) != len(wanted):
-            raise not_understood("a measurement", done.stdout)
-        return numbers
+        patience_s = seconds + STARTING_S
+        async with _listening(rail.channels[1], peer, token, patience_s) as port:
+            there = {"own": own, "peer": peer, "port": port, "netdev": rail.ends[0].netdev}
+            size = {"seconds": seconds, "streams": TCP_STREAMS, "rounds": ROUNDS}
+            request = {"do": do, "token": token, **there, **size}
+            found = await call(rail.channels[0], TCP_PROGRAM, request, timeout_s=patience_s)
+        return understood(rail.channels[0].node, found, kind)
 
 
 async def has_perftest(channel: Channel) -> bool:
@@ -130,28 +142,21 @@ async def has_perftest(channel: Channel) -> bool:
 # --- TCP --------------------------------------------------------------------------------------------------------------
 
 
-def _program(*words: str) -> tuple[str, ...]:
-    return ("python3", "-I", "-S", "-c", TCP_PROGRAM, *words)
-
-
 @asynccontextmanager
-async def _listening(channel: Channel, address: str, token: bytes, seconds: float) -> AsyncIterator[int]:
+async def _listening(channel: Channel, address: str, token: str, seconds: float) -> AsyncIterator[int]:
     """The port of a listener that lives as long as the context, and never longer than `seconds`."""
     said: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    line = bytearray()
 
-    def on_output(piece: bytes) -> None:
-        line.extend(piece)
-        number, end, _ = bytes(line[:64]).partition(b"\n")
-        if end and number.isdigit() and not said.done():
-            said.set_result(int(number))
+    def on_event(event: Event) -> None:
+        if event["event"] == "listening" and not said.done():
+            said.set_result(understood(channel.node, {"port": event.get("port")}, _Listening).port)
 
-    argv = _program("listen", address, str(seconds))
-    serving = asyncio.create_task(
-        channel.run(argv, stdin=token, timeout_s=seconds + STARTING_S, on_output=on_output)
+    request = {"do": "listen", "token": token, "address": address, "seconds": seconds}
+    serving: asyncio.Task[object] = asyncio.create_task(
+        call(channel, TCP_PROGRAM, request, on_event=on_event, timeout_s=seconds + STARTING_S)
     )
     try:
-        ends: set[asyncio.Future[int] | asyncio.Future[Completed]] = {serving, said}
+        ends: set[asyncio.Future[int] | asyncio.Future[object]] = {serving, said}
         await asyncio.wait(ends, timeout=STARTING_S, return_when=asyncio.FIRST_COMPLETED)
         if not said.done():
             raise _silent(channel, address, serving)
@@ -160,12 +165,14 @@ async def _listening(channel: Channel, address: str, token: bytes, seconds: floa
         await _cancelled(serving)
 
 
-def _silent(channel: Channel, address: str, serving: asyncio.Task[Completed]) -> NodeError:
-    if serving.done() and (error := serving.exception()) is not None:
-        return error if isinstance(error, NodeError) else NodeError(f"{channel.node}: {error}")
-    why = serving.result().stderr.strip()[:200] if serving.done() else "it said nothing"
+def _silent(channel: Channel, address: str, serving: asyncio.Task[object]) -> NodeError:
+    error = serving.exception() if serving.done() else None
+    if isinstance(error, NodeError) and not isinstance(error, ProgramError):
+        return error
+    why = f"{error}" if error is not None else f"{channel.node}: it said nothing"
     return NodeError(
-        f"{channel.node}: cannot listen on {address}: {why}", do="Has the rail's netdev this address now?"
+        f"{channel.node}: cannot listen on {address}: {why.removeprefix(f'{channel.node}: ')}",
+        do="Has the rail's netdev this address now?",
     )
 
 
@@ -198,13 +205,13 @@ async def _meet(rail: RailPair, argv: Callable[[int, int, str], tuple[str, ...]]
         await _cancelled(server)
 
 
-async def _called(call: Callable[[], Awaitable[Completed]], server: asyncio.Task[Completed]) -> str:
-    done = await call()
+async def _called(attempt: Callable[[], Awaitable[Completed]], server: asyncio.Task[Completed]) -> str:
+    done = await attempt()
     for _ in range(CONNECT_TRIES):
         if done.exit_code == 0 or server.done():
             break
         await asyncio.sleep(CONNECT_PAUSE_S)
-        done = await call()
+        done = await attempt()
     if done.exit_code != 0:
         other = server.result().stderr if server.done() and server.exception() is None else ""
         raise failed(done.argv, done.exit_code, f"{done.stderr.strip()} {other.strip()}")

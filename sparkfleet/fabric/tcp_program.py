@@ -1,22 +1,22 @@
-"""Loads a rail with TCP, or asks it how long a small message takes. Runs on nodes, with nothing but Python.
+"""Loads a rail with TCP, or measures how long a small message takes. Sent to nodes by `nodes/agent.py`; stdlib only.
 
-    listen ADDRESS SECONDS                        prints its port, serves for at most SECONDS
-    bulk OWN PEER PORT NETDEV SECONDS STREAMS     prints {"bytes", "seconds"}
-    latency OWN PEER PORT NETDEV ROUNDS           prints {"latency_us"}: half of the median round trip
+The request's `do` is one of these; `token` keeps others out: it is the first thing that both ends exchange.
 
-A token on stdin keeps others out: it is the first thing that both ends exchange.
+    listen    address, seconds                             prints `listening` with its `port`, serves for at most `seconds`
+    bulk      own, peer, port, netdev, seconds, streams    the result is {"bytes", "seconds"}
+    latency   own, peer, port, netdev, rounds              the result is {"latency_us"}: half of the median round trip
 """
 
 from __future__ import annotations
 
 import hmac
-import json
 import socket
 import statistics
-import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 CHUNK = bytes(1 << 20)
 MESSAGE = bytes(64)
@@ -24,11 +24,23 @@ ACK = 8
 PATIENCE_S = 10.0
 
 
-def listen(token: bytes, address: str, seconds: float) -> None:
+def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, float] | None:
+    """Do as the request says."""
+    token = request["token"].encode()
+    if request["do"] == "listen":
+        listen(token, request["address"], request["seconds"], say)
+        return None
+    where = request["own"], request["netdev"], (request["peer"], request["port"])
+    if request["do"] == "bulk":
+        return bulk([reach(*where, token + b"B") for _ in range(request["streams"])], request["seconds"])
+    return latency(reach(*where, token + b"L"), request["rounds"])
+
+
+def listen(token: bytes, address: str, seconds: float, say: Callable[..., None]) -> None:
     """Serve connections on a free port of `address` until the time is over."""
     end = time.monotonic() + seconds
     with socket.create_server((address, 0), backlog=64) as server:
-        print(server.getsockname()[1], flush=True)
+        say("listening", port=server.getsockname()[1])
         while (left := end - time.monotonic()) > 0:
             server.settimeout(left)
             with suppress(TimeoutError):
@@ -117,28 +129,3 @@ def latency(connection: socket.socket, rounds: int) -> dict[str, float]:
             exactly(connection, len(MESSAGE))
             times.append(time.perf_counter_ns() - began)
     return {"latency_us": statistics.median(times[rounds // 10 :]) / 2000}
-
-
-def main(words: list[str]) -> int:
-    """Do as `words` say."""
-    token = sys.stdin.buffer.read(64)
-    try:
-        match words:
-            case ["listen", address, seconds]:
-                listen(token, address, float(seconds))
-            case ["bulk", own, peer, port, netdev, seconds, streams]:
-                made = [reach(own, netdev, (peer, int(port)), token + b"B") for _ in range(int(streams))]
-                print(json.dumps(bulk(made, float(seconds))))
-            case ["latency", own, peer, port, netdev, rounds]:
-                one = reach(own, netdev, (peer, int(port)), token + b"L")
-                print(json.dumps(latency(one, int(rounds))))
-            case _:
-                raise ValueError("expected: listen, bulk or latency")
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
@@ -17,6 +19,17 @@ class Call:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes = b""
+
+
+def program_request(call: Call) -> Any:
+    """What a program of ours was asked for (see `agent.py`)."""
+    return json.loads(call.stdin)["request"]
+
+
+def program_result(value: object, *events: Mapping[str, object]) -> str:
+    """What a program of ours prints: events, then its result."""
+    lines = (*events, {"event": "result", "value": value})
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 Response = Completed | NodeError | str | tuple[str, ...] | Callable[[Call], Completed]

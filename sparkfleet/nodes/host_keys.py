@@ -7,19 +7,15 @@ another of the server's keys, the others are asked for before the server is call
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 
 import paramiko
 
 from sparkfleet.errors import NodeError
+from sparkfleet.nodes.ssh_transport import Transport, in_thread
 from sparkfleet.nodes.unreachable import ConnectionLost, HostKeyChanged, Refused, Suspected, UnknownHost
 from sparkfleet.values import Value
 
@@ -34,9 +30,6 @@ ALL_KEY_TYPES = tuple(name for family in KEY_TYPES for name in family)
 _KEEPALIVE_S = 15
 _GONE_S = 45
 """How long sent bytes may stay unacknowledged before the kernel gives the connection up (TCP_USER_TIMEOUT)."""
-_PROTOCOL_LOG = "sparkfleet.nodes.ssh.protocol"
-# Paramiko logs tracebacks of what is raised here as errors that say more. For its log, set another level.
-logging.getLogger(_PROTOCOL_LOG).setLevel(logging.CRITICAL)
 
 
 class HostKey(Value):
@@ -68,32 +61,6 @@ class Deadline:
         return time.monotonic() >= self._end
 
 
-class Transport(paramiko.Transport):
-    """Paramiko's, which in addition knows which signal ended a command, and wakes less often while nothing happens."""
-
-    _active_check_timeout = 1.0
-
-    def __init__(self, sock: socket.socket | paramiko.Channel, key_types: Sequence[str]) -> None:
-        super().__init__(sock)
-        self.set_log_channel(_PROTOCOL_LOG)
-        self.get_security_options().key_types = tuple(key_types)
-        self._channel_handler_table = {
-            **_paramiko_handlers(),
-            paramiko.common.MSG_CHANNEL_REQUEST: _channel_request,
-            paramiko.common.MSG_CHANNEL_CLOSE: _channel_close,
-        }
-
-    def end(self) -> None:
-        """Close, and wait for its thread. Wakes whoever waits for the other side."""
-        with suppress(OSError):
-            if isinstance(self.sock, socket.socket):
-                self.sock.shutdown(socket.SHUT_RDWR)
-        self.close()
-        self.sock.close()
-        if self.ident is not None and self is not threading.current_thread():
-            self.join(2 * self._active_check_timeout)
-
-
 async def fingerprint(address: str, port: int = 22, *, timeout_s: float = 10.0) -> HostKey:
     """The host key that a server shows, without logging in. It proves nothing: show it to a person before pinning it.
 
@@ -101,8 +68,7 @@ async def fingerprint(address: str, port: int = 22, *, timeout_s: float = 10.0) 
         Unreachable: nothing answers there, or no SSH server does.
     """
     deadline = Deadline(timeout_s)
-    with ThreadPoolExecutor(1, "sparkfleet-host-key") as pool:
-        return await asyncio.get_running_loop().run_in_executor(pool, _read, address, port, deadline)
+    return await in_thread("host-key", lambda: _read(address, port, deadline))
 
 
 def _read(address: str, port: int, deadline: Deadline) -> HostKey:
@@ -243,42 +209,3 @@ def lost(name: str, error: Exception | None) -> ConnectionLost:
         means="The node went down, its network did, or sshd was stopped. What ran there may still run.",
         do="Try again: the connection is opened anew.",
     )
-
-
-def _paramiko_handlers() -> dict[int, Callable[[paramiko.Channel, paramiko.Message], None]]:
-    """By number of message. Private to paramiko, and so since its beginning; a test holds what we need of it."""
-    handlers: dict[int, Callable[[paramiko.Channel, paramiko.Message], None]]
-    handlers = vars(paramiko.Transport)["_channel_handler_table"]
-    return handlers
-
-
-def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """Paramiko does not know `exit-signal` (RFC 4254, 6.10)."""
-    if message.get_text() == "exit-signal":
-        message.get_boolean()
-        channel.exit_status = -_signal_number(message.get_text())
-        channel.status_event.set()
-        return
-    message.rewind()
-    message.get_int()  # the channel's number, read before we were called
-    _paramiko_handlers()[paramiko.common.MSG_CHANNEL_REQUEST](channel, message)
-
-
-def _channel_close(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """Let whoever sends on the channel answer, where somebody does (`Stream.attach`).
-
-    Paramiko answers from its own thread, past another one that is about to send. What that one sends comes after the
-    answer, for a channel that is no longer there; OpenSSH then ends the connection, and with it all its other commands.
-    """
-    answer = getattr(channel, "answer_close", None)
-    if answer is None:
-        _paramiko_handlers()[paramiko.common.MSG_CHANNEL_CLOSE](channel, message)
-    else:
-        # Nothing more comes for it.
-        channel.transport._unlink_channel(channel.chanid)  # type: ignore[union-attr]
-        answer()
-
-
-def _signal_number(name: str) -> int:
-    """Of KILL, TERM, ...; what is not known here counts as SIGKILL."""
-    return int(getattr(signal, f"SIG{name}", signal.SIGKILL))

@@ -155,7 +155,7 @@ class SshChannel:
         try:
             stream.send(command.script + stdin)
             stream.finish()
-            return await command.finished(connection, stream)
+            return await command.finished(connection)
         finally:
             # Shielded: a second cancellation must not leave the command running.
             await asyncio.shield(self._end(connection, stream, flight))
@@ -217,7 +217,7 @@ class SshChannel:
             if not flight.command.is_ended and connection.is_open:
                 await self._kill(connection, flight)
         finally:
-            connection.let_go(stream)
+            stream.close()
             connection.sessions.release()
 
     async def _kill(self, connection: Connection, flight: _Flight) -> None:

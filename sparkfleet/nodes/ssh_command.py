@@ -19,7 +19,6 @@ from contextlib import suppress
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.output import OUTPUT_BYTES, Output
 from sparkfleet.nodes.ssh_connection import Connection
-from sparkfleet.nodes.ssh_stream import NO_STATUS, Stream
 
 ANSWER_S = 10.0
 """For the node to open a channel on a connection that is there."""
@@ -69,6 +68,7 @@ class Command:
         self._out, self._err = _Announced(token), _Announced(token)
         self._begun, self._over, self._silent = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._error: Exception | None = None
+        self._exit_code: int | None = None
         self._is_ended = False
 
     @property
@@ -91,7 +91,7 @@ class Command:
         self._error = self._error or error
         self._over.set()
 
-    async def finished(self, connection: Connection, stream: Stream) -> int:
+    async def finished(self, connection: Connection) -> int:
         """Wait for its end; its exit code. Raises NodeError where it did not run to its end."""
         await self._over.wait()
         if self._error is None:
@@ -100,13 +100,12 @@ class Command:
                     await self._silent.wait()
         if self._error is not None:
             raise self._error
-        exit_code = stream.channel.exit_status
-        if exit_code == NO_STATUS:
-            raise connection.lost if not connection.is_open else self._nothing_said(connection)
-        if not self.has_begun:
+        if self._exit_code is None and not connection.is_open:
+            raise connection.lost
+        if self._exit_code is None or not self.has_begun:
             raise self._nothing_said(connection)
-        self._check_program(exit_code)
-        return exit_code
+        self._check_program(self._exit_code)
+        return self._exit_code
 
     async def kill(self, connection: Connection) -> None:
         """Kill its process group on the node; returns when the node says that this is done. Raises NodeError."""
@@ -122,7 +121,7 @@ class Command:
             try:
                 await killer.over.wait()
             finally:
-                connection.let_go(stream)
+                stream.close()
 
     async def ended(self) -> None:
         """Wait until the node says that it has ended."""
@@ -155,16 +154,20 @@ class Command:
         """See `Receiver`."""
         self._silent.set()
 
-    def exited(self) -> None:
+    def exited(self, exit_code: int) -> None:
         """See `Receiver`."""
-        self._is_ended = True
-        self._begun.set()  # or never will
-        self._over.set()
+        self._exit_code = exit_code
+        self._end()
 
     def closed(self) -> None:
         """See `Receiver`."""
         self._silent.set()
-        self.exited()
+        self._end()
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self._begun.set()  # or never will
+        self._over.set()
 
     def _check_program(self, exit_code: int) -> None:
         said = self.stderr.content
@@ -222,7 +225,10 @@ class _Quiet:
     def drained(self) -> None:
         """Of no interest."""
 
-    eof = exited = drained
+    eof = drained
+
+    def exited(self, exit_code: int) -> None:
+        """Of no interest."""
 
     def closed(self) -> None:
         self.over.set()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import paramiko
 
@@ -16,7 +14,6 @@ from sparkfleet.nodes.host_keys import (
     KEY_TYPES,
     Deadline,
     NoCommonKey,
-    Transport,
     greet,
     lost,
     reach,
@@ -26,9 +23,8 @@ from sparkfleet.nodes.host_keys import (
 from sparkfleet.nodes.ssh_config import Hop
 from sparkfleet.nodes.ssh_login import log_in
 from sparkfleet.nodes.ssh_stream import Receiver, Stream
+from sparkfleet.nodes.ssh_transport import Transport, in_thread
 from sparkfleet.nodes.unreachable import HostKeyChanged, Refused
-
-T = TypeVar("T")
 
 MOST_SESSIONS = 8
 """Commands at a time. sshd allows 10 sessions to a connection (MaxSessions)."""
@@ -37,10 +33,6 @@ MOST_KILLS = 2
 _BETWEEN_S = 0.05
 """Between two attempts to open a session, where sshd has not yet forgotten one that has ended."""
 MOST_TUNNELS_OPENING = 8
-_MOVERS = 4
-"""Threads that move bytes. They do not wait for the other side, so a few serve any number of streams."""
-_OPENERS = MOST_SESSIONS + MOST_KILLS + MOST_TUNNELS_OPENING
-"""Threads that wait for the other side to open a channel. Started as they are needed."""
 
 
 class Connection:
@@ -52,9 +44,6 @@ class Connection:
         self.kills = asyncio.Semaphore(MOST_KILLS)
         self.tunnels = asyncio.Semaphore(MOST_TUNNELS_OPENING)
         self._way = _Way(hops)
-        self._loop = asyncio.get_running_loop()
-        self._openers = ThreadPoolExecutor(_OPENERS, "sparkfleet-ssh-open")
-        self._movers = ThreadPoolExecutor(_MOVERS, "sparkfleet-ssh-move")
 
     @classmethod
     async def open(cls, hops: Sequence[Hop], *, timeout_s: float) -> Connection:
@@ -66,7 +55,7 @@ class Connection:
         self = cls(hops)
         try:
             async with asyncio.timeout(timeout_s + 1):
-                await self._in_thread(self._way.go, Deadline(timeout_s))
+                await in_thread("open", lambda: self._way.go(Deadline(timeout_s)))
         except TimeoutError:
             # What has no time-out of its own: the name service, the SSH agent.
             await self.close()
@@ -89,28 +78,11 @@ class Connection:
     async def command(self, line: str, receiver: Receiver, *, timeout_s: float) -> Stream:
         """Begin a command, whose output goes to `receiver`. Raises NodeError."""
         deadline = Deadline(timeout_s)
-        stream = await self._session(receiver, deadline)
-        try:
-            async with asyncio.timeout(deadline.left_s):
-                await self._in_thread(self._execute, stream.channel, line)
-        except TimeoutError:
-            self.let_go(stream)
-            raise silent(self.name, "the command was not taken", timeout_s) from None
-        except BaseException:
-            self.let_go(stream)
-            raise
-        return stream
-
-    async def _session(self, receiver: Receiver, deadline: Deadline) -> Stream:
-        def begin() -> Stream:
-            left_s = deadline.left_s
-            return self._stream(lambda: self._way.last.open_session(timeout=left_s), receiver, left_s)
-
         while True:
             try:
-                return await self._opened(begin)
+                return await self._begin(self._way.last.open_session, receiver, line, deadline)
             except NotOpened:
-                if deadline.left_s < deadline.timeout_s / 2:
+                if deadline.left_s < timeout_s / 2:
                     raise
             await asyncio.sleep(_BETWEEN_S)
 
@@ -118,62 +90,42 @@ class Connection:
         """A TCP connection from the node to `host:port`. Raises NodeError."""
 
         def ask() -> paramiko.Channel:
-            there, here = (host, port), ("127.0.0.1", 0)
-            return self._way.last.open_channel("direct-tcpip", there, here, timeout=timeout_s)
+            return self._way.last.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0))
 
-        return await self._opened(lambda: self._stream(ask, receiver, timeout_s))
-
-    def let_go(self, stream: Stream) -> None:
-        """Close a stream, from the event loop, without waiting for it."""
-        stream.close()
+        return await self._begin(ask, receiver, None, Deadline(timeout_s))
 
     async def close(self) -> None:
         """Close it and end its threads. Whatever uses it ends with an error."""
-        closing = threading.Thread(target=self._way.end, name="sparkfleet-ssh-close", daemon=True)
-        closing.start()
-        await asyncio.to_thread(closing.join)
-        self._openers.shutdown(wait=False, cancel_futures=True)
-        self._movers.shutdown(wait=False)
+        await in_thread("close", self._way.end)
 
-    def _stream(self, ask: Callable[[], paramiko.Channel], receiver: Receiver, timeout_s: float) -> Stream:
+    async def _begin(
+        self,
+        ask: Callable[[], paramiko.Channel],
+        receiver: Receiver,
+        line: str | None,
+        deadline: Deadline,
+    ) -> Stream:
+        """A stream; if nobody waits for it any more when it is there, it is closed."""
+        if not self.is_open:
+            raise self.lost
+        stream = Stream(self._way.last, receiver)
         try:
-            stream = Stream(ask(), self._movers, receiver)
-            stream.attach(self._loop)
-            return stream
+            async with asyncio.timeout(deadline.left_s):
+                await stream.begin(ask, line)
+        except TimeoutError:
+            what = "the command was not taken" if stream.was_opened else "no channel was opened"
+            raise silent(self.name, what, deadline.timeout_s) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if not self.is_open:
-                raise self.lost from error
-            if str(error).startswith("Timeout"):
-                raise silent(self.name, "no channel was opened", timeout_s) from error
-            # A ChannelException; or, where several are refused at once, what paramiko leaves of it.
-            raise _not_opened(self.name, error) from error
+            raise self._not_begun(stream, error) from error
+        return stream
 
-    def _execute(self, channel: paramiko.Channel, line: str) -> None:
-        try:
-            channel.exec_command(line)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            if not self.is_open:
-                raise self.lost from error
-            raise NodeError(f"{self.name}: sshd refused to run a command: {error}") from error
-
-    async def _opened(self, begin: Callable[[], Stream]) -> Stream:
-        """A stream; where nobody waits for it any more when it is there, it is closed."""
-        opening = asyncio.ensure_future(self._in_thread(begin))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._unwanted)
-            raise
-
-    def _unwanted(self, opening: asyncio.Future[Stream]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            self.let_go(opening.result())
-
-    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
-        try:
-            return await self._loop.run_in_executor(self._openers, work, *args)
-        except RuntimeError as error:  # the pool is shut down
-            raise self.lost from error
+    def _not_begun(self, stream: Stream, error: Exception) -> NodeError:
+        if not self.is_open:
+            return self.lost
+        if stream.was_opened:
+            return NodeError(f"{self.name}: sshd refused to run a command: {error}")
+        # A ChannelException; or, if several are refused at once, what paramiko leaves of it.
+        return _not_opened(self.name, error)
 
 
 class _Way:
@@ -199,7 +151,7 @@ class _Way:
         """What ended the first transport that is no longer active."""
         for transport in self._transports:
             if not transport.is_active():
-                return transport.get_exception()
+                return transport.reason
         return None
 
     def go(self, deadline: Deadline) -> None:
@@ -249,10 +201,11 @@ class _Way:
 
 
 def _through(before: Transport, hop: Hop, deadline: Deadline) -> paramiko.Channel:
+    to = (hop.host, hop.port)
     try:
-        return before.open_channel(
-            "direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=deadline.left_s
-        )
+        channel = before.open_channel("direct-tcpip", to, ("127.0.0.1", 0), timeout=deadline.left_s)
+        before.packets.forget(channel)  # the next transport's: paramiko serves it
+        return channel
     except paramiko.ChannelException as error:
         raise Refused(
             f"{hop.name}: the jump host does not reach {hop.host} port {hop.port}: {error}",

@@ -54,7 +54,6 @@ class _Tunnel(asyncio.Protocol):
         self._connected = connected
         self._to = to
         self._tunnels = tunnels
-        self._connection: Connection | None = None
         self._stream: Stream | None = None
         self._is_shut = self._is_remote_shut = self._is_local_shut = False
 
@@ -91,8 +90,8 @@ class _Tunnel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_shut = True
         self._opening.cancel()
-        if self._connection is not None and self._stream is not None:
-            self._connection.let_go(self._stream)
+        if self._stream is not None:
+            self._stream.close()
         self._tunnels.discard(self)
         self.gone.set()
 
@@ -115,8 +114,8 @@ class _Tunnel(asyncio.Protocol):
             self._local.write_eof()
         self._close_if_done()
 
-    def exited(self) -> None:
-        """A tunnel has no exit code; told before `closed`."""
+    def exited(self, exit_code: int) -> None:
+        """A tunnel has none."""
 
     def closed(self) -> None:
         if self._is_remote_shut and not self._is_shut:
@@ -138,9 +137,9 @@ class _Tunnel(asyncio.Protocol):
     async def _open(self) -> None:
         host, port = self._to
         try:
-            self._connection = await self._connected()
-            async with self._connection.tunnels:
-                self._stream = await self._connection.tunnel(host, port, self, timeout_s=_OPEN_S)
+            connection = await self._connected()
+            async with connection.tunnels:
+                self._stream = await connection.tunnel(host, port, self, timeout_s=_OPEN_S)
         except NodeError as error:
             _log.warning("forward to %s port %d: %s", host, port, error.what)
             self.abort()

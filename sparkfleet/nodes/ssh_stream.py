@@ -1,9 +1,7 @@
-"""A paramiko channel as asyncio sees it, without a thread of its own.
+"""A paramiko channel as asyncio sees it: one thread opens it, moves its bytes, and closes it.
 
-Paramiko's calls block: `recv` and `send` write to the socket, and wait while keys are exchanged. So every call is made
-in a small pool of threads, in turns: what paramiko's own thread received, or a widened window, asks for a turn; a turn
-moves what can be moved at once, and ends. A stream has one turn at a time, and all that is sent on its channel is sent in
-them: so nothing is sent after the channel's close.
+Paramiko's calls block: `recv` and `send` write to the socket, and wait while keys are exchanged. And all that is sent on a
+channel is sent by its thread, its CLOSE last: nothing can come after it (see `ssh_transport`).
 """
 
 from __future__ import annotations
@@ -12,11 +10,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Protocol
 
 import paramiko
+
+from sparkfleet.nodes.ssh_transport import Arrivals, Transport
 
 _PIECE = 1 << 18
 _SENT_PIECE = 1 << 15
@@ -24,12 +24,8 @@ _IN_FLIGHT = 4 << 20
 """Bytes that may wait for the event loop; beyond them nothing more is read, and the sender's window closes."""
 
 
-NO_STATUS = -1000
-"""The exit status of what has none. Paramiko's -1 could be SIGHUP."""
-
-
 class Receiver(Protocol):
-    """What a stream tells, in the event loop."""
+    """What a stream reports, in the event loop."""
 
     def received(self, data: bytes) -> None:
         """Of stdout, or of the tunnel."""
@@ -43,197 +39,191 @@ class Receiver(Protocol):
     def eof(self) -> None:
         """The other side has said that it sends no more."""
 
-    def exited(self) -> None:
+    def exited(self, exit_code: int) -> None:
         """The command has ended; what it started may still hold the output open."""
 
     def closed(self) -> None:
-        """The channel is gone; where `eof` was not told, in the middle. The last call."""
+        """The channel is gone; without `eof` before, in the middle. The last call."""
 
 
 class Stream:
-    """One channel's two directions.
+    """One channel's two directions. Belongs to the event loop that makes it.
 
     Args:
-        channel: just opened; nothing may have been read from it.
-        pool: where paramiko's calls are made.
-        receiver: who is told.
+        transport: where the channel is opened.
+        receiver: is given what arrives.
     """
 
-    def __init__(self, channel: paramiko.Channel, pool: Executor, receiver: Receiver) -> None:
-        self.channel = channel
-        self._pool = pool
+    def __init__(self, transport: Transport, receiver: Receiver) -> None:
+        self._transport = transport
         self._receiver = receiver
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
-        self._turning = self._again = False
+        self._loop = asyncio.get_running_loop()
+        self._begun: Future[None] = Future()
+        self._begun.set_running_or_notify_cancel()  # a cancellation is the waiting's only
+        self._arrivals: Arrivals | None = None
         self._outbox: deque[memoryview] = deque()
-        self._ending = self._closing = False
-        self._paused = False
-        self._in_flight = 0
-        self._told: set[str] = set()
+        self._ending = self._closing = self._is_full = False
+        self._paused = True  # until `begin` has returned
+        # Each written by one side only, the loop or the thread: no lock is needed.
+        self._given = self._sent = self._read = self._delivered = 0
+        self._said: set[str] = set()
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Be told of everything that happens on the channel from now on. Call it before the first byte can come."""
-        self._loop = loop
-        self.channel.settimeout(0.0)
-        self.channel.exit_status = NO_STATUS
-        arrived = _Hook(self.poke)
-        self.channel.in_buffer.set_event(arrived)
-        self.channel.in_stderr_buffer.set_event(arrived)
-        self.channel.status_event = _Hook(self.poke)
-        self.channel.out_buffer_cv = _Window(self.channel.lock, self.poke)
-        self.channel.answer_close = self.close  # type: ignore[attr-defined] # ours: see `host_keys`
-        self.poke()
+    async def begin(self, ask: Callable[[], paramiko.Channel], command: str | None = None) -> None:
+        """Open the channel and run a command on it, if there is one. Whatever paramiko raises is raised.
+
+        Cancelled, it closes the channel when that is there.
+        """
+        work = threading.Thread(target=self._run, args=(ask, command), name="sparkfleet-ssh-stream")
+        work.daemon = True
+        work.start()
+        try:
+            await asyncio.wrap_future(self._begun)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        self.pause(False)
 
     def send(self, data: bytes) -> None:
         """Send, as the window allows. Never blocks."""
-        with self._lock:
-            self._outbox.append(memoryview(data))
-        self.poke()
+        self._given += len(data)
+        self._outbox.append(memoryview(data))
+        self._poke()
 
     def finish(self) -> None:
         """Send the end of input after what is waiting."""
         self._ending = True
-        self.poke()
+        self._poke()
 
     def close(self) -> None:
-        """Close the channel; what waits to be sent is dropped. Never blocks. From any thread."""
+        """Close the channel; what waits to be sent is dropped. Never blocks."""
         self._closing = True
-        self.poke()
+        self._poke()
 
     def pause(self, paused: bool) -> None:
         """Stop or go on receiving."""
         self._paused = paused
-        if not paused:
-            self.poke()
+        self._poke()
 
     @property
     def waiting(self) -> int:
         """Bytes that were given to `send` and are not on their way yet."""
-        with self._lock:
-            return sum(map(len, self._outbox))
+        return self._given - self._sent
 
-    def poke(self) -> None:
-        """Ask for a turn. From any thread."""
-        with self._lock:
-            self._again = True
-            if self._turning:
-                return
-            self._turning = True
-        # A pool that is shut down: the connection is closed, and its end was told.
-        with suppress(RuntimeError):
-            self._pool.submit(self._turn)
+    @property
+    def was_opened(self) -> bool:
+        """Whether the channel was there, even if its command was refused."""
+        return self._arrivals is not None
 
-    def _turn(self) -> None:
-        while self._more():
-            try:
-                self._move()
-            except (OSError, EOFError, paramiko.SSHException):
-                # What was being moved is lost, and with it the channel; its closing asks for the next turn.
-                self.channel.close()
+    def _poke(self) -> None:
+        if self._arrivals is not None:
+            self._arrivals.news.set()
 
-    def _more(self) -> bool:
-        with self._lock:
-            self._turning, self._again = self._again, False
-            return self._turning
+    # What follows runs in the thread.
 
-    def _move(self) -> None:
-        # Asked before reading: nothing comes after any of them.
-        closed = self.channel.closed
-        exited = self.channel.exit_status_ready()
-        ended = bool(self.channel.eof_received)
-        emptied = self._receive()
-        if self._closing:
-            self.channel.close()  # once; it asks for the next turn
-        elif not closed:
-            self._transmit()
-        if exited:
-            self._tell_once("exited")
+    def _run(self, ask: Callable[[], paramiko.Channel], command: str | None) -> None:
+        try:
+            channel, arrivals = self._open(ask, command)
+        except Exception as error:
+            self._begun.set_exception(error)
+            return
+        self._begun.set_result(None)
+        channel.settimeout(0.0)
+        with suppress(
+            OSError, EOFError, paramiko.SSHException
+        ):  # what was being moved is lost with the channel
+            while self._move(channel, arrivals):
+                arrivals.news.wait()
+                arrivals.news.clear()
+        self._end(channel)
+        self._tell(self._receiver.closed)
+
+    def _open(
+        self, ask: Callable[[], paramiko.Channel], command: str | None
+    ) -> tuple[paramiko.Channel, Arrivals]:
+        channel = ask()
+        self._arrivals = arrivals = self._transport.packets.of(channel)
+        try:
+            if command is not None and not self._closing:
+                channel.exec_command(command)
+        except BaseException:
+            self._end(channel)
+            raise
+        return channel, arrivals
+
+    def _end(self, channel: paramiko.Channel) -> None:
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            channel.close()
+        self._transport.packets.forget(channel)
+
+    def _move(self, channel: paramiko.Channel, arrivals: Arrivals) -> bool:
+        """Move what can be moved at once; whether there is more to come."""
+        # Asked before reading: no data comes after any of them.
+        ended, closed, exit_code = arrivals.eof, arrivals.closed, arrivals.exit_code
+        emptied = not self._closing and self._receive(channel)
+        if exit_code is not None:
+            self._tell_once("exited", exit_code)
         if ended and emptied:
             self._tell_once("eof")
-        if closed and emptied:
-            self._tell_once("closed")
+        if not closed:
+            self._transmit(channel, arrivals)
+        return not (self._closing or (closed and emptied))
 
-    def _receive(self) -> bool:
+    def _receive(self, channel: paramiko.Channel) -> bool:
         """Whether everything that has arrived was read."""
-        while self.channel.recv_stderr_ready() and self._room():
-            self._hand_over(self._receiver.received_stderr, self.channel.recv_stderr(_PIECE))
-        while self.channel.recv_ready() and self._room():
-            self._hand_over(self._receiver.received, self.channel.recv(_PIECE))
-        return not (self.channel.recv_ready() or self.channel.recv_stderr_ready())
+        while channel.recv_stderr_ready() and self._room():
+            self._hand_over(self._receiver.received_stderr, channel.recv_stderr(_PIECE))
+        while channel.recv_ready() and self._room():
+            self._hand_over(self._receiver.received, channel.recv(_PIECE))
+        return not (channel.recv_ready() or channel.recv_stderr_ready())
 
     def _room(self) -> bool:
-        return not self._paused and self._in_flight < _IN_FLIGHT
+        if self._paused or self._closing:
+            return False
+        if self._read - self._delivered >= _IN_FLIGHT:
+            self._is_full = (
+                True  # before looking again: else nothing would be delivered that ends the waiting
+            )
+        return self._read - self._delivered < _IN_FLIGHT
 
-    def _transmit(self) -> None:
+    def _transmit(self, channel: paramiko.Channel, arrivals: Arrivals) -> None:
         ending = self._ending  # asked before: what is given to `send` until then is sent first
-        moved = False
-        while (piece := self._next_piece()) is not None and not self._closing and self.channel.send_ready():
-            sent = self.channel.send(bytes(piece[:_SENT_PIECE]))
-            if sent == 0:  # it was closed meanwhile
-                return
-            self._done(sent)
-            moved = True
-        if moved and piece is None:
+        before = self._sent
+        while self._outbox and not (self._closing or arrivals.closed) and channel.send_ready():
+            self._send_piece(channel)
+        if self._outbox or self._closing:
+            return
+        if self._sent != before:
             self._tell(self._receiver.drained)
-        if piece is None and ending and "finished" not in self._told:
-            self._told.add("finished")
-            self.channel.shutdown_write()
+        if ending and "end" not in self._said:
+            self._said.add("end")
+            channel.shutdown_write()
 
-    def _next_piece(self) -> memoryview | None:
-        with self._lock:
-            while self._outbox and not self._outbox[0]:
-                self._outbox.popleft()
-            return self._outbox[0] if self._outbox else None
-
-    def _done(self, sent: int) -> None:
-        with self._lock:
-            if self._outbox:
-                self._outbox[0] = self._outbox[0][sent:]
+    def _send_piece(self, channel: paramiko.Channel) -> None:
+        piece = self._outbox[0]
+        sent = channel.send(bytes(piece[:_SENT_PIECE])) if piece else 0
+        if piece and not sent:
+            raise EOFError  # the connection has just ended
+        self._sent += sent
+        self._outbox[0] = piece[sent:]
+        if sent == len(piece):
+            self._outbox.popleft()
 
     def _hand_over(self, receive: Callable[[bytes], None], data: bytes) -> None:
-        with self._lock:
-            self._in_flight += len(data)
+        self._read += len(data)
         self._tell(self._deliver, receive, data)
 
-    def _deliver(self, receive: Callable[[bytes], None], data: bytes) -> None:
-        with self._lock:
-            full = self._in_flight >= _IN_FLIGHT
-            self._in_flight -= len(data)
-        receive(data)
-        if full:
-            self.poke()
-
-    def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            self._tell(getattr(self._receiver, what))
+    def _tell_once(self, what: str, *args: object) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._tell(getattr(self._receiver, what), *args)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
-        assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed: nobody listens
             self._loop.call_soon_threadsafe(callback, *args)
 
-
-class _Hook(threading.Event):
-    """Set by paramiko's thread when something arrived, or when the command has ended."""
-
-    def __init__(self, poke: Callable[[], None]) -> None:
-        super().__init__()
-        self._poke = poke
-
-    def set(self) -> None:
-        super().set()
-        self._poke()
-
-
-class _Window(threading.Condition):
-    """Notified by paramiko's thread when more may be sent."""
-
-    def __init__(self, lock: threading.Lock, poke: Callable[[], None]) -> None:
-        super().__init__(lock)
-        self._poke = poke
-
-    def notify_all(self) -> None:
-        super().notify_all()
-        self._poke()
+    def _deliver(self, receive: Callable[[bytes], None], data: bytes) -> None:
+        self._delivered += len(data)
+        receive(data)
+        if self._is_full:
+            self._is_full = False
+            self._poke()

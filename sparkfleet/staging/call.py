@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
 from sparkfleet.errors import NodeError
-from sparkfleet.facts.untrusted import shown
-from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.nodes import agent
+from sparkfleet.nodes.agent import Event, Installed, NoAnswer, ProgramError
+from sparkfleet.nodes.base import Channel
 from sparkfleet.staging.errors import KINDS, StagingError
 from sparkfleet.values import Value
 
@@ -18,9 +18,6 @@ T = TypeVar("T", bound=Value)
 
 LIMIT_S = 24 * 3600.0
 """Longest that a program may take. What a node's disk holds comes in less over any cable."""
-LINE_BYTES = 64 << 20
-"""A longer line is nothing that our programs say."""
-SAID_CHARACTERS = 300
 
 
 class Line(Value):
@@ -36,33 +33,6 @@ class Line(Value):
     what: str = ""
     means: str = ""
     do: str = ""
-
-
-class Lines:
-    """Cuts what arrives into lines, as it arrives. What is no line of ours (a login's greeting) is passed over."""
-
-    def __init__(self, on_line: Callable[[Line], None]) -> None:
-        self._on_line = on_line
-        self._rest = bytearray()
-
-    def feed(self, piece: bytes) -> None:
-        """Take a piece of output. Raises StagingError where a line has no end."""
-        self._rest += piece
-        while (end := self._rest.find(b"\n")) >= 0:
-            line = bytes(self._rest[:end])
-            del self._rest[: end + 1]
-            self._say(line)
-        if len(self._rest) > LINE_BYTES:
-            self._rest.clear()
-
-    def _say(self, text: bytes) -> None:
-        if not text.startswith(b"{"):
-            return
-        try:
-            line = Line.model_validate_json(text)
-        except ValidationError:
-            return
-        self._on_line(line)
 
 
 async def call(
@@ -88,44 +58,38 @@ async def call(
         StagingError: the program says why it could not.
         NodeError: the node cannot be reached, or has no such program.
     """
-    heard: list[Line] = []
+    installed = Installed(program[0], f"sparkfleet.staging.{program[1]}")
 
-    def hear(line: Line) -> None:
-        if line.event in ("result", "error"):
-            heard[:] = [line]
-        on_line(line)
+    def on_event(event: Event) -> None:
+        line = line_of(event)
+        if line is not None:
+            on_line(line)
 
-    lines = Lines(hear)
-    done = await channel.run(
-        (program[0], "-m", f"sparkfleet.staging.{program[1]}"),
-        stdin=request.model_dump_json().encode(),
-        timeout_s=timeout_s,
-        on_output=lines.feed,
-    )
-    if not heard:
-        raise _mute(channel.node, done)
-    return understood(channel.node, heard[0], answer)
-
-
-def understood(node: str, line: Line, answer: type[T]) -> T:
-    """The value of an answer. Raises StagingError for an error, and for a value that is not what was asked for."""
-    if line.event == "error":
-        raise KINDS.get(line.kind, StagingError)(f"{node}: {line.what}", means=line.means, do=line.do)
+    asked = request.model_dump(mode="json")
     try:
-        return answer.model_validate_json(json.dumps(line.value))
-    except ValidationError as error:
+        value = await agent.call(channel, installed, asked, on_event=on_event, timeout_s=timeout_s)
+    except ProgramError as error:
+        raise KINDS.get(error.kind, StagingError)(error.what, means=error.means, do=error.do) from error
+    except NoAnswer as error:
+        raise StagingError(error.what, means=error.means, do=error.do) from error
+    return understood(channel.node, value, answer)
+
+
+def line_of(event: Event) -> Line | None:
+    """An event as a line; None for what our programs do not say."""
+    try:
+        return Line.model_validate(dict(event))
+    except ValidationError:
+        return None
+
+
+def understood(node: str, value: object, answer: type[T]) -> T:
+    """The value of an answer. Raises StagingError for one that is not what was asked for."""
+    try:
+        return agent.understood(node, value, answer)
+    except NodeError as error:
         raise StagingError(
-            f"{node}: its answer is not understood: {shown(error.errors()[0]['msg'])}.",
+            error.what,
             means="The node runs another version of sparkfleet.",
             do="Bring every node to one version: `sparkfleet up`.",
         ) from error
-
-
-def _mute(node: str, done: Completed) -> NodeError:
-    said = done.stderr.strip().splitlines()
-    last = said[-1][:SAID_CHARACTERS] if said else "it said nothing"
-    return StagingError(
-        f"{node}: {done.argv[0]} ended with {done.exit_code} and no answer: {shown(last)}.",
-        means="sparkfleet is not installed there, or the program was killed.",
-        do="`sparkfleet up` installs the same version on every node.",
-    )

@@ -101,11 +101,11 @@ async def _serving(fleet: Fleet, manifest: Manifest, copy: Copy, secret: str) ->
         secret=secret,
         limit_s=SERVE_LIMIT_S,
     )
-    ready: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     def hear(line: Line) -> None:
-        if line.event in ("result", "error") and not ready.done():
-            ready.set_result(line)
+        if line.event == "result" and not ready.done():
+            ready.set_result(line.value)
 
     server = asyncio.ensure_future(fleet.ask(copy.source, "serve", request, Serving, hear=hear))
     try:

@@ -1,4 +1,4 @@
-"""How a program of ours on a node talks: one JSON request on stdin, JSON lines on stdout, and an exit code.
+"""The far half of `call.py`: one JSON request on stdin, JSON lines on stdout as `nodes/agent.py` has them, and an exit code.
 
 Secrets travel in the request, so that they stand in no argument list and in no environment.
 """
@@ -6,8 +6,6 @@ Secrets travel in the request, so that they stand in no argument list and in no 
 from __future__ import annotations
 
 import errno
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.nodes.agent_program import say
 from sparkfleet.staging.errors import KINDS, StagingError
 from sparkfleet.values import Value
 
@@ -52,9 +51,7 @@ class Reporter:
         self._say(event="error", kind=kind, what=error.what, means=error.means, do=error.do)
 
     def _say(self, **line: Any) -> None:
-        content = json.dumps(line).encode() + b"\n"
-        while content:
-            content = content[os.write(1, content) :]
+        say(**line)
 
 
 def program(request: type[R], work: Callable[[R, Reporter], Value | None]) -> int:

@@ -1,23 +1,24 @@
 """A fake node that also answers batches: each command in them as if it had been run by itself."""
 
 import base64
-import json
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.batch import PROGRAM
-from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.fake import Call, FakeChannel, program_request, program_result
 
 
 class BatchFake(FakeChannel):
     """`responses` as in `FakeChannel`; a command without one is a program that is not there."""
 
     async def run(self, argv, *, env=None, stdin=b"", timeout_s=60.0, on_output=None):
-        if PROGRAM not in argv:
-            return await super().run(argv, env=env, stdin=stdin, timeout_s=timeout_s)
+        if argv != PROGRAM.argv:
+            return await super().run(argv, env=env, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
         self.batches = getattr(self, "batches", 0) + 1
-        answers = [await self._one(one) for one in json.loads(stdin)["argvs"]]
-        return Completed(argv=tuple(argv), exit_code=0, stdout=json.dumps(answers), stderr="")
+        answers = [await self._one(one) for one in program_request(Call(argv, stdin=stdin))["argvs"]]
+        stdout = program_result(answers)
+        on_output(stdout.encode())
+        return Completed(argv=argv, exit_code=0, stdout=stdout, stderr="")
 
     async def _one(self, argv):
         try:

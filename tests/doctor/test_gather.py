@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from sparkfleet.doctor.report import Report
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.batch import PROGRAM
-from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.fake import Call, FakeChannel, program_request, program_result
 from sparkfleet.nodes.unreachable import HostKeyChanged, Suspected
 
 
@@ -89,15 +90,13 @@ async def test_a_node_without_any_of_the_tools_is_told_with_the_reasons():
 )
 async def test_a_node_that_prints_junk_breaks_nothing(junk):
     class Junk(FakeChannel):
-        async def run(self, argv, *, stdin=b"", **more):
-            if PROGRAM in argv:
-                import base64
-                import json
-
+        async def run(self, argv, *, stdin=b"", on_output=None, **more):
+            if argv == PROGRAM.argv:
                 out = [[base64.b64encode(junk.encode()).decode(), 0]] * 2
-                count = len(json.loads(stdin)["argvs"])
+                count = len(program_request(Call(argv, stdin=stdin))["argvs"])
                 answers = [{"exit_code": 0, "outputs": out}] * count
-                return Completed(argv=tuple(argv), exit_code=0, stdout=json.dumps(answers), stderr="")
+                on_output(program_result(answers).encode())
+                return Completed(argv=argv, exit_code=0, stdout="", stderr="")
             return Completed(argv=tuple(argv), exit_code=0, stdout=junk, stderr=junk)
 
     fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Junk("spark2")})

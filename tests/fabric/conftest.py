@@ -1,7 +1,6 @@
 """Sparks and their cables as nodes see them, and a node that answers commands by what it was given."""
 
 import base64
-import json
 
 import pytest
 
@@ -9,7 +8,8 @@ from sparkfleet.fabric.node_view import Heard, NodeView
 from sparkfleet.facts.netdev import NetAddress, Netdev
 from sparkfleet.facts.rdma import RdmaLink
 from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.batch import PROGRAM
+from sparkfleet.nodes.fake import FakeChannel, program_request, program_result
 
 RDMA = {
     "enp1s0f0np0": "rocep1s0f0",
@@ -97,12 +97,12 @@ def batched():
             return Completed(
                 argv=call.argv,
                 exit_code=0,
-                stdout=json.dumps([_packed(find(argv)) for argv in json.loads(call.stdin)["argvs"]]),
+                stdout=program_result([_packed(find(argv)) for argv in program_request(call)["argvs"]]),
                 stderr="",
             )
 
         alone = {key: value for key, value in answers.items() if isinstance(value, str)}
-        return FakeChannel(name, {**alone, ("python3", "-I", "-S", "-c"): batch})
+        return FakeChannel(name, {**alone, PROGRAM.argv: batch})
 
     return make
 

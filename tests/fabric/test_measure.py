@@ -17,7 +17,7 @@ from sparkfleet.fabric.measure import (
 )
 from sparkfleet.facts.link import LinkProvenance
 from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.nodes.fake import FakeChannel, program_result
 from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.planning.fleet import links_of
 from sparkfleet.spec.inventory import RailEnd
@@ -113,31 +113,34 @@ async def test_tcp_over_loopback_is_measured():
 
 
 async def test_an_address_that_is_not_there_is_said():
-    refused = Completed(argv=(), exit_code=1, stdout="", stderr="[Errno 99] Cannot assign requested address")
-    server = FakeChannel("b", {("python3",): refused})
+    refused = {"event": "error", "kind": "OSError", "what": "[Errno 99] Cannot assign requested address"}
+    server = FakeChannel("b", {("python3",): json.dumps(refused) + "\n"})
     rail = RailPair((FakeChannel("a"), server), (end("192.0.2.1/24"), end("192.0.2.2/24")))
     with pytest.raises(NodeError, match=r"b: cannot listen on 192\.0\.2\.2: \[Errno 99\]"):
         await Tcp().bandwidth(rail, 0.1)
 
 
-@pytest.mark.parametrize(
-    "said", ["", "{}", '{"bytes": 1, "seconds": 0}', '{"bytes": -1, "seconds": 1}', "[]"]
-)
+@pytest.mark.parametrize("said", [None, {}, {"bytes": 1, "seconds": 0}, {"bytes": -1, "seconds": 1}, []])
 async def test_a_sender_that_says_nonsense_is_an_error(said):
     rail = RailPair(
-        (FakeChannel("a", {("python3",): said}), FakeChannel("b", {("python3",): "5000\n"})),
+        (FakeChannel("a", {("python3",): program_result(said)}), Listening("b", 5000)),
         (end("10.1.1.1/24"), end("10.1.1.2/24")),
     )
-    with pytest.raises(FactError):
+    with pytest.raises(NodeError, match="a: the answer was not understood"):
         await Tcp().bandwidth(rail, 0.1)
 
 
-@pytest.mark.parametrize("said", ["port\n", "-1\n", "٣\n", "9" * 100])
-async def test_a_listener_that_says_nonsense_is_an_error(said):
-    rail = RailPair(
-        (FakeChannel("a"), FakeChannel("b", {("python3",): said})), (end("10.1.1.1/24"), end("10.1.1.2/24"))
-    )
-    with pytest.raises(NodeError, match="cannot listen"):
+class Listening(FakeChannel):
+    """A node whose listener says that it listens on this port."""
+
+    def __init__(self, node, port):
+        super().__init__(node, {("python3",): program_result(None, {"event": "listening", "port": port})})
+
+
+@pytest.mark.parametrize("port", ["5000", -1, None, 1 << 70, 5.5])
+async def test_a_listener_that_says_nonsense_is_an_error(port):
+    rail = RailPair((FakeChannel("a"), Listening("b", port)), (end("10.1.1.1/24"), end("10.1.1.2/24")))
+    with pytest.raises(NodeError, match="b: the answer was not understood"):
         await Tcp().bandwidth(rail, 0.1)
 
 

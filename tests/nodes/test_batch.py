@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.batch import run_batch
-from sparkfleet.nodes.fake import Call, FakeChannel
+from sparkfleet.nodes.fake import Call, FakeChannel, program_result
 from sparkfleet.nodes.local import LocalChannel
 
 
@@ -101,7 +100,7 @@ ANSWERS = st.recursive(
 @given(answers=st.lists(ANSWERS, min_size=2, max_size=2) | ANSWERS)
 def test_any_answer_is_a_result_or_an_error(answers):
     def answer(call: Call) -> Completed:
-        return Completed(argv=call.argv, exit_code=0, stdout=json.dumps(answers), stderr="")
+        return Completed(argv=call.argv, exit_code=0, stdout=program_result(answers), stderr="")
 
     channel = FakeChannel("spark1", {("python3",): answer})
     try:

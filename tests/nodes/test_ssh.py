@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.host_keys import Transport
 from sparkfleet.nodes.output import OUTPUT_BYTES
 from sparkfleet.nodes.ssh import SshChannel
+from sparkfleet.nodes.ssh_transport import Transport
 from sparkfleet.nodes.unreachable import ConnectionLost, Refused, Suspected, UnknownHost
 
 

@@ -144,3 +144,20 @@ async def test_jump_hosts_are_gone_through_and_verified(sshd, tmp_path):
         with pytest.raises(Refused, match="the jump host does not reach"):
             await nowhere.run(["true"])
         await nowhere.close()
+
+
+async def test_a_port_that_speaks_first_and_much_is_heard_whole(ssh, serving):
+    sent = os.urandom(6_000_000)
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with serving(speak) as port, ssh.forward("127.0.0.1", port) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        await asyncio.sleep(0.3)  # more waits than a tunnel holds
+        assert await reader.read() == sent
+        writer.close()
+        await writer.wait_closed()

@@ -3,13 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
 from sparkfleet.nodes.base import Completed
 from sparkfleet.nodes.fake import FakeChannel
-from sparkfleet.staging.call import Lines, call
+from sparkfleet.staging.call import call
 from sparkfleet.staging.errors import StagingError, Unreachable
 from sparkfleet.values import Value
 
@@ -86,26 +84,10 @@ async def test_a_node_that_cannot_be_reached():
         await call(channel, PROGRAM, Request(), Answer)
 
 
-@given(st.binary(max_size=200), st.integers(1, 40))
-def test_lines_do_not_depend_on_how_they_arrive(noise, piece):
-    line = {"event": "note", "text": "héllo"}
-    whole = noise.replace(b"{", b"") + b"\n" + json.dumps(line).encode() + b"\n"
+async def test_a_line_of_another_version_is_passed_over():
     heard = []
-    lines = Lines(heard.append)
-    for start in range(0, len(whole), piece):
-        lines.feed(whole[start : start + piece])
-    assert [found.text for found in heard] == ["héllo"]
-
-
-@given(st.binary(max_size=500))
-def test_any_output_is_survived(noise):
-    Lines(lambda _: None).feed(noise + b"\n")
-
-
-def test_a_line_without_an_end_is_not_kept(monkeypatch):
-    monkeypatch.setattr("sparkfleet.staging.call.LINE_BYTES", 1000)
-    heard = []
-    lines = Lines(heard.append)
-    lines.feed(b"{" + b"x" * 2000)
-    lines.feed(b'\n{"event": "note", "text": "after"}\n')
-    assert [found.text for found in heard] == ["after"]
+    channel = said(
+        {"event": "note", "color": "red"}, {"event": "dance"}, {"event": "result", "value": {"number": 7}}
+    )
+    await call(channel, PROGRAM, Request(), Answer, on_line=heard.append)
+    assert [line.event for line in heard] == ["result"]

@@ -96,6 +96,12 @@ class Sender:
             return await child.wait() == 0
 
 
+def _serving(line):
+    if line.event == "error":
+        raise StagingError(line.what, means=line.means, do=line.do)
+    return understood("n1", line.value, Serving)
+
+
 @pytest.fixture
 async def sender(tmp_path):
     blobs = tmp_path / "hub" / "models--o--n" / "blobs"
@@ -125,7 +131,7 @@ async def sender(tmp_path):
         process.stdin.close()
         async with asyncio.timeout(PATIENCE_S):
             line = Line.model_validate_json(await process.stdout.readline())
-        return Sender(process, understood("n1", line, Serving))
+        return Sender(process, _serving(line))
 
     yield start
     for process in started:

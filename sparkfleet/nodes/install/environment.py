@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from sparkfleet.errors import NodeError
-from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.facts.fact import text
+from sparkfleet.nodes.agent import Event, Program, ProgramError, call, understood
+from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.install.release import Release, release
 from sparkfleet.nodes.local import LocalChannel
+from sparkfleet.values import Value
 
 INSTALL_S = 900.0
 """A Spark on a slow line fetches 150 MB of wheels."""
@@ -23,8 +23,19 @@ LOOK_S = 30.0
 REMOTE_WHEELS = ".cache/sparkfleet/wheels"
 """Below the node's home."""
 
+PROGRAM = Program.of("sparkfleet.nodes.install.remote", does="make sparkfleet's environment")
+
 Step = Callable[[str, str], None]
 """Is told a node's name and what is being done on it."""
+
+
+class _Pythons(Value):
+    pythons: tuple[tuple[str, str], ...]
+
+
+class _Made(Value):
+    python: str
+    fresh: bool
 
 
 async def install(channels: Mapping[str, Channel], wheels: Path | None, step: Step) -> dict[str, str]:
@@ -72,13 +83,14 @@ async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[s
 
 async def _look(channel: Channel) -> dict[str, str]:
     """Versions and paths, in the order in which they are preferred."""
-    answer = _last(await channel.run(_program("look"), timeout_s=LOOK_S), channel)
-    return {str(version): str(path) for version, path in answer.get("pythons", [])}
+    found = await call(channel, PROGRAM, {"verb": "look"}, timeout_s=LOOK_S)
+    return dict(understood(channel.node, found, _Pythons).pythons)
 
 
 async def _make(channel: Channel, what: Release, python: str, wheels: Path | None, step: Step) -> str:
     directory = None if wheels is None else await _send(channel, wheels, step)
     order = {
+        "verb": "make",
         "digest": what.digest,
         "python": python,
         "wheel_name": what.wheel_name,
@@ -87,20 +99,20 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
         "pins": what.pins,
         "wheels": directory,
     }
-    done = await channel.run(
-        _program("make"),
-        stdin=json.dumps(order).encode(),
-        timeout_s=INSTALL_S,
-        on_output=lambda piece: _tell(piece, channel.node, step),
-    )
-    answer = _last(done, channel)
-    if "python" not in answer:
+
+    def on_event(event: Event) -> None:
+        if event["event"] == "step":
+            step(channel.node, text(event.get("text", "")))
+
+    try:
+        made = await call(channel, PROGRAM, order, on_event=on_event, timeout_s=INSTALL_S)
+    except ProgramError as error:
         raise NodeError(
-            f"{channel.node}: sparkfleet's environment could not be made: {answer.get('error', 'no reason given')}.",
-            means=" ".join(str(line) for line in answer.get("log", ())),
+            f"{error.what}: sparkfleet's environment could not be made.",
+            means=error.means,
             do="Where the node has no internet: `pip download` the wheels elsewhere, then `sparkfleet up --wheels DIR`.",
-        )
-    return str(answer["python"])
+        ) from error
+    return understood(channel.node, made, _Made).python
 
 
 async def _send(channel: Channel, wheels: Path, step: Step) -> str:
@@ -115,34 +127,3 @@ async def _send(channel: Channel, wheels: Path, step: Step) -> str:
             step(channel.node, f"copying {path.name}")
             await channel.write(target, content, mode=0o644)
     return directory
-
-
-def _program(verb: str) -> tuple[str, ...]:
-    source = (files("sparkfleet.nodes.install") / "remote.py").read_text()
-    return ("python3", "-c", source, verb)
-
-
-def _tell(piece: bytes, node: str, step: Step) -> None:
-    for line in piece.splitlines():
-        try:
-            words = json.loads(line)
-        except ValueError:
-            continue  # half a line: the next step is heard
-        if isinstance(words, dict) and "step" in words:
-            step(node, str(words["step"]))
-
-
-def _last(done: Completed, channel: Channel) -> dict[str, Any]:
-    """The last line that was printed, as JSON."""
-    lines = done.stdout.strip().splitlines()
-    try:
-        answer = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise NodeError(
-            f"{channel.node}: python3 did not answer (exit code {done.exit_code}): {done.stderr.strip()[-200:]}",
-            means="sparkfleet needs Python on every node.",
-            do="Check `python3 --version` on the node.",
-        )
-    return answer

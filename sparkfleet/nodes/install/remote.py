@@ -1,22 +1,19 @@
-"""Makes sparkfleet's environment on a node. Sent to the node's own python3 as text; standard library only.
+"""Makes sparkfleet's environment on a node. Sent to nodes by `agent.py`; standard library only, Python 3.9 or later.
 
-Verbs: `look` prints the Pythons there are; `make` reads an order on standard input (JSON: digest, python, wheel_name,
-wheel and pip in base64, pins, wheels) and makes the environment, unless it is there. Prints JSON lines: `{"step": …}`
-while it works, and last `{"python": …, "fresh": …}` or `{"error": …, "log": …}`.
-
-It runs on Pythons down to 3.9, whatever the node's python3 is.
+The request's `verb` is `look`: the result is `{"pythons": [[version, path], …]}`; or `make`, with `digest`, `python`,
+`wheel_name`, `wheel` and `pip` in base64, `pins`, `wheels`: makes the environment, unless it is there. Says `step`, with
+`text`, while it works; the result is `{"python", "fresh"}`.
 """
 
 from __future__ import annotations
 
 import base64
 import fcntl
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 HOME = os.path.expanduser("~/.local/share/sparkfleet/env")
@@ -25,12 +22,21 @@ KEEP = 3
 NAMES = ("python3.12", "python3.11", "python3.13", "python3")
 
 
-def _say(**words: Any) -> None:
-    print(json.dumps(words), flush=True)
+class Failed(Exception):
+    """A command failed. `means` is the end of what it printed."""
+
+    def __init__(self, what: str, means: str) -> None:
+        super().__init__(what)
+        self.means = means
 
 
-def look() -> None:
-    """Pythons that sparkfleet can use, best first, as `[[version, path], …]`."""
+def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
+    """Do as the request says."""
+    return look() if request["verb"] == "look" else make(request, say)
+
+
+def look() -> dict[str, Any]:
+    """Pythons that sparkfleet can use, best first."""
     found: dict[str, str] = {}
     for name in NAMES:
         path = shutil.which(name)
@@ -39,10 +45,10 @@ def look() -> None:
             version = re.match(r"Python (3\.(?:11|12|13))\.", asked.stdout)
             if version:
                 found.setdefault(version.group(1), path)
-    _say(pythons=sorted(found.items(), key=lambda item: NAMES.index("python" + item[0])))
+    return {"pythons": sorted(found.items(), key=lambda item: NAMES.index("python" + item[0]))}
 
 
-def make(order: dict[str, Any]) -> None:
+def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
     """The environment of this digest. An interrupted attempt left no `complete` file, and is thrown away."""
     os.makedirs(HOME, mode=0o700, exist_ok=True)
     place = os.path.join(HOME, order["digest"])
@@ -52,16 +58,16 @@ def make(order: dict[str, Any]) -> None:
         fresh = not os.path.exists(os.path.join(place, "complete"))
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
-            _build(order, place, python)
+            _build(order, place, python, say)
             with open(os.path.join(place, "complete"), "w") as mark:
                 mark.write("\n".join(order["pins"]) + "\n")
     os.utime(place)
     _prune(place)
-    _say(python=python, fresh=fresh)
+    return {"python": python, "fresh": fresh}
 
 
-def _build(order: dict[str, Any], place: str, python: str) -> None:
-    _say(step="making the environment")
+def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., None]) -> None:
+    say("step", text="making the environment")
     _call([order["python"], "-m", "venv", "--without-pip", place])
     parts = os.path.join(place, "sparkfleet-install")
     os.mkdir(parts)
@@ -77,7 +83,7 @@ def _build(order: dict[str, Any], place: str, python: str) -> None:
         "--constraint",
         pins,
     ]
-    _say(step="installing sparkfleet and Ray")
+    say("step", text="installing sparkfleet and Ray")
     offline = ["--no-index", "--find-links", order["wheels"] or KEPT]
     if order["wheels"]:
         _call([*install, *offline, wheel])
@@ -95,7 +101,7 @@ def _write(directory: str, name: str, data: bytes) -> str:
 
 
 def _call(argv: list[str], otherwise: list[str] | None = None) -> None:
-    """Run to its end; where it fails, run `otherwise`; where that fails too, say what was printed, and end."""
+    """Run to its end; if it fails, run `otherwise`; if that fails too, raise Failed."""
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
@@ -103,8 +109,9 @@ def _call(argv: list[str], otherwise: list[str] | None = None) -> None:
         _call(otherwise)
     elif done.returncode:
         log = done.stdout.decode(errors="replace").strip().splitlines()
-        _say(error=" ".join(argv[:3]) + " failed with exit code " + str(done.returncode), log=log[-8:])
-        sys.exit(1)
+        raise Failed(
+            " ".join(argv[:3]) + " failed with exit code " + str(done.returncode), " ".join(log[-8:])
+        )
 
 
 def _prune(place: str) -> None:
@@ -112,10 +119,3 @@ def _prune(place: str) -> None:
     old = [entry.path for entry in os.scandir(HOME) if entry.is_dir() and entry.path != place]
     for path in sorted(old, key=os.path.getmtime, reverse=True)[KEEP - 1 :]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "look":
-        look()
-    else:
-        make(json.load(sys.stdin))

@@ -1,14 +1,13 @@
 import json
-import subprocess
 import sys
-from importlib.resources import files
 
 import pytest
 
 from sparkfleet.errors import NodeError
+from sparkfleet.nodes.agent import ProgramError, call
 from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.fake import FakeChannel
-from sparkfleet.nodes.install.environment import install
+from sparkfleet.nodes.fake import FakeChannel, program_request, program_result
+from sparkfleet.nodes.install.environment import PROGRAM, install
 from sparkfleet.nodes.local import LocalChannel
 
 OWN = f"3.{sys.version_info.minor}"
@@ -18,14 +17,19 @@ def node(name, *pythons, made="/home/me/env/bin/python", steps=()):
     """A node with these Pythons, on which everything works."""
 
     def answer(call):
-        if call.argv[-1] == "look":
-            lines = [{"pythons": [[version, f"/usr/bin/python{version}"] for version in pythons]}]
-        else:
-            node.orders[name] = json.loads(call.stdin)
-            lines = [*({"step": step} for step in steps), {"python": made, "fresh": True}]
-        return Completed(argv=call.argv, exit_code=0, stdout="\n".join(map(json.dumps, lines)), stderr="")
+        request = program_request(call)
+        if request["verb"] == "look":
+            found = [[version, f"/usr/bin/python{version}"] for version in pythons]
+            return said(program_result({"pythons": found}))
+        node.orders[name] = request
+        events = ({"event": "step", "text": step} for step in steps)
+        return said(program_result({"python": made, "fresh": True}, *events))
 
-    return FakeChannel(name, {("python3", "-c"): answer})
+    return FakeChannel(name, {PROGRAM.argv: answer})
+
+
+def said(stdout, exit_code=0):
+    return Completed(argv=PROGRAM.argv, exit_code=exit_code, stdout=stdout, stderr="")
 
 
 node.orders = {}
@@ -60,51 +64,68 @@ async def test_nodes_without_a_python_in_common_are_told():
 
 async def test_a_failure_says_what_pip_said():
     def answer(call):
-        if call.argv[-1] == "look":
-            return Completed(argv=call.argv, exit_code=0, stdout='{"pythons": [["3.12", "/p"]]}', stderr="")
-        line = json.dumps({"error": "pip install failed", "log": ["No matching distribution found for ray"]})
-        return Completed(argv=call.argv, exit_code=1, stdout=line, stderr="")
+        if program_request(call)["verb"] == "look":
+            return said(program_result({"pythons": [["3.12", "/p"]]}))
+        means = "No matching distribution found for ray"
+        return said(json.dumps({"event": "error", "what": "pip install failed", "means": means}) + "\n", 1)
 
     with pytest.raises(NodeError, match="pip install failed") as caught:
-        await install({"a": FakeChannel("a", {("python3", "-c"): answer})}, None, lambda name, step: None)
+        await install({"a": FakeChannel("a", {PROGRAM.argv: answer})}, None, lambda name, step: None)
     assert "No matching distribution" in caught.value.means
     assert "--wheels" in caught.value.do
 
 
 @pytest.mark.parametrize("said", ["", "Welcome to spark1!", "[1, 2]", '"text"'])
 async def test_a_node_that_says_something_else_is_told(said):
-    channel = FakeChannel("a", {("python3", "-c"): said})
-    with pytest.raises(NodeError, match="python3 did not answer"):
+    channel = FakeChannel("a", {PROGRAM.argv: said})
+    with pytest.raises(NodeError, match="its Python did not make sparkfleet's environment"):
         await install({"a": channel}, None, lambda name, step: None)
 
 
-def remote(verb, home, stdin=""):
-    source = (files("sparkfleet.nodes.install") / "remote.py").read_text()
-    return subprocess.run(
-        [sys.executable, "-c", source, verb],
-        input=stdin,
-        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+async def remote(home, **order):
+    """The result of the real program, in a home of its own."""
+    channel = LocalChannel("a")
+
+    class AtHome:
+        node = "a"
+
+        async def run(self, argv, **more):
+            return await channel.run((sys.executable, *argv[1:]), env={"HOME": str(home)}, **more)
+
+    return await call(AtHome(), PROGRAM, {"verb": "make", "pins": [], "wheels": None, **order})
 
 
-def test_an_interrupted_environment_is_made_again(tmp_path):
+async def test_an_interrupted_environment_is_made_again(tmp_path):
     """What has no `complete` file is thrown away; here the order cannot be carried out, and that is said."""
     half = tmp_path / ".local/share/sparkfleet/env/abc"
     half.mkdir(parents=True)
     (half / "leftover").touch()
     order = {"digest": "abc", "python": "/no/such/python", "wheel_name": "x.whl", "wheel": "", "pip": ""}
-    done = remote("make", tmp_path, json.dumps({**order, "pins": [], "wheels": None}))
-    assert done.returncode != 0
+    with pytest.raises(ProgramError, match="/no/such/python"):
+        await remote(tmp_path, **order)
     assert not (half / "leftover").exists()
 
 
-def test_one_that_is_there_is_used(tmp_path):
+async def test_one_that_is_there_is_used(tmp_path):
     there = tmp_path / ".local/share/sparkfleet/env/abc"
     there.mkdir(parents=True)
     (there / "complete").touch()
-    done = remote("make", tmp_path, json.dumps({"digest": "abc"}))
-    answer = json.loads(done.stdout)
+    answer = await remote(tmp_path, digest="abc")
     assert answer == {"python": str(there / "bin" / "python"), "fresh": False}
+
+
+async def test_steps_are_said_however_they_arrive():
+    steps = ("making the environment", "installing sparkfleet and Ray")
+    text = program_result({"python": "/p", "fresh": True}, *({"event": "step", "text": s} for s in steps))
+    looked = program_result({"pythons": [["3.12", "/p"]]})
+
+    class InPieces(FakeChannel):
+        async def run(self, argv, *, stdin=b"", on_output=None, **more):
+            whole = looked if json.loads(stdin)["request"]["verb"] == "look" else text
+            for start in range(0, len(whole), 7):
+                on_output(whole[start : start + 7].encode())
+            return said(whole)
+
+    heard = []
+    await install({"a": InPieces("a")}, None, lambda name, step: heard.append(step))
+    assert heard == list(steps)
