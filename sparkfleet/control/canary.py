@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,16 @@ from typing import Any
 import aiohttp
 
 from sparkfleet.engines.base import Drafts, Engine
-from sparkfleet.engines.token_api import COMPLETIONS, Ask, Sampled, Score, Scored, TokenApi
+from sparkfleet.engines.token_api import COMPLETIONS, Ask, Sampled, Scored, TokenApi
+from sparkfleet.engines.token_scores import (
+    ENOUGH_TOKENS,
+    OPENING,
+    OWN_TOKENS,
+    TEXT,
+    Score,
+    agreement,
+    perplexity,
+)
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Speculation
 from sparkfleet.values import Value
@@ -30,27 +38,15 @@ MEASURE_S = 120.0
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
-TEXT = (
-    "A rail is one half of a QSFP cable: one network device and one RoCE device in its own subnet."
-    " One cable is two rails, and both are needed for the full bandwidth."
-)
-"""Plain English that any language model finds likely, and that the embedded models have learnt."""
 TEXT_PERPLEXITY = 1000.0
 """Above this the known text is noise to the model. Sound models of 0.6 B parameters and more stay below 100; weights or
 kernels that are broken come near the size of the vocabulary (32,000 to 250,000)."""
-OPENING = "A rail is one half of a QSFP cable:"
-"""What the model goes on from by itself."""
-OWN_TOKENS = 48
-ENOUGH_TOKENS = 8
-"""Own tokens without which nothing is concluded."""
 OWN_PERPLEXITY = 50.0
 """Above this a model finds its own greedy answer improbable. Those of sound models lie between 1 and 3; a small model that
 is out of its depth reaches 15."""
 OWN_AGREEMENT = 0.6
 """Below this share of its own greedy tokens that the model would choose again, something else has chosen them. Sound
 engines reach 0.9 and more; rounding in batches of another size explains the rest."""
-TIE = 1e-3
-"""Log-probabilities this close are the same."""
 ACCEPTED_FLOOR = {
     "mtp": 0.1,
     "nextn": 0.1,
@@ -298,21 +294,6 @@ async def _own_scores(probe: Probe, api: TokenApi, said: Sampled) -> tuple[Score
         return ()
     whole = await probe.scores(api, (*opening.ids, *said.ids))
     return whole.scores[len(opening.ids) - 1 :]
-
-
-def perplexity(scores: Sequence[Score]) -> float | None:
-    """exp of the mean negative log-probability; None for too few tokens."""
-    if len(scores) < ENOUGH_TOKENS:
-        return None
-    mean = -sum(score.own for score in scores) / len(scores)
-    return math.exp(min(mean, 700.0) if not math.isnan(mean) else 700.0)
-
-
-def agreement(scores: Sequence[Score]) -> float | None:
-    """Share of tokens that are the likeliest; None for too few tokens."""
-    if len(scores) < ENOUGH_TOKENS:
-        return None
-    return sum(score.own >= score.best - TIE for score in scores) / len(scores)
 
 
 def only_character(text: str) -> str:

@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from sparkfleet.engines.token_scores import Score
+
 COMPLETIONS = "/v1/completions"
 GENERATE = "/generate"
-
-
-class Score(NamedTuple):
-    """Natural logarithms of probabilities at one place of a token sequence."""
-
-    own: float
-    """Of the token in that place."""
-    best: float
-    """Of the likeliest one."""
 
 
 class Scored(NamedTuple):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.builtin import cache
+from sparkfleet.builtin.criterion import Criterion
 from sparkfleet.builtin.progress import Progress
 from sparkfleet.builtin.recipes import TINY, Budget, Recipe
 
@@ -18,6 +19,7 @@ SMALL = TINY.model_copy(
         "name": "small",
         "config": {**TINY.config, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2},
         "vocabulary": 512,
+        "criterion": Criterion(text_perplexity=1e6),
         "budget": Budget(steps=4, rows=2, row_tokens=64, warmup_steps=1, opening_steps=2),
     }
 )

@@ -5,19 +5,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from sparkfleet.control.canary import (
-    OWN_TOKENS,
-    TEXT,
-    Probe,
-    Sanity,
-    Score,
-    agreement,
-    only_character,
-    perplexity,
-    sanity,
-)
+from sparkfleet.control.canary import Probe, Sanity, only_character, sanity
 from sparkfleet.engines.base import Drafts
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.token_scores import OWN_TOKENS, TEXT, Score, agreement, perplexity
 from sparkfleet.planning.plan import Speculation
 
 
