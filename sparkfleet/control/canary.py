@@ -269,14 +269,14 @@ async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before:
     text = (await probe.scores(engine.token_api, TEXT)).scores
     said = await probe.greedy(engine.token_api, OPENING, OWN_TOKENS)
     own = reread = await _own_scores(probe, engine.token_api, said)
-    if said.count >= ENOUGH_TOKENS and not reread:
+    if said.tokens >= ENOUGH_TOKENS and not reread:
         own = await probe.said(OPENING, OWN_TOKENS)
     drafts = await drafts_of(probe, engine, speculation)
     proposed, accepted = drafts.proposed - before.proposed, drafts.accepted - before.accepted
     share = accepted / proposed if proposed >= ENOUGH_DRAFTS else None
     return Sanity(
         method=speculation.method,
-        only=only_character(said.text) if said.count >= ENOUGH_TOKENS else "",
+        only=only_character(said.text) if said.tokens >= ENOUGH_TOKENS else "",
         text_perplexity=perplexity(text),
         own_perplexity=perplexity(own),
         own_agreement=agreement(own),

@@ -27,7 +27,7 @@ class Sampled(NamedTuple):
     """A greedy continuation."""
 
     text: str = ""
-    count: int = 0
+    tokens: int = 0
     """Tokens generated, the end token included."""
     ids: tuple[int, ...] = ()
     """Of those tokens, as they were sampled; () if the engine does not report them."""
@@ -100,7 +100,7 @@ class IdCompletions(TextCompletions):
     def sampled(self, answer: Mapping[str, Any]) -> Sampled:
         """`choices[0].token_ids`, the end token included."""
         found = super().sampled(answer)
-        return found._replace(ids=_ids(answer["choices"][0].get("token_ids"))) if found.count else found
+        return found._replace(ids=_ids(answer["choices"][0].get("token_ids"))) if found.tokens else found
 
     def score(self, model: str, prompt: str | Sequence[int]) -> Ask | None:
         """`prompt_logprobs` are keyed by token id. `echo` keys by text, in which two tokens may be the same."""
