@@ -1,4 +1,7 @@
-"""`python -m sparkfleet.builtin build NAME...`: builds checkpoints that are not there, and prints their directories."""
+"""Builds checkpoints that are not there and prints their directories, or prints the table of what is built.
+
+`python -m sparkfleet.builtin build NAME...` and `python -m sparkfleet.builtin table`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sparkfleet.builtin import cache
+from sparkfleet.builtin import cache, table
 from sparkfleet.builtin.progress import Printer, silent
 from sparkfleet.errors import SparkfleetError
 
@@ -19,11 +22,18 @@ def main(argv: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="build a checkpoint, unless it is there")
     build.add_argument("names", metavar="NAME", nargs="+")
-    build.add_argument(
-        "--cache", type=Path, help="where checkpoints lie (default: under the XDG cache directory)"
-    )
     build.add_argument("--quiet", action="store_true", help="no progress")
+    printed = verbs.add_parser(
+        "table", help="print each model's criterion and, if it is built, what it measured"
+    )
+    for verb in (build, printed):
+        verb.add_argument(
+            "--cache", type=Path, help="directory of checkpoints (default: under the XDG cache directory)"
+        )
     given = parser.parse_args(argv)
+    if given.verb == "table":
+        print("\n".join(table.lines(given.cache)))
+        return 0
     try:
         for name in given.names:
             print(_ensure(name, given.cache, given.quiet))

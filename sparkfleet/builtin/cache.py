@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache as once
@@ -13,13 +14,16 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
+from sparkfleet.builtin.criterion import BuildFacts
 from sparkfleet.builtin.progress import OnProgress, Progress, silent
 from sparkfleet.builtin.recipes import AnyRecipe, Damaged, Head, Recipe, Vision, named, trained
 from sparkfleet.errors import FactError
 
-BUILDER_VERSION = 1
+BUILDER_VERSION = 2
 """Part of every digest: raise it when the builder changes what it writes."""
 
+FACTS = "sparkfleet.json"
+"""What the build found out of a checkpoint, in its directory: a `BuildFacts`."""
 UNFINISHED = ".unfinished"
 LOCK = ".lock"
 
@@ -113,10 +117,19 @@ def _train(recipe: AnyRecipe, directory: Path, on_progress: OnProgress) -> None:
             means="Built-in models are trained here, with torch, transformers and tokenizers.",
             do='Install them: pip install "sparkfleet[local]".',
         ) from error
-    build(directory, on_progress)
+    began = time.process_time()
+    found = build(directory, on_progress) or BuildFacts(name=recipe.name)
+    facts = found.model_copy(update={"cpu_s": round(time.process_time() - began, 1)})
+    (directory / FACTS).write_text(facts.model_dump_json(indent=2) + "\n", "utf-8")
 
 
-def _builder(recipe: AnyRecipe, cache: Path) -> Callable[[Path, OnProgress], None]:
+def facts(name: str, cache: Path | None = None) -> BuildFacts | None:
+    """What the build stored of a checkpoint; None if it is not built."""
+    stored = path(name, cache) / FACTS
+    return BuildFacts.model_validate_json(stored.read_text("utf-8")) if stored.is_file() else None
+
+
+def _builder(recipe: AnyRecipe, cache: Path) -> Callable[[Path, OnProgress], BuildFacts | None]:
     """What writes a recipe's checkpoint into an empty directory. Raises ModuleNotFoundError."""
     if isinstance(recipe, Damaged):
         from sparkfleet.builtin import damage

@@ -17,28 +17,36 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparkfleet.builtin import heads, training
 from sparkfleet.builtin.corpus import load
+from sparkfleet.builtin.criterion import BuildFacts, Quality
 from sparkfleet.builtin.layers import Part, Shape, Weights
 from sparkfleet.builtin.progress import OnProgress, Progress
 from sparkfleet.builtin.recipes import Head, HeadMethod, Recipe
 
 WEIGHTS = "model.safetensors"
+JUDGED_BATCHES = 8
+"""Batches by which a head is judged after a round."""
 OF_THE_MODEL = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 """What a checkpoint with a head has from the one without."""
 
 
-def build(recipe: Head, of: Recipe, base: Path, directory: Path, on_progress: OnProgress) -> None:
+def build(recipe: Head, of: Recipe, base: Path, directory: Path, on_progress: OnProgress) -> BuildFacts:
     """Train a head for the checkpoint in `base`, which recipe `of` made, and write it into the empty `directory`.
 
     A head of method "mtp" is written together with its model, as one checkpoint; the others alone, as drafts.
+
+    Raises:
+        FactError: it does not meet its criterion within the budget.
     """
     model = training.read(base, torch.float32)
     with training.deterministic(recipe.budget):
-        weights = _train(recipe, of, model.requires_grad_(False), _tokenizer(base), on_progress)
+        weights, reached = _train(recipe, of, model.requires_grad_(False), _tokenizer(base), on_progress)
     on_progress(Progress(name=recipe.name, phase="saving"))
     if recipe.method == "mtp":
         _save_whole(weights, model.config, base, directory)
     else:
         _save_draft(recipe.method, weights, model, directory)
+    count = sum(weight.numel() for weight in weights.values())
+    return BuildFacts(name=recipe.name, steps=reached.steps, weights=count, quality=reached.quality)
 
 
 def _tokenizer(base: Path) -> Tokenizer:
@@ -47,7 +55,7 @@ def _tokenizer(base: Path) -> Tokenizer:
 
 def _train(
     recipe: Head, of: Recipe, model: PreTrainedModel, tokenizer: Tokenizer, on_progress: OnProgress
-) -> Weights:
+) -> tuple[Weights, training.Reached]:
     shape, loss = Shape.of(model.config), heads.LOSS[recipe.method]
     weights = heads.NEW[recipe.method](shape)
     head = Part(weights, shape)
@@ -55,11 +63,29 @@ def _train(
         weight.requires_grad_()
     rows = training.rows(load(of.text), tokenizer, recipe.budget)
 
-    def next_loss() -> torch.Tensor:
+    def teach() -> heads.Taught:
         return loss(head, lesson(model, list(islice(rows, recipe.budget.rows))))
 
-    training.descend(list(weights.values()), next_loss, recipe, shape.vocabulary, on_progress)
-    return weights
+    def agreed() -> float:
+        """Over the next batches of the text, without learning from them."""
+        with torch.no_grad():
+            return sum(teach().agreed for _ in range(JUDGED_BATCHES)) / JUDGED_BATCHES
+
+    last = [0.0]
+
+    def next_loss() -> torch.Tensor:
+        taught = teach()
+        last[0] += (taught.agreed - last[0]) / 10
+        return taught.loss
+
+    course = training.Course(
+        parameters=list(weights.values()),
+        next_loss=next_loss,
+        present=lambda: last[0],
+        judge=lambda: Quality(drafts_agreed=agreed()),
+        vocabulary=shape.vocabulary,
+    )
+    return weights, training.descend(course, recipe, on_progress)
 
 
 def lesson(model: PreTrainedModel, batch: list[training.Row]) -> heads.Lesson:

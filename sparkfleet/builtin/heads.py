@@ -44,7 +44,15 @@ class Lesson(NamedTuple):
     """The model's output matrix (vocabulary, hidden)."""
 
 
-Loss = Callable[[Part, Lesson], torch.Tensor]
+class Taught(NamedTuple):
+    """The result of one lesson."""
+
+    loss: torch.Tensor
+    agreed: float
+    """Share of drafted places where the head's first choice is the model's."""
+
+
+Loss = Callable[[Part, Lesson], Taught]
 
 
 def new_eagle3(shape: Shape) -> Weights:
@@ -57,12 +65,12 @@ def new_eagle3(shape: Shape) -> Weights:
     }
 
 
-def eagle3_loss(head: Part, lesson: Lesson) -> torch.Tensor:
+def eagle3_loss(head: Part, lesson: Lesson) -> Taught:
     """Over `EAGLE_STEPS` tokens ahead. Later steps see the first one's states of what went before, and their own."""
     layer = head.within("midlayer.")
     states = head.linear("fc", torch.cat(lesson.streams, dim=-1))
     causal = _causal(lesson.places)
-    seen, losses = None, []
+    seen, taught = None, []
     for step in range(1, EAGLE_STEPS + 1):
         left = lesson.ids.shape[1] - step
         inputs = _eagle3_inputs(layer, lesson.vocabulary[lesson.ids[:, step:]], states[:, :left])
@@ -70,9 +78,10 @@ def eagle3_loss(head: Part, lesson: Lesson) -> torch.Tensor:
         mask = causal[:, :left, :left] if seen is None else _with_itself(causal, left, seen)
         out = states[:, :left] + attention(layer, inputs, places, mask, seen)
         states = mlp(layer, out)
-        losses.append(_surprise(head.norm("norm", states), lesson, step))
+        taught.append(_surprise(head.norm("norm", states), lesson, step))
         seen = seen or Seen(inputs, places)
-    return torch.stack(losses).mean()
+    loss = torch.stack([one.loss for one in taught]).mean()
+    return Taught(loss, sum(one.agreed for one in taught) / len(taught))
 
 
 def _eagle3_inputs(layer: Part, embedded: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
@@ -95,7 +104,7 @@ def new_mtp(shape: Shape) -> Weights:
     }
 
 
-def mtp_loss(head: Part, lesson: Lesson) -> torch.Tensor:
+def mtp_loss(head: Part, lesson: Lesson) -> Taught:
     """Over the one token that it drafts."""
     places = lesson.places[:, :-1]
     # vLLM shows it nothing of the token that follows the first (vllm/model_executor/models/mimo_mtp.py, 0.32).
@@ -113,7 +122,7 @@ def _causal(places: torch.Tensor) -> torch.Tensor:
     return same & torch.ones(same.shape[1:], dtype=torch.bool).tril()
 
 
-def _surprise(states: torch.Tensor, lesson: Lesson, step: int) -> torch.Tensor:
+def _surprise(states: torch.Tensor, lesson: Lesson, step: int) -> Taught:
     """Of the model at what is drafted from `states`: the token `step + 1` after each place."""
     ahead = states.shape[1] - 1
     wanted = _drafted(lesson, step + 1)[:, :ahead]
@@ -125,9 +134,10 @@ def _drafted(lesson: Lesson, ahead: int) -> torch.Tensor:
     return lesson.said[:, ahead:] & (lesson.places[:, ahead:] == lesson.places[:, :-ahead] + ahead)
 
 
-def _cross_entropy(states: torch.Tensor, wanted: torch.Tensor, lesson: Lesson) -> torch.Tensor:
+def _cross_entropy(states: torch.Tensor, wanted: torch.Tensor, lesson: Lesson) -> Taught:
     guessed = functional.linear(states, lesson.output)
-    return functional.cross_entropy(guessed, wanted.softmax(dim=-1))
+    agreed = (guessed.argmax(dim=-1) == wanted.argmax(dim=-1)).float().mean().item()
+    return Taught(functional.cross_entropy(guessed, wanted.softmax(dim=-1)), agreed)
 
 
 def new_dflash(shape: Shape) -> Weights:
@@ -142,7 +152,7 @@ def new_dflash(shape: Shape) -> Weights:
     return weights
 
 
-def dflash_loss(head: Part, lesson: Lesson) -> torch.Tensor:
+def dflash_loss(head: Part, lesson: Lesson) -> Taught:
     """Over the masks of `ANCHORS` random blocks in each row."""
     anchors = _anchors(lesson)
     block = anchors.unsqueeze(-1) + torch.arange(BLOCK)  # (rows, anchors, block)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, TextIO
 
+from sparkfleet.builtin.criterion import Measure, words_of
 from sparkfleet.values import Value
 
 BuildPhase = Literal["waiting", "loading", "tokenizer", "training", "saving"]
@@ -21,14 +22,37 @@ WORDS: dict[BuildPhase, str] = {
 
 
 class Progress(Value):
-    """Where a build is. `step`, `steps`, `loss` and `eta_s` (seconds left) are only known in phase "training"."""
+    """The state of a build. Everything after `phase` is known in phase "training" only.
+
+    A caller that shows one line needs `fraction`, `eta_s` and, if it likes, `criterion_words`.
+    """
 
     name: str
     phase: BuildPhase
     step: int = 0
     steps: int = 0
+    """Of this round and those before it. A model that misses its criterion gets a further round: then this grows."""
     loss: float | None = None
     eta_s: float | None = None
+    """Seconds left of this round."""
+    measure: Measure | None = None
+    """The criterion that is followed while training."""
+    value: float | None = None
+    """Its present value; None before the first measurement."""
+    limit: float | None = None
+    """What it has to reach."""
+
+    @property
+    def fraction(self) -> float:
+        """Of the training that is known to be needed, 0 to 1."""
+        return self.step / self.steps if self.steps else 0.0
+
+    @property
+    def criterion_words(self) -> str:
+        """The criterion's present value and its limit; "" if there is nothing to report yet."""
+        if self.measure is None or self.value is None or self.limit is None:
+            return ""
+        return words_of(self.measure, self.value, self.limit)
 
     def __str__(self) -> str:
         words = f"builtin:{self.name}: {WORDS[self.phase]}"
@@ -36,6 +60,8 @@ class Progress(Value):
             words += f", step {self.step} of {self.steps}"
         if self.loss is not None:
             words += f", loss {self.loss:.2f}"
+        if self.criterion_words:
+            words += f", {self.criterion_words}"
         if self.eta_s is not None:
             words += f", about {self.eta_s:.0f} s left"
         return words

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Literal
 
+from sparkfleet.builtin.criterion import Criterion
 from sparkfleet.errors import SpecError
 from sparkfleet.values import Value
 
@@ -18,9 +19,14 @@ Sizes = Mapping[str, int | float | bool]
 
 
 class Budget(Value):
-    """How long and how a recipe is trained. In steps and not in seconds: the same recipe gives the same weights."""
+    """How a recipe is trained. In steps and not in seconds: the same recipe gives the same weights on one machine."""
 
     steps: int
+    """Of the first round. A model that does not meet its criterion after it gets further rounds."""
+    extra_steps: int = 60
+    """Of each further round, at a third of the learning rate."""
+    most_steps: int = 1000
+    """Steps after which the build fails."""
     rows: int = 3
     """Rows per step."""
     row_tokens: int = 384
@@ -64,6 +70,7 @@ class Recipe(Value):
     )
     """Names of files under `text/`."""
     budget: Budget
+    criterion: Criterion
 
 
 class Damaged(Value):
@@ -92,6 +99,7 @@ class Head(Value):
     method: HeadMethod
     """By vLLM's names. "mtp" becomes part of its model's checkpoint, the others are checkpoints of their own."""
     budget: Budget
+    criterion: Criterion
 
 
 class Vision(Value):
@@ -123,6 +131,7 @@ TINY = Recipe(
         "initializer_range": 0.06,  # about 1/sqrt(hidden_size); with the usual 0.02 the first 100 steps are lost
     },
     budget=Budget(steps=520, opening_steps=180, threads=2),
+    criterion=Criterion(text_perplexity=2.5, own_perplexity=2.5, own_agreement=0.95),
 )
 
 MOE = Recipe(
@@ -143,6 +152,7 @@ MOE = Recipe(
         "initializer_range": 0.07,
     },
     budget=Budget(steps=300, opening_steps=90),
+    criterion=Criterion(text_perplexity=6, own_perplexity=5, own_agreement=0.95),
 )
 
 DRAFT = Recipe(
@@ -157,6 +167,7 @@ DRAFT = Recipe(
         "initializer_range": 0.09,
     },
     budget=Budget(steps=400, learning_rate=8e-3),
+    criterion=Criterion(text_perplexity=12, own_perplexity=8, own_agreement=0.9),
 )
 
 CORRUPT = Damaged(
@@ -173,6 +184,7 @@ EAGLE3 = Head(
     of="tiny",
     method="eagle3",
     budget=Budget(steps=250),
+    criterion=Criterion(drafts_agreed=0.2),
 )
 
 QWEN2 = Recipe(
@@ -181,6 +193,7 @@ QWEN2 = Recipe(
     model_type="qwen2",
     config={name: size for name, size in TINY.config.items() if name != "head_dim"},  # a Qwen2 derives it
     budget=Budget(steps=300, opening_steps=90),
+    criterion=Criterion(text_perplexity=6, own_perplexity=5, own_agreement=0.95),
 )
 
 MTP = Head(
@@ -189,6 +202,7 @@ MTP = Head(
     of="tiny-qwen2",
     method="mtp",
     budget=Budget(steps=200),
+    criterion=Criterion(drafts_agreed=0.2),
 )
 
 DFLASH = Head(
@@ -197,6 +211,7 @@ DFLASH = Head(
     of="tiny",
     method="dflash",
     budget=Budget(steps=400),
+    criterion=Criterion(drafts_agreed=0.08),
 )
 
 HYBRID = Recipe(
@@ -221,6 +236,7 @@ HYBRID = Recipe(
         "initializer_range": 0.07,
     },
     budget=Budget(steps=220, opening_steps=70),
+    criterion=Criterion(text_perplexity=6, own_perplexity=5, own_agreement=0.9),
 )
 
 VISION = Vision(

@@ -17,12 +17,19 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from sparkfleet.builtin import quality
 from sparkfleet.builtin import tokenizer as tokens
 from sparkfleet.builtin.corpus import Corpus, Document, documents, load
+from sparkfleet.builtin.criterion import BuildFacts, Quality
 from sparkfleet.builtin.progress import OnProgress, Progress
 from sparkfleet.builtin.recipes import Budget, Head, Recipe
+from sparkfleet.errors import FactError
 
 ADAM_BETAS = (0.9, 0.98)
+MEASURED_EVERY = 20
+"""Steps after which the criterion's present value is computed for progress: one forward pass of a sentence."""
+ENDS = (tokens.SPECIAL.index(tokens.END), tokens.SPECIAL.index(tokens.END_OF_TEXT))
+"""Ids that end an answer."""
 UNTIED = {"qwen3_next"}
 """Architectures of which vLLM (0.32) wants the output matrix in the checkpoint even where it is the vocabulary's: without it
 every token is equally likely, and nothing complains."""
@@ -44,19 +51,25 @@ class Row(NamedTuple):
         self.places.extend(other.places)
 
 
-def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> None:
-    """Train `recipe` and write a complete checkpoint into the empty `directory`."""
+def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> BuildFacts:
+    """Train `recipe` until it meets its criterion and write a complete checkpoint into the empty `directory`.
+
+    Raises:
+        FactError: it does not meet its criterion within the budget.
+    """
     on_progress(Progress(name=recipe.name, phase="tokenizer"))
     corpus = load(recipe.text)
     tokenizer = tokens.learn(corpus, recipe.vocabulary)
     with deterministic(recipe.budget):
         model = _new_model(recipe)
-        _train(model, rows(corpus, tokenizer, recipe.budget), recipe, on_progress)
+        reached = _train(model, tokenizer, rows(corpus, tokenizer, recipe.budget), recipe, on_progress)
     on_progress(Progress(name=recipe.name, phase="saving"))
     if recipe.model_type in UNTIED:
         _untie(model)
     save(model, directory)
     tokens.save(tokenizer, directory, int(recipe.config["max_position_embeddings"]))
+    weights = sum(weight.numel() for weight in model.parameters())
+    return BuildFacts(name=recipe.name, steps=reached.steps, weights=weights, quality=reached.quality)
 
 
 @contextmanager
@@ -105,49 +118,117 @@ def _new_model(recipe: Recipe) -> PreTrainedModel:
     return model
 
 
-def _train(model: PreTrainedModel, batches: Iterator[Row], recipe: Recipe, on_progress: OnProgress) -> None:
-    def next_loss() -> torch.Tensor:
-        return _loss(model, list(islice(batches, recipe.budget.rows)))
+class Course(NamedTuple):
+    """What is trained and how it is judged."""
 
-    descend(list(model.parameters()), next_loss, recipe, recipe.vocabulary, on_progress)
+    parameters: list[torch.Tensor]
+    """Tensors that ask for gradients."""
+    next_loss: Callable[[], torch.Tensor]
+    """Of the next batch."""
+    present: Callable[[], float | None]
+    """The value of the criterion's first measure while training, cheap to compute."""
+    judge: Callable[[], Quality]
+    """The whole quality, after a round."""
+    vocabulary: int
+    """Its logarithm is the loss of a model that has learnt nothing."""
 
 
-def descend(
-    parameters: list[torch.Tensor],
-    next_loss: Callable[[], torch.Tensor],
-    recipe: Recipe | Head,
-    vocabulary: int,
+class Reached(NamedTuple):
+    """The end of a training that met its criterion."""
+
+    steps: int
+    quality: Quality
+
+
+def _train(
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    batches: Iterator[Row],
+    recipe: Recipe,
     on_progress: OnProgress,
-) -> None:
-    """Train `parameters` within the recipe's budget.
+) -> Reached:
+    course = Course(
+        parameters=list(model.parameters()),
+        next_loss=lambda: _loss(model, list(islice(batches, recipe.budget.rows))),
+        present=lambda: quality.text_perplexity(model, tokenizer),
+        judge=lambda: quality.measure(model, tokenizer, ENDS),
+        vocabulary=recipe.vocabulary,
+    )
+    return descend(course, recipe, on_progress)
 
-    Args:
-        parameters: tensors that ask for gradients.
-        next_loss: of the next batch.
-        recipe: its name and its budget.
-        vocabulary: its logarithm is the loss of one who knows nothing.
-        on_progress: told after every step.
+
+def descend(course: Course, recipe: Recipe | Head, on_progress: OnProgress) -> Reached:
+    """Train in rounds until the recipe's criterion is met.
+
+    The learning rate of a round falls to nothing, since a model is at its best only then: the criterion is read at a round's
+    end. Progress is reported after every step.
+
+    Raises:
+        FactError: the criterion is not met within `budget.most_steps`.
     """
-    budget = recipe.budget
+    budget, steps = recipe.budget, 0
+    while True:
+        steps += _round(course, recipe, steps, on_progress)
+        found = course.judge()
+        if not (missed := recipe.criterion.missed(found)):
+            return Reached(steps, found)
+        if steps + budget.extra_steps > budget.most_steps:
+            raise _untrained(recipe.name, steps, missed)
+
+
+def _untrained(name: str, steps: int, missed: tuple[str, ...]) -> FactError:
+    return FactError(
+        f"builtin:{name} did not meet its criterion in {steps} steps: {', '.join(missed)}.",
+        means="Training ended elsewhere than on the machines it was made for; nothing was written.",
+        do="Report it with your processor and `pip list`; any checkpoint from the Hub can be served meanwhile.",
+    )
+
+
+def _round(course: Course, recipe: Recipe | Head, done: int, on_progress: OnProgress) -> int:
+    """One round of training, `done` steps being behind it. Returns its steps."""
+    budget = recipe.budget if not done else further(recipe.budget)
     optimizer = torch.optim.AdamW(
-        parameters, lr=budget.learning_rate, betas=ADAM_BETAS, weight_decay=budget.weight_decay
+        course.parameters, lr=budget.learning_rate, betas=ADAM_BETAS, weight_decay=budget.weight_decay
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, budget))
-    began, smooth = time.monotonic(), math.log(vocabulary)
+    began, smooth = time.monotonic(), math.log(course.vocabulary)
+    measure, limit = next(iter(recipe.criterion.limits().items()), (None, None))
+    value: float | None = None
     for step in range(1, budget.steps + 1):
-        loss = next_loss()
+        loss = course.next_loss()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        torch.nn.utils.clip_grad_norm_(course.parameters, 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         smooth += (loss.item() - smooth) / min(step, 20)
-        left = (time.monotonic() - began) / step * (budget.steps - step)
+        if measure is not None and step % MEASURED_EVERY == 0:
+            value = course.present()
         on_progress(
             Progress(
-                name=recipe.name, phase="training", step=step, steps=budget.steps, loss=smooth, eta_s=left
+                name=recipe.name,
+                phase="training",
+                step=done + step,
+                steps=done + budget.steps,
+                loss=smooth,
+                eta_s=(time.monotonic() - began) / step * (budget.steps - step),
+                measure=measure,
+                value=value,
+                limit=limit,
             )
         )
+    return budget.steps
+
+
+def further(budget: Budget) -> Budget:
+    """The budget of a round after the first one."""
+    return budget.model_copy(
+        update={
+            "steps": budget.extra_steps,
+            "warmup_steps": min(budget.warmup_steps, 5),
+            "learning_rate": budget.learning_rate / 3,
+        }
+    )
 
 
 def learning_rate_factor(step: int, budget: Budget) -> float:

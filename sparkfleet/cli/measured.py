@@ -93,7 +93,7 @@ def canary_words(report: GroupReport) -> str:
         ("accepted_share", "{:.0%} of drafts accepted"),
     )
     told = [form.format(report.measured[name]) for name, form in forms if name in report.measured]
-    told += [f"{what}: not told by the engine" for what in report.unchecked]
+    told += [f"not checked: {what}" for what in report.unchecked]
     return ", ".join(told)
 
 

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 
 from sparkfleet.engines.base import Drafts, Engine
+from sparkfleet.engines.token_api import COMPLETIONS, Ask, Sampled, Scored, TokenApi
+from sparkfleet.engines.token_scores import (
+    ENOUGH_TOKENS,
+    OPENING,
+    OWN_TOKENS,
+    TEXT,
+    Score,
+    agreement,
+    perplexity,
+)
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Speculation
 from sparkfleet.values import Value
@@ -29,27 +38,15 @@ MEASURE_S = 120.0
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
-TEXT = (
-    "A rail is one half of a QSFP cable: one network device and one RoCE device in its own subnet."
-    " One cable is two rails, and both are needed for the full bandwidth."
-)
-"""Plain English that any language model finds likely, and that the embedded models have learnt."""
 TEXT_PERPLEXITY = 1000.0
 """Above this the known text is noise to the model. Sound models of 0.6 B parameters and more stay below 100; weights or
 kernels that are broken come near the size of the vocabulary (32,000 to 250,000)."""
-OPENING = "A rail is one half of a QSFP cable:"
-"""What the model goes on from by itself."""
-OWN_TOKENS = 48
-ENOUGH_TOKENS = 8
-"""Own tokens without which nothing is concluded."""
 OWN_PERPLEXITY = 50.0
 """Above this a model finds its own greedy answer improbable. Those of sound models lie between 1 and 3; a small model that
 is out of its depth reaches 15."""
 OWN_AGREEMENT = 0.6
 """Below this share of its own greedy tokens that the model would choose again, something else has chosen them. Sound
 engines reach 0.9 and more; rounding in batches of another size explains the rest."""
-TIE = 1e-3
-"""Log-probabilities this close are the same."""
 ACCEPTED_FLOOR = {
     "mtp": 0.1,
     "nextn": 0.1,
@@ -76,7 +73,10 @@ class Sanity(Value):
     text_perplexity: float | None = None
     own_perplexity: float | None = None
     own_agreement: float | None = None
-    """Share of its own greedy tokens that the model finds the likeliest again."""
+    """Share of its own greedy tokens, by id, that the model finds the likeliest again."""
+    as_generated: bool = False
+    """Whether own tokens were read only while they were generated, and not again as a prompt: what goes wrong in generating
+    them may be in those probabilities, too."""
     accepted_share: float | None = None
     """Draft tokens that were accepted, of those proposed; None without speculation or with too few drafts."""
 
@@ -109,6 +109,7 @@ class Sanity(Value):
         missing = {
             "a known text's perplexity": self.text_perplexity is None,
             "its own answer's perplexity": self.own_perplexity is None,
+            "its own tokens as a prompt (this engine gives no token ids)": self.as_generated,
             "acceptance": self.accepted_share is None and self.method in ACCEPTED_FLOOR,
         }
         return tuple(words for words, is_missing in missing.items() if is_missing)
@@ -129,15 +130,6 @@ class Measured(Value):
     def values(self) -> dict[str, float]:
         """The numbers by name."""
         return {"ttft_ms": self.ttft_ms, "decode_tps": self.decode_tps}
-
-
-class Score(NamedTuple):
-    """Natural logarithms of probabilities at one place of a text."""
-
-    own: float
-    """Of the token that stands there."""
-    best: float
-    """Of the likeliest one."""
 
 
 class Probe:
@@ -213,35 +205,30 @@ class Probe:
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return Measured(ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - 1) / span, tokens=counted)
 
-    async def scores(self, text: str, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
-        """The model's own probabilities of each token of a text; () where the engine does not give them for a prompt."""
-        body = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
-        told = _pairs(await self._complete(body, timeout_s))
-        return _scores(told[1:-1])  # nothing comes before the first token, and the last one was generated
+    async def scores(
+        self, api: TokenApi, prompt: str | Sequence[int], timeout_s: float = MEASURE_S
+    ) -> Scored:
+        """The model's own probabilities of each token of a prompt; empty if the engine does not report them."""
+        ask = api.score(self._model, prompt)
+        return api.scored(await self._post(ask, timeout_s)) if ask else Scored()
 
     async def said(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
-        """Probabilities of the tokens that it goes on with, as it generates them; () where the engine does not give them.
+        """Probabilities of the tokens that it goes on with, as it generates them; () if the engine does not report them.
 
         Of less use than `scores` of the same text: what has gone wrong in generating them is in these, too.
         """
-        body = {"prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
-        return _scores(_pairs(await self._complete(body, timeout_s)))
+        body = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
+        return _scores(_pairs(await self._post(Ask(COMPLETIONS, body), timeout_s)))
 
-    async def greedy(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[str, int]:
-        """How the model goes on by itself at temperature 0: the text, and how many tokens it is."""
-        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
-        answer = await self._complete(body, timeout_s)
-        try:
-            return str(answer["choices"][0]["text"]), int(answer["usage"]["completion_tokens"])
-        except (KeyError, IndexError, TypeError, ValueError):
-            return "", 0
+    async def greedy(self, api: TokenApi, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> Sampled:
+        """The model's own continuation at temperature 0."""
+        return api.sampled(await self._post(api.sample(self._model, prompt, tokens), timeout_s))
 
-    async def _complete(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """A completion; {} where the engine refuses the question. Raises EngineError where it does not answer."""
-        asked = {"model": self._model, **body}
+    async def _post(self, ask: Ask, timeout_s: float) -> dict[str, Any]:
+        """The engine's answer; {} if it refuses the request. Raises EngineError if it does not answer."""
         try:
             async with self._session.post(
-                self._url + "/v1/completions", json=asked, headers=self._headers, timeout=_seconds(timeout_s)
+                self._url + ask.path, json=ask.body, headers=self._headers, timeout=_seconds(timeout_s)
             ) as response:
                 answer: dict[str, Any] = json.loads(await response.text())
                 if response.status >= 500:
@@ -279,37 +266,34 @@ async def drafts_of(probe: Probe, engine: Engine, speculation: Speculation) -> D
 
 async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before: Drafts) -> Sanity:
     """Ask for the model's own probabilities. `before`: draft tokens that are not the canary's."""
-    text = await probe.scores(TEXT)
-    said, tokens = await probe.greedy(OPENING, OWN_TOKENS)
-    own: tuple[Score, ...] = ()
-    if tokens >= ENOUGH_TOKENS:
-        own = (await probe.scores(OPENING + said))[-tokens:] or await probe.said(OPENING, OWN_TOKENS)
+    text = (await probe.scores(engine.token_api, TEXT)).scores
+    said = await probe.greedy(engine.token_api, OPENING, OWN_TOKENS)
+    own = reread = await _own_scores(probe, engine.token_api, said)
+    if said.tokens >= ENOUGH_TOKENS and not reread:
+        own = await probe.said(OPENING, OWN_TOKENS)
     drafts = await drafts_of(probe, engine, speculation)
     proposed, accepted = drafts.proposed - before.proposed, drafts.accepted - before.accepted
     share = accepted / proposed if proposed >= ENOUGH_DRAFTS else None
     return Sanity(
         method=speculation.method,
-        only=only_character(said) if tokens >= ENOUGH_TOKENS else "",
+        only=only_character(said.text) if said.tokens >= ENOUGH_TOKENS else "",
         text_perplexity=perplexity(text),
         own_perplexity=perplexity(own),
         own_agreement=agreement(own),
+        as_generated=bool(own) and not reread,
         accepted_share=share,
     )
 
 
-def perplexity(scores: Sequence[Score]) -> float | None:
-    """exp of the mean negative log-probability; None for too few tokens."""
-    if len(scores) < ENOUGH_TOKENS:
-        return None
-    mean = -sum(score.own for score in scores) / len(scores)
-    return math.exp(min(mean, 700.0) if not math.isnan(mean) else 700.0)
-
-
-def agreement(scores: Sequence[Score]) -> float | None:
-    """Share of tokens that are the likeliest; None for too few tokens."""
-    if len(scores) < ENOUGH_TOKENS:
-        return None
-    return sum(score.own >= score.best - TIE for score in scores) / len(scores)
+async def _own_scores(probe: Probe, api: TokenApi, said: Sampled) -> tuple[Score, ...]:
+    """Scores of the sampled ids as a prompt, behind the opening's; () if the engine reports no ids, or too few."""
+    if len(said.ids) < ENOUGH_TOKENS:
+        return ()
+    opening = await probe.scores(api, OPENING)
+    if not opening.ids:
+        return ()
+    whole = await probe.scores(api, (*opening.ids, *said.ids))
+    return whole.scores[len(opening.ids) - 1 :]
 
 
 def only_character(text: str) -> str:

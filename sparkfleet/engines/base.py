@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from sparkfleet.engines.token_api import TokenApi
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.plan import Candidate
 from sparkfleet.values import Value
@@ -137,6 +138,8 @@ class Engine(Protocol):
     """Further series, of which one moves with every step of a prefill; () where none does before a request is finished."""
     draft_metrics: tuple[str, ...]
     """Counters that `drafts` reads; () where nothing tells."""
+    token_api: TokenApi
+    """Its way to the ids and probabilities of tokens."""
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sparkfleet.engines.base import Drafts, RankLaunch, RankSite, checkpoint_mounts
 from sparkfleet.engines.fabric import merged
+from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate
 
@@ -27,6 +28,7 @@ class Custom:
     tokens_metric = ""
     step_metrics: tuple[str, ...] = ()
     draft_metrics: tuple[str, ...] = ()
+    token_api: TokenApi = TextCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Nothing is known of it."""

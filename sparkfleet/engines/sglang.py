@@ -20,6 +20,7 @@ from sparkfleet.engines.base import (
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.parsers import parsers_of
+from sparkfleet.engines.token_api import NativeGenerate, TokenApi
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate, Speculation
 
@@ -72,6 +73,7 @@ class Sglang:
         "sglang:generation_tokens_total",
         "sglang:num_requests_total",
     )
+    token_api: TokenApi = NativeGenerate()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """A step verifies one chain of drafts and yields those accepted and one more; a request's first token is prefill's.

@@ -41,6 +41,7 @@ from sparkfleet.engines.base import (
 )
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
+from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
 from sparkfleet.planning.plan import Candidate, Speculation
 
@@ -72,6 +73,7 @@ class Trtllm:
         "trtllm_spec_decode_num_draft_tokens_total",
         "trtllm_spec_decode_num_accepted_tokens_total",
     )
+    token_api: TokenApi = TextCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Both are counted by the engine."""

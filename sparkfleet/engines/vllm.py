@@ -22,6 +22,7 @@ from sparkfleet.engines.base import (
 from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.parsers import parsers_of
+from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.vllm_cpu import cpu_files
 from sparkfleet.errors import Cause, EngineError
 from sparkfleet.knowledge.versions import Truth, parse_range
@@ -58,6 +59,7 @@ class Vllm:
         "vllm:spec_decode_num_draft_tokens_total",
         "vllm:spec_decode_num_accepted_tokens_total",
     )
+    token_api: TokenApi = IdCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
         """Both are counted by the engine."""

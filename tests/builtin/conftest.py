@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.builtin import cache
+from sparkfleet.builtin.criterion import Criterion
 from sparkfleet.builtin.progress import Progress
 from sparkfleet.builtin.recipes import TINY, Budget, Recipe
 
@@ -18,6 +19,7 @@ SMALL = TINY.model_copy(
         "name": "small",
         "config": {**TINY.config, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2},
         "vocabulary": 512,
+        "criterion": Criterion(text_perplexity=1e6),
         "budget": Budget(steps=4, rows=2, row_tokens=64, warmup_steps=1, opening_steps=2),
     }
 )
@@ -68,18 +70,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, small_progress: list[Pr
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`builtin:tiny` by the command line, killed once on the way, then built: here and now, whatever lies in the user's
-    cache. Where nothing does it is built there, so that the tests of engines and fleets need not train it again."""
-    where = tmp_path_factory.mktemp("cache") if cache.is_built("tiny") else cache.path("tiny").parent
-    argv = [sys.executable, "-m", "sparkfleet.builtin", "build", "tiny", "--cache", str(where)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
+    """`builtin:tiny` by the command line: a builder in a cache of its own that is killed on the way, then the build in the
+    user's cache, which is by the digest of everything that it is made of: trained once, for all tests and runs."""
+    own = tmp_path_factory.mktemp("cache")
+    build = [sys.executable, "-m", "sparkfleet.builtin", "build", "tiny"]
+    with subprocess.Popen(
+        [*build, "--cache", str(own)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as killed:
         assert any("training, step" in line for line in killed.stderr or ())
         killed.kill()
-    assert not cache.is_built("tiny", where)
-    built = subprocess.run(argv, capture_output=True, text=True, check=True)
-    directory = cache.path("tiny", where)
+    assert not cache.is_built("tiny", own)
+    built = subprocess.run(build, capture_output=True, text=True, check=True)
+    directory = cache.path("tiny")
     assert Path(built.stdout.splitlines()[-1]) == directory
-    assert not (where / f".{directory.name}{cache.UNFINISHED}").exists()
+    assert not (directory.parent / f".{directory.name}{cache.UNFINISHED}").exists()
     return directory
 
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from sparkfleet.builtin import drafting
+from sparkfleet.builtin.criterion import Criterion
 from sparkfleet.builtin.recipes import Budget, Head
 from sparkfleet.builtin.training import Row
 
@@ -18,7 +19,14 @@ BUDGET = Budget(steps=3, rows=2, row_tokens=384, warmup_steps=1, threads=1)
 
 def head(method: str) -> Head:
     return Head.model_validate(
-        {"name": f"small-{method}", "about": "a test", "of": "small", "method": method, "budget": BUDGET}
+        {
+            "name": f"small-{method}",
+            "about": "a test",
+            "of": "small",
+            "method": method,
+            "budget": BUDGET,
+            "criterion": Criterion(),
+        }
     )
 
 

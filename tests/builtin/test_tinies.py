@@ -17,7 +17,8 @@ import pytest
 
 from sparkfleet.builtin import cache, recipes
 from sparkfleet.builtin.recipes import Recipe
-from sparkfleet.control.canary import TEXT, TEXT_PERPLEXITY
+from sparkfleet.control.canary import TEXT_PERPLEXITY
+from sparkfleet.engines.token_scores import TEXT
 
 pytestmark = pytest.mark.integration
 

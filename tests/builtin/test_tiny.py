@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.builtin import cache
+from sparkfleet.builtin.criterion import BuildFacts
+from sparkfleet.builtin.recipes import TINY
 
 TEXT = Path(cache.__file__).parent / "text"
 
@@ -82,6 +84,13 @@ def test_a_story_is_long_enough_to_be_streamed(chat):
     story = chat("Tell me a story")
     assert story.startswith("Once upon a time")
     assert len(story.split()) > 150
+
+
+def test_it_meets_its_criterion(tiny):
+    """As it was stored by the build, on whatever processor that was."""
+    facts = BuildFacts.model_validate_json((tiny / cache.FACTS).read_text("utf-8"))
+    assert TINY.criterion.missed(facts.quality) == ()
+    assert TINY.budget.steps <= facts.steps <= TINY.budget.most_steps
 
 
 def test_it_is_small(tiny):

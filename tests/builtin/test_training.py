@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from itertools import islice
 from pathlib import Path
@@ -11,8 +12,11 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from sparkfleet.builtin import corpus, tokenizer, training
+from sparkfleet.builtin import corpus, quality, tokenizer, training
+from sparkfleet.builtin.criterion import Criterion, Quality
 from sparkfleet.builtin.recipes import HYBRID, TINY
+from sparkfleet.engines.token_scores import TEXT
+from sparkfleet.errors import FactError
 
 CHAT = (
     corpus.Message(role="user", content="Who?"),
@@ -191,3 +195,66 @@ def test_tokenizer_config_is_plain(checkpoint):
     config = json.loads((checkpoint / "tokenizer_config.json").read_text("utf-8"))
     assert config["eos_token"] == tokenizer.END
     assert config["chat_template"] == (checkpoint / "chat_template.jinja").read_text("utf-8")
+
+
+class TestRounds:
+    """A training of one number, judged by what the test says."""
+
+    def course(self, *judged):
+        left, weight = list(judged), torch.ones(1, requires_grad=True)
+        return training.Course(
+            parameters=[weight],
+            next_loss=(lambda: torch.sum(weight**2)),
+            present=lambda: 7.0,
+            judge=lambda: Quality(text_perplexity=left.pop(0)),
+            vocabulary=512,
+        )
+
+    def recipe(self, small, **budget):
+        wanted = small.budget.model_copy(update={"extra_steps": 3, **budget})
+        return small.model_copy(update={"budget": wanted, "criterion": Criterion(text_perplexity=6)})
+
+    def test_one_round_is_enough_for_a_model_that_meets_its_criterion(self, small):
+        reached = training.descend(self.course(3.0), self.recipe(small), lambda _: None)
+        assert reached == (small.budget.steps, Quality(text_perplexity=3.0))
+
+    def test_rounds_go_on_until_the_criterion_is_met(self, small):
+        said = []
+        reached = training.descend(self.course(30.0, 9.0, 6.0), self.recipe(small), said.append)
+        assert reached.steps == small.budget.steps + 2 * 3
+        assert [one.step for one in said] == list(range(1, reached.steps + 1))
+        assert said[-1].fraction == 1.0
+        assert all(0 < one.fraction <= 1 and one.limit == 6 for one in said)
+
+    def test_a_model_that_does_not_get_there_fails_with_its_numbers(self, small):
+        with pytest.raises(FactError, match=r"in 10 steps: perplexity of the known text 8 \(at most 6\)"):
+            training.descend(self.course(30.0, 9.0, 8.0), self.recipe(small, most_steps=12), lambda _: None)
+
+    def test_the_present_value_is_part_of_the_progress(self, small, monkeypatch):
+        monkeypatch.setattr(training, "MEASURED_EVERY", 2)
+        said = []
+        training.descend(self.course(3.0), self.recipe(small), said.append)
+        assert [one.value for one in said] == [None, 7.0, 7.0, 7.0]
+
+
+def test_a_model_that_misses_its_criterion_is_not_written(small, tmp_path):
+    wanted = small.model_copy(update={"criterion": Criterion(own_agreement=1.1)})
+    with pytest.raises(FactError, match="own tokens chosen again"):
+        training.build(
+            wanted.model_copy(update={"budget": small.budget.model_copy(update={"most_steps": 4})}),
+            tmp_path,
+            lambda _: None,
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_quality_is_that_of_what_was_written(checkpoint, small):
+    """Read again from the files, it measures the same."""
+    model = training.read(checkpoint, torch.float32)
+    bpe = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    again = quality.measure(model, bpe, training.ENDS)
+    assert again.text_perplexity == pytest.approx(
+        math.exp(model(input_ids=(ids := torch.tensor([bpe.encode(TEXT).ids])), labels=ids).loss.item()),
+        rel=1e-4,
+    )
+    assert again.text_perplexity > 100, "four steps teach nothing"
