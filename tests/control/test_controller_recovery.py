@@ -4,7 +4,8 @@ import pytest
 from control_values import GIB, deployment, plan
 from controller_world import diagnosed, report
 
-from sparkfleet.control import recovery
+from sparkfleet.control.policy import fallback as recovery
+from sparkfleet.control.policy import state as seen
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.engines.signatures import Cause, Diagnosis
 
@@ -215,7 +216,7 @@ async def test_a_restarted_controller_does_not_let_a_group_fail_to_start_for_eve
 
 async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     """Its group goes to the first rung that can do without it; one that cannot waits."""
-    monkeypatch.setattr(recovery, "GONE_S", 0.0)
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
     two = plan(rungs=1)
     here = two.groups[0].ladder[0]
     shape = here.candidate.shape.model_copy(update={"nodes": ("that",)})
