@@ -85,7 +85,15 @@ class Controller:
         """What people need to ask the gateways."""
         self._publisher = Publisher()
         around = Surroundings(orders_of=orders_of, leave=self._leave, kept=self._kept)
-        self._effects = Effects(store, apps, nodes, self._journal, metrics, here, around)
+        self._effects = Effects(
+            store=store,
+            apps=apps,
+            nodes=nodes,
+            journal=self._journal,
+            metrics=metrics,
+            here=here,
+            around=around,
+        )
         self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal)
         self._wake = asyncio.Event()
         self._paused = False

@@ -68,6 +68,7 @@ class Effects:
 
     def __init__(
         self,
+        *,
         store: Store,
         apps: Apps,
         nodes: Nodes,

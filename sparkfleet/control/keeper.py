@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from sparkfleet.control import boot, starter
+from sparkfleet.control import node_lifecycle, starter
 from sparkfleet.control.head import LABEL
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.policy.crash_backoff import COUNTS_S, pause_s
@@ -80,11 +80,11 @@ async def keep(paths: FleetPaths) -> int:
 async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | None:
     role = Role.model_validate_json(paths.role.read_text())
     if role.join is not None:
-        ray = await boot.join(role.join)
+        ray = await node_lifecycle.join(role.join)
         _tell(paths, {})
         return ray
     assert role.up is not None
-    address, head = await boot.up(role.up)
+    address, head = await node_lifecycle.up(role.up)
     if role.up.apply:  # it is in the store now, and may be changed there
         _write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
     if first:

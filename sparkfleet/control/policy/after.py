@@ -18,9 +18,10 @@ from sparkfleet.control.policy.actions import (
     KeepStanding,
     KnowBoots,
     LadderStep,
-    MoveGroup,
+    NextRung,
     RestartGroup,
     StopWaiting,
+    TryAgain,
     WaitForBoots,
     WaitForMemory,
     WaitForNodes,
@@ -47,28 +48,29 @@ def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
 
 def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
     """What is pending once an action is done."""
+    if isinstance(action, BeginAttempt | EndAttempt | GiveUp | LadderStep):
+        pending = _settled(pending, action.group)
     match action:
-        case BeginAttempt(group=group):
-            settled = _settled(pending, group)
-            if isinstance(action, RestartGroup) and action.answers:
-                return replace(settled, answered=settled.answered | {app_name(*group)})
-            return settled
-        case EndAttempt(group=group) | GiveUp(group=group) | MoveGroup(group=group):
-            return _settled(pending, group)
-        case LadderStep(group=group):
-            settled = _settled(pending, group)
-            return replace(settled, counted=settled.counted | {group})
+        case RestartGroup(group=group, answers=True):
+            return replace(pending, answered=pending.answered | {app_name(*group)})
+        case TryAgain(group=group) | NextRung(group=group):
+            return replace(pending, counted=pending.counted | {group})
         case FailAttempt(group=group):
             return replace(pending, failed_at={group: now.steady, **pending.failed_at})
         case WaitForBoots():
             return replace(pending, asked_at=now.steady if pending.asked_at is None else pending.asked_at)
+    return _waits_after(pending, action)
+
+
+def _waits_after(pending: Pending, action: Action) -> Pending:
+    """What is kept of the reasons for which groups and generations wait."""
+    match action:
         case WaitForNodes(group=group):
             return replace(pending, waiting={**pending.waiting, group: action.reason})
         case StopWaiting(group=group):
             return replace(pending, waiting=_without(pending.waiting, group))
-        case WaitForMemory():
-            generation = f"{action.deployment}/g{action.generation}"
-            return replace(pending, told={**pending.told, generation: action.reason})
+        case WaitForMemory(deployment=name, generation=generation):
+            return replace(pending, told={**pending.told, f"{name}/g{generation}": action.reason})
     return pending
 
 
