@@ -23,6 +23,17 @@ async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
     assert world.controller.status().deployments[0].state == "ready"
 
 
+async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
+    """A round may take long: Serve then shows the group as failed both before and after its next start."""
+    await world.put(rungs=3)
+    for rung in range(2):
+        await world.controller.report(report(rung=rung))
+        await world.controller.report(diagnosed(rung=rung))
+        world.apps.become("tiny", 1, "failed")
+        await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1, 2]
+
+
 async def test_a_restarted_controller_knows_the_rung(world):
     await world.put(rungs=2)
     await world.controller.report(diagnosed())

@@ -50,6 +50,10 @@ def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
     """What is pending once an action is done."""
     if isinstance(action, BeginAttempt | EndAttempt | GiveUp | LadderStep):
         pending = _settled(pending, action.group)
+    if isinstance(
+        action, BeginAttempt
+    ):  # so its next failure is another one, also if Serve showed nothing in between
+        pending = replace(pending, answered=pending.answered - {app_name(*action.group)})
     match action:
         case RestartGroup(group=group, answers=True):
             return replace(pending, answered=pending.answered | {app_name(*group)})
