@@ -211,13 +211,12 @@ class Controller:
 
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
         """Everything that is known now."""
-        desired = self._store.desired()
         return FleetState(
-            desired=desired,
+            desired=self._store.desired(),
             apps=self._seen,
             reports=self._heard.groups(),
             fresh=frozenset(report.name for report in self._heard.fresh()),
-            standings=self._effects.standings(desired.values()),
+            standings=self._store.standings(),
             starts=self._store.starts(),
             nodes=self._effects.nodes,
             available=available or {},

@@ -28,9 +28,10 @@ from sparkfleet.control.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.control.policy.after import begun, pending_after
-from sparkfleet.control.policy.state import Now, Pending, SeenNodes, name_of
+from sparkfleet.control.policy.pending_starts import learn_boots
+from sparkfleet.control.policy.state import FleetState, Now, Pending, SeenNodes, name_of
 from sparkfleet.control.status import NodeReport
-from sparkfleet.control.store import Desired, GroupKey, Standing, Store
+from sparkfleet.control.store import Desired, GroupKey, Store
 from sparkfleet.observe.metrics import ControlMetrics
 
 OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupOrder]]
@@ -88,19 +89,15 @@ class Effects:
 
     def see(self, nodes: Collection[NodeReport], began: float) -> None:
         """Take the nodes as they are now; `began` is when the look at them began, of the monotonic clock."""
-        self.nodes = self.nodes.seen(nodes, began, read_clocks())
+        now = read_clocks()
+        self.nodes = self.nodes.seen(nodes, began, now)
+        # At once: the next round may be a while off, and a node that is down by then is not known to have been there.
+        for action in learn_boots(FleetState(starts=self._store.starts(), nodes=self.nodes), now):
+            self._keep(action)
 
     def forget_answers(self, failed: Collection[str]) -> None:
         """Only applications that are still failed have had an answer."""
         self.pending = self.pending.answered_only(failed)
-
-    def standings(self, desired: Collection[Desired]) -> dict[GroupKey, Standing]:
-        """Standings of the groups of these generations that have one."""
-        return {
-            (one.name, one.generation, replica): standing
-            for one in desired
-            for replica, standing in self._store.rungs(one.name, one.generation).items()
-        }
 
     async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
         """Keep all actions first, in one piece, so that no report comes between a decision and what is kept of it.

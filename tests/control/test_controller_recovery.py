@@ -34,6 +34,17 @@ async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
     assert [order.rung for order in world.apps.orders] == [0, 1, 2]
 
 
+async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(world):
+    await world.put()
+    await world.ready(1)
+    await world.controller.report(report(phase=GroupPhase.FAILED))
+    await world.put(concurrency=8)
+    await world.controller.report(report())
+    await world.controller.report(diagnosed())
+    (standing,) = world.store.rungs("tiny", 1).values()
+    assert (len(standing.falls), standing.restarts) == (1, 1)
+
+
 async def test_a_restarted_controller_knows_the_rung(world):
     await world.put(rungs=2)
     await world.controller.report(diagnosed())

@@ -207,3 +207,17 @@ def test_only_the_first_rule_that_applies_to_a_group_decides():
         standings={TINY: standing},
     )
     assert decide(state, NOW) == [EndGroup(group=TINY, reason="it is given up")]
+
+
+def test_a_group_is_restarted_once_in_a_round_at_the_rung_that_is_kept():
+    """It failed at the first rung, and the second one needs a node that is gone."""
+    nodes = seen(NOW.steady, this="first", that=None)
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=3, nodes=(("this",), ("that",), ("this",)))},
+        apps=(application(TINY, "failed"),),
+        nodes=replace(nodes, away_since={"that": 0.0}),
+    )
+    first, second, restart = decide(state, NOW)
+    assert (first.standing.rung, second.standing.rung) == (1, 2)
+    assert (type(restart), restart.nodes, restart.answers) == (RestartGroup, ("this",), True)
+    assert after(state, [first, second, restart], NOW).starts == {TINY: {"this": "first"}}

@@ -7,8 +7,9 @@ them shows in the next snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from sparkfleet.control.policy.actions import Action
+from sparkfleet.control.policy.actions import Action, EndGroup, RestartGroup
 from sparkfleet.control.policy.after import after
 from sparkfleet.control.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
 from sparkfleet.control.policy.memory_admission import wait_for_memory
@@ -36,4 +37,15 @@ def decide(state: FleetState, now: Now) -> list[Action]:
         found = rule(state, now)
         state = after(state, found, now)
         actions.extend(found)
-    return actions
+    return _restarted_once(actions)
+
+
+def _restarted_once(actions: list[Action]) -> list[Action]:
+    """Without restarts that a later rule of this round overtakes: its restart, or its end, is of the rung that is kept."""
+    last = {one.group: one for one in actions if isinstance(one, RestartGroup | EndGroup)}
+    answered = {one.group for one in actions if isinstance(one, RestartGroup) and one.answers}
+    return [
+        replace(one, answers=one.group in answered) if isinstance(one, RestartGroup) else one
+        for one in actions
+        if not isinstance(one, RestartGroup) or last[one.group] is one
+    ]
