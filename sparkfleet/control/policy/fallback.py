@@ -58,7 +58,7 @@ GAVE_UP = "It is not started again, so that the node stays up; `sparkfleet apply
 
 
 @dataclass(frozen=True)
-class Failing:
+class FallbackCase:
     """A group of a wanted generation, as the rules of fallback see it."""
 
     state: FleetState
@@ -117,16 +117,16 @@ def keep_groups_up(state: FleetState, now: Now) -> list[Action]:
     return [
         action
         for app in state.mine()
-        for action in _first(Failing(state, now, app, state.wanted[app.deployment]))
+        for action in _first(FallbackCase(state, now, app, state.wanted[app.deployment]))
     ]
 
 
-def _first(one: Failing) -> list[Action]:
+def _first(one: FallbackCase) -> list[Action]:
     found = (rule(one) for rule in GROUP_RULES)
     return next((actions for actions in found if actions is not None), [])
 
 
-def stop_what_is_given_up(one: Failing) -> list[Action] | None:
+def stop_what_is_given_up(one: FallbackCase) -> list[Action] | None:
     """It took its node down, or the controller died before it had stopped it."""
     if not one.standing.given_up:
         return None
@@ -135,14 +135,14 @@ def stop_what_is_given_up(one: Failing) -> list[Action] | None:
     return [EndGroup(group=one.group, reason="it is given up")]
 
 
-def answer_failure(one: Failing) -> list[Action] | None:
+def answer_failure(one: FallbackCase) -> list[Action] | None:
     """Serve has given it up: once more, the next rung, or the end of its ladder."""
     if one.app.status != "failed":
         return None
     return [] if one.app.name in one.state.pending.answered else _answer(one)
 
 
-def answer_restarts(one: Failing) -> list[Action] | None:
+def answer_restarts(one: FallbackCase) -> list[Action] | None:
     """Serve goes on starting it, and it fails each time: it goes down its ladder as if Serve had given it up."""
     if one.standing.restarts < RESTARTS or one.app.status == "running":
         return None
@@ -151,7 +151,7 @@ def answer_restarts(one: Failing) -> list[Action] | None:
     return [*taken, EndGroup(group=one.group, reason="no rung of its ladder starts")] if ends else taken
 
 
-def break_circle(one: Failing) -> list[Action] | None:
+def break_circle(one: FallbackCase) -> list[Action] | None:
     """It comes up and fails again and again."""
     if sum(at > one.now.unix - BREAKER_S for at in one.standing.falls) < BREAKER_FAILURES:
         return None
@@ -166,7 +166,7 @@ def break_circle(one: Failing) -> list[Action] | None:
     ]
 
 
-def take_less_memory(one: Failing) -> list[Action] | None:
+def take_less_memory(one: FallbackCase) -> list[Action] | None:
     """Its memory ran out again and again while it served, and a rung needs less."""
     if sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
         return None
@@ -176,7 +176,7 @@ def take_less_memory(one: Failing) -> list[Action] | None:
     return None if rung is None else _move(one, rung, why)
 
 
-GROUP_RULES: tuple[Callable[[Failing], list[Action] | None], ...] = (
+GROUP_RULES: tuple[Callable[[FallbackCase], list[Action] | None], ...] = (
     stop_what_is_given_up,
     answer_failure,
     answer_restarts,
@@ -186,7 +186,7 @@ GROUP_RULES: tuple[Callable[[Failing], list[Action] | None], ...] = (
 """None: the rule does not apply."""
 
 
-def _answer(one: Failing) -> list[Action]:
+def _answer(one: FallbackCase) -> list[Action]:
     """Restart it, once a failure that is not counted yet is counted; only keep the failure as long as nodes are asked."""
     if one.app.status == "failed" and one.group in one.state.pending.counted:
         return [_restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
@@ -207,7 +207,7 @@ def _answer(one: Failing) -> list[Action]:
     return [*taken, _restart(after(one.state, taken, one.now), one.desired, one.group, why, answers=answers)]
 
 
-def _ask_nodes(one: Failing) -> list[Action]:
+def _ask_nodes(one: FallbackCase) -> list[Action]:
     if one.group in one.state.pending.failed_at:
         return []
     return [FailAttempt(group=one.group, reason="its nodes are looked at before its failure is answered")]
@@ -254,7 +254,7 @@ def _rung_kept(
     return kind(group=group, standing=standing, nodes=nodes, reason=words)
 
 
-def _move(one: Failing, rung: int, why: str) -> list[Action]:
+def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
     """Start a group at a lower rung, for a reason that is none of its starts'."""
     standing, ladder = one.standing, one.desired.plan.groups[one.app.replica].ladder
     lower = Standing(rung=rung, falls=standing.falls, passed=passed_by(standing, rung, why))
@@ -273,7 +273,7 @@ def _move(one: Failing, rung: int, why: str) -> list[Action]:
 def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
     """Groups on nodes that do not come back take the first rung that needs none of them, or wait if each needs one."""
     found = {
-        app.group: _leave(Failing(state, now, app, state.wanted[app.deployment])) for app in state.mine()
+        app.group: _leave(FallbackCase(state, now, app, state.wanted[app.deployment])) for app in state.mine()
     }
     waits = {group for group, actions in found.items() if actions is not None}
     ended = [
@@ -284,7 +284,7 @@ def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
     return [*ended, *(action for actions in found.values() for action in actions or ())]
 
 
-def _leave(one: Failing) -> list[Action] | None:
+def _leave(one: FallbackCase) -> list[Action] | None:
     """None: it needs no node that is gone."""
     gone = one.state.nodes.gone(one.now).intersection(nodes_of(one.desired, one.app.replica, one.standing))
     if not gone or one.app.status == "retiring" or one.standing.given_up:
