@@ -1,4 +1,4 @@
-"""How long a group waits before it starts again what has just ended: longer each time.
+"""Counts the starts of a group in a file, and pauses before what has just ended is started again (`crash_backoff`).
 
 Ray Serve waits for nothing: it replaces what died in its next round, after a tenth of a second (2.60, deployment_state.py:
 `_get_upscale_replicas`). The group of a replacement is a new process, so the starts that count are in a file.
@@ -12,18 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from sparkfleet.control.policy.crash_backoff import of_late, pause_s
 from sparkfleet.nodes.files import write_atomically
-
-FIRST_S = 1.0
-LONGEST_S = 60.0
-"""An engine takes about that long to load, or more: to wait longer would bring it back noticeably later."""
-COUNTS_S = 600.0
-"""A start that began longer ago no longer counts: what lived that long did not end because of it."""
-
-
-def pause_s(before: int) -> float:
-    """How long to wait where the same was done so many times of late, seconds: nothing, then twice as long each time."""
-    return min(FIRST_S * 2.0 ** (before - 1), LONGEST_S) if before else 0.0
 
 
 class Backoff:
@@ -41,7 +31,7 @@ class Backoff:
     def begin(self) -> float:
         """Count a start; how long it has to wait before it begins, seconds. The first one begins at once."""
         now = self._clock()
-        before = [at for at in self._begun() if now - COUNTS_S < at <= now]
+        before = of_late(self._begun(), now)
         with suppress(OSError):
             write_atomically(self._path, json.dumps([*before, now]).encode())
         return pause_s(len(before))

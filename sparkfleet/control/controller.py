@@ -1,7 +1,8 @@
 """The controller: keeps what runs equal to what is wanted, and answers for it. Independent of Ray.
 
-One loop looks at the applications there are, asks `reconcile.decide` what to do, and does it. Everything it must not
-forget is in the store; everything else (reports of groups) comes back by itself within seconds of a restart.
+One loop takes a snapshot of what is known, calls `policy.decide` for the actions, and carries them out (`effects`).
+Everything it must not forget is in the store; everything else (reports of groups) comes back by itself within seconds of a
+restart.
 """
 
 from __future__ import annotations
@@ -10,24 +11,25 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from sparkfleet import __version__
 from sparkfleet.control.api_keys import ApiKeys
 from sparkfleet.control.apps import Apps
+from sparkfleet.control.effects import Effects, OrdersOf, Surroundings, read_clocks
 from sparkfleet.control.ends import Ends
 from sparkfleet.control.gauges import show_groups
 from sparkfleet.control.heard import Heard
 from sparkfleet.control.journal import Journal
 from sparkfleet.control.node_watch import NodeWatch
-from sparkfleet.control.nodes import Nodes
-from sparkfleet.control.order import GroupOrder
+from sparkfleet.control.nodes import Generation, Nodes
+from sparkfleet.control.policy.decide import decide
+from sparkfleet.control.policy.memory_admission import waiting
+from sparkfleet.control.policy.reported import on_report
+from sparkfleet.control.policy.state import FleetState
 from sparkfleet.control.publisher import Publisher
-from sparkfleet.control.reconcile import Action, Wanted, decide
-from sparkfleet.control.recovery import Recovery
-from sparkfleet.control.room import fitting, needed
 from sparkfleet.control.status import BEGINNING, App, FleetStatus, GroupPhase, GroupReport, NodeReport
-from sparkfleet.control.store import Desired, Event, Store
+from sparkfleet.control.store import Desired, Event, GroupKey, Store
 from sparkfleet.control.view import View, scrape_targets
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
@@ -40,8 +42,6 @@ from sparkfleet.spec.deployment import Deployment
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-
-OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupOrder]]
 
 
 class Controller:
@@ -75,7 +75,6 @@ class Controller:
         self._apps = apps
         self._metrics = metrics
         self._endpoint = endpoint
-        self._orders_of = orders_of
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
         self._heard = Heard()
@@ -85,8 +84,17 @@ class Controller:
         self.keys = ApiKeys(store, self._journal)
         """What people need to ask the gateways."""
         self._publisher = Publisher()
-        self._recovery = Recovery(store, apps, self._order, self._journal.record, here)
-        self._watch = NodeWatch(nodes, self._recovery, metrics, self._journal)
+        around = Surroundings(orders_of=orders_of, leave=self._leave, kept=self._kept)
+        self._effects = Effects(
+            store=store,
+            apps=apps,
+            nodes=nodes,
+            journal=self._journal,
+            metrics=metrics,
+            here=here,
+            around=around,
+        )
+        self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal)
         self._wake = asyncio.Event()
         self._paused = False
 
@@ -129,7 +137,7 @@ class Controller:
             gateways=self._heard.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
-            deployments=self._view(self._wanted()).deployments(),
+            deployments=self._view().deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
         )
@@ -192,148 +200,109 @@ class Controller:
     async def reconcile(self) -> None:
         """One round: look, decide, do, publish."""
         self._seen = await self._apps.list()
-        desired = self._wanted()
-        self._heard.forget(self._keep(desired))
+        self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
+        self._heard.forget(self._kept())
         # Before anything is waited for: whoever is told "ready" asks the gateway next.
-        await self._publish(desired)
-        for deployment in await self._recovery.judge(self._seen, desired):
-            self._metrics.starts.labels(deployment, "failed").inc()
-        room = await self._room(desired)
-        wanted = {
-            name: Wanted(
-                generation=one.generation,
-                groups=len(one.plan.groups),
-                given_up=self._recovery.has_given_up(name, one.generation),
-            )
-            for name, one in desired.items()
-        }
-        for action in decide(wanted, self._seen, room):
-            group = (action.deployment, action.generation, action.replica)
-            if action.verb == "retire" or self._recovery.may_start(group):
-                await self._do(action, desired)
-        mine = [app for app in self._seen if self._is_wanted(app, desired)]
-        reports = {report.name: report for report in self._heard.groups()}
-        for deployment in await self._recovery.run(mine, desired, reports):
-            self._metrics.starts.labels(deployment, "failed").inc()
-        await self._publish(desired)
+        await self._publish()
+        available = await self._available()
+        state = self._state(available)
+        await self._effects.carry_out(decide(state, read_clocks()), state.wanted)
+        await self._publish()
 
-    async def _do(self, action: Action, desired: dict[str, Desired]) -> None:
-        if action.verb == "deploy":
-            order = self._order(desired[action.deployment], action.replica)
-            await self._journal.record(
-                action.deployment, action.generation, order.name, "deploy", action.reason
-            )
-            await self._nodes.sweep(self._keep(desired))
-            self._recovery.starts(order)
-            await self._apps.deploy(order)
-        else:
-            # The gateway must stop sending there before it goes.
-            await self._publish(desired, without=(action.deployment, action.generation))
-            await self._journal.record(action.deployment, action.generation, "", "retire", action.reason)
-            await self._apps.retire(action.deployment, action.generation, action.replica)
-            self._retires(action)
-            self._recovery.ended((action.deployment, action.generation, action.replica))
-
-    def _retires(self, action: Action) -> None:
-        """What was looked at in this round is older: the gateways must not be told of it again."""
-        group = (action.deployment, action.generation, action.replica)
-        self._seen = tuple(
-            app.model_copy(update={"status": "retiring"})
-            if (app.deployment, app.generation, app.replica) == group
-            else app
-            for app in self._seen
+    def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
+        """Everything that is known now."""
+        return FleetState(
+            desired=self._store.desired(),
+            apps=self._seen,
+            reports=self._heard.groups(),
+            fresh=frozenset(report.name for report in self._heard.fresh()),
+            standings=self._store.standings(),
+            starts=self._store.starts(),
+            nodes=self._effects.nodes,
+            available=available or {},
+            pending=self._effects.pending,
+            paused=self._paused,
         )
 
-    def _order(self, desired: Desired, replica: int) -> GroupOrder:
-        standings = self._store.rungs(desired.name, desired.generation)
-        return self._orders_of(desired, {at: one.rung for at, one in standings.items()})[replica]
-
-    async def _room(self, desired: dict[str, Desired]) -> dict[str, bool | None]:
-        """Whether each wanted generation fits beside what runs. Only asked where there is an older one."""
-        replaced = {app.deployment for app in self._seen}
-        waiting = [
-            d
-            for n, d in desired.items()
-            if n in replaced
-            and (n, d.generation) not in self._generations()
-            and not self._recovery.has_given_up(n, d.generation)
-        ]
-        if not waiting:
+    async def _available(self) -> dict[str, int]:
+        """Free memory of the nodes that answer, bytes. They are only asked if a generation waits for memory."""
+        if not waiting(self._state()):
             return {}
         told = {node.name: node.memory_available for node in await self._nodes.look()}
-        available = {name: memory for name, memory in told.items() if memory is not None}
-        room = fitting(waiting, filter(self._is_loading, desired.values()), available)
-        for one in waiting:
-            silent = needed(one.plan).keys() - available.keys()
-            if room[one.name] is None and self._recovery.gone() & silent:
-                # It is placed all the same, and goes to a rung that does without: nothing that serves is lost by it.
-                room[one.name] = None if self._view(desired).serving(one.name) else False
-            if room[one.name] is None:
-                words = f"not known how much memory is free on {', '.join(sorted(silent))}; nothing is stopped for it"
-                subject = f"{one.name}/g{one.generation}"
-                await self._journal.record_once(one.name, one.generation, subject, "waits", words)
-        return room
+        return {name: memory for name, memory in told.items() if memory is not None}
 
-    def _is_loading(self, desired: Desired) -> bool:
-        """Whether a wanted generation has groups that are starting."""
-        return any(
-            report.phase in BEGINNING
-            for report in self._heard.groups()
-            if (report.deployment, report.generation) == (desired.name, desired.generation)
+    async def _leave(self, group: GroupKey) -> None:
+        """The gateways must stop sending to a group before it goes, and must not be told of it again in this round."""
+        await self._publish(without=group[:2])
+        self._seen = tuple(
+            app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self._seen
         )
-
-    @staticmethod
-    def _is_wanted(app: App, desired: Mapping[str, Desired]) -> bool:
-        return app.deployment in desired and desired[app.deployment].generation == app.generation
 
     def _wanted(self) -> dict[str, Desired]:
         return {} if self._paused else self._store.desired()
 
-    def _generations(self) -> set[tuple[str, int]]:
-        return {(app.deployment, app.generation) for app in self._seen}
-
-    def _keep(self, desired: dict[str, Desired]) -> frozenset[tuple[str, int]]:
-        return frozenset({*self._generations(), *((n, d.generation) for n, d in desired.items())})
+    def _kept(self) -> frozenset[Generation]:
+        """Generations that are wanted or still there."""
+        there = {app.group[:2] for app in self._seen}
+        return frozenset({*there, *((name, one.generation) for name, one in self._wanted().items())})
 
     # publishing
 
-    async def _publish(self, desired: dict[str, Desired], without: tuple[str, int] | None = None) -> None:
+    async def _publish(self, without: Generation | None = None) -> None:
         show_groups(self._metrics, self._heard.groups())
-        await self._publisher.publish(self._view(desired), self._store.keys(), without)
+        await self._publisher.publish(self._view(), self._store.keys(), without)
 
-    def _view(self, desired: dict[str, Desired]) -> View:
-        failed = {
-            (name, one.generation)
-            for name, one in desired.items()
-            if self._recovery.has_given_up(name, one.generation)
-        }
-        passed = {name: self._recovery.passed(one) for name, one in desired.items()}
-        stranded = {name: self._recovery.stranded(one) for name, one in desired.items()}
-        heard, told = self._heard, self._publisher.told()
-        return View(desired, self._seen, heard.groups(), heard.fresh(), failed, told, passed, stranded)
+    def _view(self) -> View:
+        state = self._state()
+        wanted = state.wanted
+        return View(
+            wanted,
+            self._seen,
+            state.reports,
+            self._heard.fresh(),
+            failed={
+                (name, one.generation)
+                for name, one in wanted.items()
+                if state.has_given_up(name, one.generation)
+            },
+            told=self._publisher.told(),
+            passed={name: _passed(state, one) for name, one in wanted.items()},
+            stranded={name: _stranded(state, one) for name, one in wanted.items()},
+        )
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
-        wanted = self._store.desired().get(report.deployment)
-        # What `down` stops goes on talking for a moment.
-        starts = report.phase in BEGINNING and not self._paused
-        if starts and wanted is not None and wanted.generation == report.generation:
-            self._recovery.starts(self._order(wanted, report.replica))
+        state = self._state()
+        await self._effects.carry_out(on_report(state, report, read_clocks()), state.wanted)
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
-            self._recovery.started(report, wanted)
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
             self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
-            await self._publish(self._wanted())
+            await self._publish()
         if report.phase is GroupPhase.FAILED:
             self._metrics.restarts.labels(report.deployment).inc()
-            self._recovery.fell(report)
         await self._journal.record(
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:
+    """Of each group of a deployment why it has left the rungs above the one where it is."""
+    return tuple(state.standing(group).passed for group in _groups(desired))
+
+
+def _stranded(state: FleetState, desired: Desired) -> str:
+    """What a group of a deployment waits for that may never come; "" if none does."""
+    return next(
+        (state.pending.waiting[group] for group in _groups(desired) if group in state.pending.waiting), ""
+    )
+
+
+def _groups(desired: Desired) -> list[GroupKey]:
+    return [(desired.name, desired.generation, replica) for replica in range(len(desired.plan.groups))]
 
 
 def _ready_words(report: GroupReport) -> str:

@@ -6,10 +6,12 @@ import contextlib
 
 from sparkfleet.control.order import GroupOrder, Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.policy.after import begun
+from sparkfleet.control.policy.pending_starts import lost
+from sparkfleet.control.policy.state import SeenNodes
 from sparkfleet.control.rank import available_memory, box_of
 from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.requests import UpRequest
-from sparkfleet.control.starts import Starts
 from sparkfleet.control.status import NodeReport
 from sparkfleet.control.store import Desired, Store
 from sparkfleet.control.this_boot import this_boot
@@ -38,12 +40,12 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
             (order, rank) for order in orders for rank, seat in enumerate(order.seats) if seat.node == here
         ]
         await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))
-        starts = Starts(store, NodeReport(name=here, joined=True, boot=this_boot()))
-        lost = starts.lost()
+        nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
+        took_down = lost(store.starts(), nodes)
         for order, _ in ranks:
             group = (order.deployment, order.generation, order.replica)
-            if len(order.seats) == 1 and group not in lost and available_memory() >= order.needs:
-                starts.begin(order)
+            if len(order.seats) == 1 and group not in took_down and available_memory() >= order.needs:
+                store.begin_start(group, begun({}, (here,), nodes.boots))
                 # Where that fails, the group's actor tries again, and says what is wrong.
                 with contextlib.suppress(SparkfleetError):
                     await _start(paths, order, runtime)

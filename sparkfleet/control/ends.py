@@ -12,8 +12,8 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 
-from sparkfleet.control.backoff import COUNTS_S, LONGEST_S, pause_s
 from sparkfleet.control.journal import Journal
+from sparkfleet.control.policy.crash_backoff import COUNTS_S, LONGEST_S, pause_s
 from sparkfleet.control.store import Store
 
 log = logging.getLogger(__name__)

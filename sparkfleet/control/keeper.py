@@ -13,19 +13,16 @@ import subprocess
 import sys
 import time
 
-from sparkfleet.control import boot, starter
+from sparkfleet.control import node_lifecycle, starter
 from sparkfleet.control.head import LABEL
 from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.policy.crash_backoff import COUNTS_S, pause_s
 from sparkfleet.control.requests import JoinRequest, Role, UpRequest
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.nodes.files import write_atomically
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
-SETTLED_S = 600.0
-"""Ray that ran this long has earned that the next pause is a short one again."""
 LOOK_S = 0.2
 
 
@@ -52,7 +49,7 @@ def forget(paths: FleetPaths) -> None:
 async def keep(paths: FleetPaths) -> int:
     """Start what the node's role says, and start it again whenever it dies. Returns where it could not begin."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    pause, first = FIRST_PAUSE_S, True
+    ends, first = 0, True
     while True:
         began = time.monotonic()
         try:
@@ -73,7 +70,9 @@ async def keep(paths: FleetPaths) -> int:
             first = False
             code = await _ended(ray)
             log.warning("Ray ended with exit code %s", code)
-        pause = FIRST_PAUSE_S if time.monotonic() - began > SETTLED_S else min(pause * 2, LONGEST_PAUSE_S)
+        # Ray that ran for long has earned that the next pause is a short one again.
+        ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
+        pause = pause_s(ends)
         log.info("starting again in %.0f s", pause)
         await asyncio.sleep(pause)
 
@@ -81,11 +80,11 @@ async def keep(paths: FleetPaths) -> int:
 async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | None:
     role = Role.model_validate_json(paths.role.read_text())
     if role.join is not None:
-        ray = await boot.join(role.join)
+        ray = await node_lifecycle.join(role.join)
         _tell(paths, {})
         return ray
     assert role.up is not None
-    address, head = await boot.up(role.up)
+    address, head = await node_lifecycle.up(role.up)
     if role.up.apply:  # it is in the store now, and may be changed there
         _write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
     if first:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from sparkfleet.control.journal import Journal
 from sparkfleet.control.nodes import Nodes
-from sparkfleet.control.recovery import Recovery
 from sparkfleet.control.status import NodeReport
 from sparkfleet.observe.metrics import ControlMetrics
 
@@ -19,20 +19,22 @@ LOOK_S = 2.0
 LONGEST_S = 60.0
 """A look that takes longer is given up for the next: Ray's own questions have no limit."""
 
+See = Callable[[tuple[NodeReport, ...], float], None]
+
 
 class NodeWatch:
     """What was seen of the nodes last.
 
     Args:
         nodes: the machines.
-        recovery: is told what was seen.
+        see: takes what was seen, and when the look began (monotonic clock).
         metrics: show it.
         journal: where who comes and goes is written.
     """
 
-    def __init__(self, nodes: Nodes, recovery: Recovery, metrics: ControlMetrics, journal: Journal) -> None:
+    def __init__(self, nodes: Nodes, see: See, metrics: ControlMetrics, journal: Journal) -> None:
         self._nodes = nodes
-        self._recovery = recovery
+        self._see = see
         self._metrics = metrics
         self._journal = journal
         self.reports: tuple[NodeReport, ...] = ()
@@ -52,7 +54,7 @@ class NodeWatch:
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
         before = {node.name: node.joined for node in self.reports}
-        self._recovery.see(nodes, began)
+        self._see(nodes, began)
         self.reports = nodes
         for node in nodes:
             self._metrics.joined.labels(node.name).set(node.joined)

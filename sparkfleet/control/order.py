@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkfleet.control.cluster import seats
-from sparkfleet.control.liveness import PROOF_S, patience_s
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
+from sparkfleet.control.token_patience import PROOF_S, patience_s
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
 from sparkfleet.engines.fabric import Pairs

@@ -80,6 +80,11 @@ class GroupReport(Value):
     """For how long it has said nothing, where that is long: then all of this is how it was."""
 
     @property
+    def group(self) -> tuple[str, int, int]:
+        """Deployment, generation and replica."""
+        return self.deployment, self.generation, self.replica
+
+    @property
     def name(self) -> str:
         """`<deployment>/g<generation>/<replica>`."""
         return f"{self.deployment}/g{self.generation}/{self.replica}"
@@ -110,6 +115,11 @@ class App(Value):
     """Which of the deployment's groups, from 0, in the order of its plan."""
     status: AppStatus
     message: str = ""
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """Deployment, generation and replica."""
+        return self.deployment, self.generation, self.replica
 
     @property
     def name(self) -> str:

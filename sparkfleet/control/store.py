@@ -269,6 +269,14 @@ class Store:
         )
         return {replica: Standing.model_validate_json(standing) for replica, standing in rows}
 
+    def standings(self) -> dict[GroupKey, Standing]:
+        """How far down its ladder each group has come, also of generations that are being replaced."""
+        rows = self._db.execute("SELECT name, generation, replica, standing FROM standings")
+        return {
+            (name, generation, replica): Standing.model_validate_json(standing)
+            for name, generation, replica, standing in rows
+        }
+
     def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
         """Keep how far down its ladder a group is. What is known of older generations is dropped."""
         with self._transaction():

@@ -1,4 +1,4 @@
-"""A controller on fakes, which the tests of `control/controller.py` and `control/recovery.py` share."""
+"""A controller on fakes, which the tests of `control/controller.py` and `control/policy/` share."""
 
 from control_values import deployment, inventory, plan
 

@@ -1,7 +1,7 @@
 import pytest
 
-from sparkfleet.control import backoff as module
 from sparkfleet.control.backoff import Backoff
+from sparkfleet.control.policy.crash_backoff import COUNTS_S
 
 
 def test_each_start_waits_longer_than_the_one_before_and_the_first_for_nothing(tmp_path, clock):
@@ -13,7 +13,7 @@ def test_each_start_waits_longer_than_the_one_before_and_the_first_for_nothing(t
 def test_what_ran_for_long_is_started_at_once(tmp_path, clock):
     backoff = Backoff(tmp_path / "begun.0", clock)
     assert [backoff.begin(), backoff.begin()] == [0, 1]
-    clock.now += module.COUNTS_S
+    clock.now += COUNTS_S
     assert backoff.begin() == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from sparkfleet.control import boot
+from sparkfleet.control import node_lifecycle
 from sparkfleet.control.client import PATIENCE_S, FleetClient
 from sparkfleet.control.head import Address
 from sparkfleet.control.paths import FleetPaths
@@ -19,7 +19,7 @@ async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it
     paths.create()
     store = Store(paths.database)
     store.begin_start(("tiny", 1, 0), {"this": "first"})
-    await boot.down(paths)
+    await node_lifecycle.down(paths)
     assert store.starts() == {}
     store.close()
 
@@ -27,7 +27,7 @@ async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it
 async def test_another_node_than_the_head_gets_no_state(tmp_path):
     paths = FleetPaths(tmp_path / "home")
     paths.create()
-    await boot.down(paths)
+    await node_lifecycle.down(paths)
     assert not paths.database.exists()
 
 
@@ -54,8 +54,8 @@ async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_
         async def connect(paths):
             return FleetClient(address, "token")
 
-        monkeypatch.setattr(boot, "connect", connect)
-        await boot.down(paths)
+        monkeypatch.setattr(node_lifecycle, "connect", connect)
+        await node_lifecycle.down(paths)
     assert asked == (["/v1/stop"] if fails else ["/v1/stop", "/v1/fleet", "/v1/fleet"]), "in order, if it can"
 
 
@@ -72,21 +72,21 @@ async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(tmp_path
     async def stop(client):
         raise AssertionError("it was asked to stop what it does not look after")
 
-    monkeypatch.setattr(boot, "connect", connect)
+    monkeypatch.setattr(node_lifecycle, "connect", connect)
     monkeypatch.setattr(FleetClient, "stop", stop)
-    await boot.down(paths)
+    await node_lifecycle.down(paths)
 
 
 def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(tmp_path):
     paths = FleetPaths(tmp_path / "home")
     paths.create()
-    assert boot._patience_s(paths) == 0, "it was never up"
+    assert node_lifecycle._patience_s(paths) == 0, "it was never up"
     with socket.socket() as ray:
         ray.bind(("127.0.0.1", 0))
         address = Address(
             ray=f"127.0.0.1:{ray.getsockname()[1]}", api="", gateway_host="127.0.0.1", gateway_port=8000
         )
         paths.address.write_text(address.model_dump_json())
-        assert boot._patience_s(paths) == 0
+        assert node_lifecycle._patience_s(paths) == 0
         ray.listen()
-        assert boot._patience_s(paths) == PATIENCE_S
+        assert node_lifecycle._patience_s(paths) == PATIENCE_S

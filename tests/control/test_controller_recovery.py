@@ -4,7 +4,8 @@ import pytest
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 
-from sparkfleet.control import recovery
+from sparkfleet.control.policy import fallback as recovery
+from sparkfleet.control.policy import state as seen
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.units import GIB
@@ -21,6 +22,28 @@ async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
     assert "out of memory" in world.store.failures()[0].words
     await world.ready(1)
     assert world.controller.status().deployments[0].state == "ready"
+
+
+async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
+    """A round may take long: Serve then shows the group as failed both before and after its next start."""
+    await world.put(rungs=3)
+    for rung in range(2):
+        await world.controller.report(report(rung=rung))
+        await world.controller.report(diagnosed(rung=rung))
+        world.apps.become("tiny", 1, "failed")
+        await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1, 2]
+
+
+async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(world):
+    await world.put()
+    await world.ready(1)
+    await world.controller.report(report(phase=GroupPhase.FAILED))
+    await world.put(concurrency=8)
+    await world.controller.report(report())
+    await world.controller.report(diagnosed())
+    (standing,) = world.store.rungs("tiny", 1).values()
+    assert (len(standing.falls), standing.restarts) == (1, 1)
 
 
 async def test_a_restarted_controller_knows_the_rung(world):
@@ -216,7 +239,7 @@ async def test_a_restarted_controller_does_not_let_a_group_fail_to_start_for_eve
 
 async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     """Its group goes to the first rung that can do without it; one that cannot waits."""
-    monkeypatch.setattr(recovery, "GONE_S", 0.0)
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
     two = plan(rungs=1)
     here = two.groups[0].ladder[0]
     shape = here.candidate.shape.model_copy(update={"nodes": ("that",)})

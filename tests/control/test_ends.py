@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from sparkfleet.control import ends as module
-from sparkfleet.control.backoff import COUNTS_S
 from sparkfleet.control.ends import Ends
 from sparkfleet.control.journal import Journal
+from sparkfleet.control.policy.crash_backoff import COUNTS_S
 from sparkfleet.control.store import Store
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.control.ladder import passed_by, rung_with_less, rung_without, step
+from sparkfleet.control.policy.ladder import passed_by, rung_with_less, rung_without, step
 from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
 from sparkfleet.planning.plan import Band, Candidate, GroupPlan, Prediction, Rung, Shape, Speculation

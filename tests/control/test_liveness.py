@@ -1,6 +1,7 @@
 import pytest
 
-from sparkfleet.control.liveness import PROOF_S, Liveness, patience_s
+from sparkfleet.control.liveness import Liveness
+from sparkfleet.control.token_patience import PROOF_S, patience_s
 from sparkfleet.planning.plan import Band, Prediction
 
 

@@ -2,11 +2,11 @@ import pytest
 from control_values import deployment, plan
 from test_cluster import cable, inventory, spark
 
-from sparkfleet.control.liveness import PATIENCE_S
 from sparkfleet.control.order import Ports, orders_for
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.rank_place import spec_here
 from sparkfleet.control.store import Desired
+from sparkfleet.control.token_patience import PATIENCE_S
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan, Shape
 

@@ -1,22 +1,48 @@
+from control_values import deployment, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.control.reconcile import Action, Wanted
-from sparkfleet.control.reconcile import decide as decide_wanted
+from sparkfleet.control.policy.actions import BeginAttempt, EndAttempt, StartGroup
+from sparkfleet.control.policy.decide import decide as decide_state
+from sparkfleet.control.policy.state import FleetState, Now
 from sparkfleet.control.status import App
+from sparkfleet.control.store import Desired, Standing
+
+GIVEN_UP = {"standings": {("m", 2, 0): Standing(given_up=True)}}
 
 
 def app(generation, status="running", name="m", replica=0):
     return App(deployment=name, generation=generation, replica=replica, status=status)
 
 
-def decide(wanted, apps, room, groups=1):
-    wanted = {name: Wanted(generation=generation, groups=groups) for name, generation in wanted.items()}
-    return decide_wanted(wanted, apps, room)
+NEEDS = {True: 1.0, False: 9.0, None: 1.0}
+"""Memory that a generation needs which fits, does not, or is not known to, beside 5 bytes that are free."""
+
+
+def decide(wanted, apps, room, groups=1, **fields):
+    """What is done to groups; `room` says for a name whether both of its generations fit."""
+    desired = {
+        name: Desired(
+            spec=deployment(name),
+            plan=plan(name, groups=groups, high=NEEDS[room.get(name, True)]),
+            generation=generation,
+            who="me",
+            since=0.0,
+        )
+        for name, generation in wanted.items()
+    }
+    free = {} if None in room.values() else {"this": 5}
+    state = FleetState(desired=desired, apps=tuple(apps), available=free, **fields)
+    actions = decide_state(state, Now.at(0.0))
+    return tuple(action for action in actions if isinstance(action, BeginAttempt | EndAttempt))
+
+
+def verb(action):
+    return "deploy" if isinstance(action, StartGroup) else "retire"
 
 
 def verbs(actions):
-    return [(action.verb, action.deployment, action.generation) for action in actions]
+    return [(verb(action), *action.group[:2]) for action in actions]
 
 
 def test_what_is_wanted_and_not_there_is_deployed():
@@ -49,19 +75,18 @@ def test_without_room_for_both_the_old_one_goes_first():
 
 def test_one_that_serves_nobody_is_not_said_to_serve_or_to_be_in_want_of_memory():
     (gone,) = decide({"m": 2}, [app(1, "starting")], {"m": False})
-    assert (gone.verb, gone.reason) == ("retire", "it serves nobody, and generation 2 takes its place")
+    assert (verb(gone), gone.reason) == ("retire", "it serves nobody, and generation 2 takes its place")
     for status in ("starting", "failed", "retiring"):
         (new,) = decide({"m": 2}, [app(1, status)], {"m": True})
-        assert (new.verb, new.reason) == ("deploy", "wanted and not there")
+        assert (verb(new), new.reason) == ("deploy", "wanted and not there")
 
 
 def test_a_generation_that_failed_leaves_the_old_one_serving():
-    assert decide({"m": 2}, [app(1), app(2, "failed")], {}) == ()
+    assert decide({"m": 2}, [app(1), app(2, "failed")], {}, **GIVEN_UP) == ()
 
 
 def test_for_a_generation_that_is_given_up_and_gone_the_old_one_is_not_stopped():
-    given_up = {"m": Wanted(generation=2, given_up=True)}
-    assert decide_wanted(given_up, [app(1)], {"m": False}) == ()
+    assert decide({"m": 2}, [app(1)], {"m": False}, **GIVEN_UP) == ()
 
 
 def test_as_long_as_nobody_knows_whether_both_fit_nothing_is_done():
@@ -71,7 +96,7 @@ def test_as_long_as_nobody_knows_whether_both_fit_nothing_is_done():
 
 def test_each_group_is_an_application_of_its_own():
     actions = decide({"m": 1}, [app(1)], {}, groups=3)
-    assert [(a.verb, a.replica) for a in actions] == [("deploy", 1), ("deploy", 2)]
+    assert [(verb(a), a.group[2]) for a in actions] == [("deploy", 1), ("deploy", 2)]
 
 
 def test_the_old_one_goes_when_every_group_of_the_new_one_serves():
@@ -79,7 +104,7 @@ def test_the_old_one_goes_when_every_group_of_the_new_one_serves():
     assert decide({"m": 2}, half, {}, groups=2) == ()
     whole = [app(1), app(1, replica=1), app(2), app(2, replica=1)]
     actions = decide({"m": 2}, whole, {}, groups=2)
-    assert [(a.verb, a.generation, a.replica) for a in actions] == [("retire", 1, 0), ("retire", 1, 1)]
+    assert [(verb(a), *a.group[1:]) for a in actions] == [("retire", 1, 0), ("retire", 1, 1)]
 
 
 def test_every_action_has_a_reason():
@@ -104,8 +129,7 @@ def test_it_always_converges(wanted, apps, room):
         assert len(set(verbs(actions))) == len(actions)
         apps = {mark: _grown(status) for mark, status in apps.items() if status != "retiring"}
         for action in actions:
-            mark = (action.deployment, action.generation)
-            apps[mark] = "starting" if action.verb == "deploy" else "retiring"
+            apps[action.group[:2]] = "retiring" if verb(action) == "retire" else "starting"
     stuck = {mark for mark, status in apps.items() if status == "failed"}
     serving = {mark for mark in apps if mark not in stuck}
     assert {mark for mark in serving if mark[0] not in wanted} == set()
@@ -118,6 +142,6 @@ def _grown(status):
 
 
 def test_actions_are_values():
-    assert decide({"m": 1}, [], {})[0] == Action(
-        verb="deploy", deployment="m", generation=1, replica=0, reason="wanted and not there"
+    assert decide({"m": 1}, [], {})[0] == StartGroup(
+        group=("m", 1, 0), nodes=("this",), reason="wanted and not there"
     )

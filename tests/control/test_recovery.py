@@ -4,7 +4,8 @@ import pytest
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 
-from sparkfleet.control import recovery as module
+from sparkfleet.control.policy import fallback as module
+from sparkfleet.control.policy import state as seen
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.control.store import Standing
 from sparkfleet.engines.signatures import Cause, Diagnosis
@@ -111,7 +112,7 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
 @pytest.fixture
 async def stranded(world, monkeypatch):
     """A group that lies on a node without power, and has no rung that does without it."""
-    monkeypatch.setattr(module, "GONE_S", 0.0)
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
     world.inventory_nodes = ("this", "that")
     world.nodes.available["that"] = 100 * GIB
     world.nodes.boots["that"] = "first"
@@ -214,7 +215,7 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
     world, monkeypatch, serves
 ):
     """It goes to the rung that does without, as it would if it were the first."""
-    monkeypatch.setattr(module, "GONE_S", 0.0)
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
     world.inventory_nodes = ("this", "that")
     world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
     await put(world, ladder((1.0, "that")))

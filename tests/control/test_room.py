@@ -2,7 +2,7 @@
 
 from control_values import deployment, plan
 
-from sparkfleet.control.room import fitting
+from sparkfleet.control.policy.memory_admission import fitting
 from sparkfleet.control.store import Desired
 from sparkfleet.units import GIB
 

@@ -1,14 +1,18 @@
 """A start that takes its node down is counted when the node is back, whoever else went down with it."""
 
+from dataclasses import replace
+
 import pytest
-from control_values import deployment, inventory, plan
+from control_values import GIB, deployment, plan
 from controller_world import World, diagnosed, report
 
-from sparkfleet.control import starts as module
-from sparkfleet.control.order import RankSeat, orders_for
-from sparkfleet.control.starts import Starts
+from sparkfleet.control.policy import pending_starts as module
+from sparkfleet.control.policy.actions import BeginAttempt, EndAttempt
+from sparkfleet.control.policy.after import after
+from sparkfleet.control.policy.pending_starts import is_uncertain, learn_boots, lost
+from sparkfleet.control.policy.state import FleetState, Now, Pending, SeenNodes
 from sparkfleet.control.status import GroupPhase, NodeReport
-from sparkfleet.control.store import Standing, Store
+from sparkfleet.control.store import Standing
 from sparkfleet.control.this_boot import this_boot
 from sparkfleet.units import GIB
 
@@ -324,76 +328,69 @@ async def test_what_was_given_up_and_is_there_all_the_same_is_stopped(elsewhere)
     assert elsewhere.apps.apps[TINY].status == "failed", "what has ended keeps its last words"
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "pair.db")
-    yield store
-    store.close()
+PAIR = BeginAttempt(group=TINY, nodes=("a", "b"), reason="")
+"""A group on two nodes is started."""
 
 
-def pair(store):
-    """A group on two nodes."""
-    desired, _ = store.put(deployment(), plan(), "me")
-    seats = (RankSeat(node="a"), RankSeat(node="b"))
-    return orders_for(inventory(), desired)[0].model_copy(update={"seats": seats})
+def seen(state, **boots):
+    """After a look at the nodes; None: it is away."""
+    nodes = [NodeReport(name=name, joined=boot is not None, boot=boot or "") for name, boot in boots.items()]
+    state = replace(state, nodes=state.nodes.seen(nodes, 0.0, Now.at(0.0)))
+    return after(state, learn_boots(state, Now.at(0.0)), Now.at(0.0))
 
 
-def nodes(**boots):
-    return [NodeReport(name=name, joined=boot is not None, boot=boot or "") for name, boot in boots.items()]
+def began(state):
+    return after(state, [PAIR], Now.at(0.0))
 
 
-def test_a_node_that_was_away_when_the_start_was_ordered_is_known_from_when_it_joins(store):
-    starts = Starts(store, HEAD)
-    starts.see(nodes(a="a1", b=None), 0.0)
-    starts.begin(pair(store))
-    starts.see(nodes(a="a1", b="b2"), 0.0)
-    assert starts.lost() == {}
-    assert store.starts() == {TINY: {"a": "a1", "b": "b2"}}
-    starts.see(nodes(a="a1", b="b3"), 0.0)
-    assert list(starts.lost()) == [TINY]
-    assert "b went away" in starts.lost()[TINY].says
+def down(state):
+    return lost(state.starts, state.nodes)
 
 
-def test_a_node_that_is_only_away_has_not_been_restarted(store):
+EMPTY = FleetState(nodes=SeenNodes.only(HEAD))
+
+
+def test_a_node_that_was_away_when_the_start_was_ordered_is_known_from_when_it_joins():
+    state = seen(began(seen(EMPTY, a="a1", b=None)), a="a1", b="b2")
+    assert down(state) == {}
+    assert state.starts == {TINY: {"a": "a1", "b": "b2"}}
+    state = seen(state, a="a1", b="b3")
+    assert list(down(state)) == [TINY]
+    assert "b went away" in down(state)[TINY].says
+
+
+def test_a_node_that_is_only_away_has_not_been_restarted():
     """Its cable may be out, and the engine on it may load on."""
-    starts = Starts(store, HEAD)
-    starts.see(nodes(a="a1", b="b1"), 0.0)
-    starts.begin(pair(store))
-    starts.see(nodes(a="a1", b=None), 0.0)
-    assert starts.lost() == {}
-    assert not starts.is_uncertain(TINY), "and nobody waits for it: the group may have to move"
+    state = seen(began(seen(EMPTY, a="a1", b="b1")), a="a1", b=None)
+    assert down(state) == {}
+    assert not is_uncertain(state, TINY, Now.at(0.0)), "and nobody waits for it: the group may have to move"
 
 
-def test_a_start_that_goes_on_keeps_the_boots_that_it_began_in(store):
-    starts = Starts(store, HEAD)
-    starts.see(nodes(a="a1", b="b1"), 0.0)
-    order = pair(store)
-    starts.begin(order)
-    starts.see(nodes(a="a2", b="b1"), 0.0)
-    starts.begin(order)
-    assert list(starts.lost()) == [TINY]
-    starts.begin_anew(order)
-    assert starts.lost() == {}
+def test_a_start_that_goes_on_keeps_the_boots_that_it_began_in():
+    state = began(seen(began(seen(EMPTY, a="a1", b="b1")), a="a2", b="b1"))
+    assert list(down(state)) == [TINY]
+    anew = after(state, [EndAttempt(group=TINY, reason=""), PAIR], Now.at(0.0))
+    assert down(anew) == {}
 
 
-def test_the_time_that_nodes_have_to_answer_begins_when_it_matters(store, monkeypatch):
+def test_the_time_that_nodes_have_to_answer_begins_when_it_matters():
     """Serve, which has to be up first, may take longer than that."""
-    order = pair(store)
-    before = Starts(store, HEAD)
-    before.see(nodes(a="a1", b="b1"), 0.0)
-    before.begin(order)
-    starts = Starts(store, HEAD)
-    clock = module.time.monotonic
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock() + module.ASK_S)
-    assert starts.is_uncertain(TINY)
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock() + 2 * module.ASK_S)
-    assert not starts.is_uncertain(TINY)
+    before = began(seen(EMPTY, a="a1", b="b1"))
+    state = replace(before, nodes=SeenNodes.only(HEAD))
+    late = Now.at(10 * module.ASK_S)
+    assert is_uncertain(state, TINY, late)
+    asked = after(state, module.hold_back(state, TINY), late)
+    assert asked.pending == Pending(asked_at=late.steady)
+    assert is_uncertain(asked, TINY, late)
+    assert module.hold_back(asked, TINY) == []
+    assert not is_uncertain(asked, TINY, Now.at(11 * module.ASK_S))
 
 
-def test_what_is_deleted_is_forgotten(store):
-    Starts(store, HEAD).begin(pair(store))
-    store.remove("tiny")
-    assert store.starts() == {}
+def test_what_is_deleted_is_forgotten(world):
+    world.store.put(deployment(), plan(), "me")
+    world.store.begin_start(TINY, {"a": "a1"})
+    world.store.remove("tiny")
+    assert world.store.starts() == {}
 
 
 def test_of_this_machine_the_boot_is_one():

@@ -7,8 +7,8 @@ import time
 import pytest
 from lab_fleet import CHECKOUT, LabFleet, lab_of
 
-from sparkfleet.control.backoff import pause_s
-from sparkfleet.control.recovery import BREAKER_FAILURES
+from sparkfleet.control.policy.crash_backoff import pause_s
+from sparkfleet.control.policy.fallback import BREAKER_FAILURES
 from sparkfleet.control.watching import UNWELL_S
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from live_fleet import Fleet
 
-from sparkfleet.control.liveness import IDLE_S, PROOF_S, STUCK_S
+from sparkfleet.control.liveness import IDLE_S, STUCK_S
+from sparkfleet.control.token_patience import PROOF_S
 
 pytestmark = pytest.mark.integration
 

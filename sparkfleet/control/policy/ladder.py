@@ -1,4 +1,4 @@
-"""What to do when a group did not start: once more, the next rung, or no further. Pure."""
+"""The step after a failed start: the same rung once more, the next one, or the end of the ladder."""
 
 from __future__ import annotations
 
