@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 import sparkfleet
-from sparkfleet.cli.checkpoints import Found, models_of, places_of, search
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import console, errors, print_error, print_json
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.gather import gather, with_context
@@ -23,6 +22,8 @@ from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import Report, lines
 from sparkfleet.errors import FactError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
+from sparkfleet.fleet.checkpoints import Found, models_of, places_of, search
+from sparkfleet.fleet.session import Session
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.fields import unknown
 from sparkfleet.spec.load import load_deployments
@@ -58,7 +59,7 @@ def doctor(  # noqa: PLR0917  # its parameters are the command line's
     json: JsonOption = False,
 ) -> int:
     """Check nodes and links; say what is wrong, what it means and what to do. Changes nothing. Exit code 1 on an error."""
-    report = run(_doctor(Session(inventory), nodes or [], deployments or [], measure=not no_measure))
+    report = run(_doctor(open_session(inventory), nodes or [], deployments or [], measure=not no_measure))
     if json:
         print_json(report.as_json())
     else:

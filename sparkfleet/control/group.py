@@ -213,7 +213,7 @@ class Group:
         return measured.values() | found.values()
 
     async def _progress(self) -> None:
-        """What the start is doing, from each rank's phase and the last line of its log.
+        """Report the progress of the start, from each rank's phase and its log.
 
         A supervisor that does not answer is asked again. One that is gone is an exit.
 
@@ -231,7 +231,7 @@ class Group:
             starting.hear(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
-            self._say(phase, starting.words(), ranks=self._ranks.reports(statuses))
+            self._say(phase, starting.words(), step=starting.step(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
 
     async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:

@@ -8,13 +8,13 @@ from sparks import INVENTORY, Spark
 
 import sparkfleet
 from sparkfleet.cli import doctor as verb
-from sparkfleet.cli.session import Session
 from sparkfleet.doctor.measure import Measured, path_of, with_measurement
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
 from sparkfleet.facts.gpu import ReadGpuState
 from sparkfleet.facts.outline import program
 from sparkfleet.facts.python_env import ReadPythonEnvironment
+from sparkfleet.fleet.session import Session
 from sparkfleet.nodes.fake import FakeChannel
 
 

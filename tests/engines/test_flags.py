@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.cli.assume import assume
-from sparkfleet.cli.checkpoints import checkpoints_of
+from sparkfleet.fleet.assumed_nodes import assume
+from sparkfleet.fleet.checkpoints import checkpoints_of
 from sparkfleet.engines import sglang, trtllm, vllm
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
