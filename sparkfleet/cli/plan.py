@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,6 +24,7 @@ from sparkfleet.planning.explain import (
 )
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.plan import DeploymentPlan, Refusal
+from sparkfleet.planning.prediction_terms import PredictionSum, sum_lines
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployments
 
@@ -49,7 +50,22 @@ WhyOption = Annotated[
 ]
 
 
+ExplainOption = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Show what the predicted ITL and TTFT are made of: bytes and FLOPs, rates, fitted factors.",
+    ),
+]
+RungOption = Annotated[
+    int, typer.Option("--rung", min=1, metavar="N", help="With --explain: of which rung of the ladder.")
+]
+
 _WITHOUT_NODES = "`--assume dgx-spark` plans without asking the nodes."
+
+
+Sums = Mapping[str, tuple[PredictionSum, ...]]
+"""Of the deployments that fit, by name."""
 
 
 class Shown(NamedTuple):
@@ -58,6 +74,8 @@ class Shown(NamedTuple):
     everything: bool = False
     why: str | None = None
     json: bool = False
+    explained: int | None = None
+    """The rung, from 0, whose prediction is explained; None: of none."""
 
 
 SHORT = Shown()
@@ -69,10 +87,12 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
     assumed: AssumeOption = None,
     everything: AllOption = False,
     why: WhyOption = None,
+    explain: ExplainOption = False,
+    rung: RungOption = 1,
     json: JsonOption = False,
 ) -> int:
     """Show what `apply` would do, with its reasons. Changes nothing."""
-    shown = Shown(everything, why, json)
+    shown = Shown(everything, why, json, rung - 1 if explain else None)
     return run(_plan(files, inventory, assumed, shown))
 
 
@@ -84,10 +104,12 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     except NodeError as error:
         raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
     decided, fleet = planned.decided, planned.fleet
+    sums = None if shown.explained is None else planned.prediction_sums(shown.explained)
     if shown.json:
-        _print(decided, fleet)
+        _print(decided, fleet, sums)
     else:
         tell(specs, decided, fleet, shown)
+        _explain(sums or {}, shown)
     if decided.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if decided.pending else Exit.DONE
@@ -150,7 +172,20 @@ def _hint(fleet: Fleet) -> list[str]:
     return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each were a Spark"]
 
 
-def _print(decided: Decided, fleet: Fleet) -> None:
+def _explain(sums: Sums, shown: Shown) -> None:
+    """The terms of each deployment's predictions. Tables are not folded: a row stays a row."""
+    for name, found in sums.items():
+        console.print(f"{name}, rung {(shown.explained or 0) + 1}", markup=False)
+        if not found:
+            console.print("  nothing is predicted of it: it runs on a CPU, or is no model")
+        for one in found:
+            for line in sum_lines(one):
+                console.print(line, markup=False)
+            console.print()
+
+
+def _print(decided: Decided, fleet: Fleet, sums: Sums | None) -> None:
+    explained = {} if sums is None else {"explained": _as_json(sums)}
     print_json(
         {
             "version": OUTPUT_VERSION,
@@ -159,4 +194,9 @@ def _print(decided: Decided, fleet: Fleet) -> None:
             "nodes": [one.model_dump(mode="json") for one in decided.plan.nodes],
             "assumed": list(fleet.assumed),
         }
+        | explained
     )
+
+
+def _as_json(sums: Sums) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one.model_dump(mode="json") for one in found] for name, found in sums.items()}

@@ -9,17 +9,19 @@ from sparkfleet.control.client import FleetClient
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.status import FleetStatus
 from sparkfleet.control.survey import survey
-from sparkfleet.errors import Infeasible
+from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
-from sparkfleet.planning.choose import plan_fleet
+from sparkfleet.planning.choose import drafts_of, plan_fleet
 from sparkfleet.planning.diff import Change, Verb, compare
 from sparkfleet.planning.fleet import Fleet, links_of
+from sparkfleet.planning.outlook import outlook_of
 from sparkfleet.planning.plan import DeploymentPlan, Plan
+from sparkfleet.planning.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planning.remembered import without_failed
 from sparkfleet.planning.tags import digests_of, with_digests
 from sparkfleet.spec.deployment import Deployment
@@ -59,6 +61,31 @@ class FleetPlan(NamedTuple):
     decided: Decided
     client: FleetClient | None
     """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
+    checkpoints: Mapping[str, Checkpoint]
+    """Facts, by model."""
+
+    def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
+        """What the predicted ITL and TTFT of each deployment are made of, by its name; empty if nothing is predicted.
+
+        Args:
+            rung: which rung of the first group's ladder, from 0.
+
+        Raises:
+            SpecError: a ladder has no such rung.
+        """
+        return {one.spec.name: self._sums(one.plan, rung) for one in self.decided.planned}
+
+    def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
+        ladder = plan.groups[0].ladder
+        if not 0 <= rung < len(ladder):
+            raise SpecError(f"{plan.name}: there is no rung {rung + 1}; its ladder has {len(ladder)}.")
+        checkpoint = self.checkpoints.get(ladder[rung].candidate.model)
+        if checkpoint is None:
+            return ()
+        drafts = tuple(
+            (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
+        )
+        return prediction_sums(outlook_of(checkpoint, (), drafts), self.fleet, ladder[rung])
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then nothing of the others is applied either."""
@@ -98,7 +125,7 @@ async def plan_deployments(
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
-    return FleetPlan(tuple(specs), fleet, status, decided, client)
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints)
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:

@@ -337,3 +337,20 @@ class TestApplying:
         for planned in decide(specs, Fleet(nodes=nodes), None, {}).planned:
             used = [group.choice.candidate.shape.nodes for group in planned.plan.groups]
             assert sorted(used) == [("that",), ("this",)]
+
+
+def test_a_prediction_is_explained(sparkfleet, deployments, two_sparks):
+    argv = ("plan", deployments / "qwen235b-tp2.yaml", "-i", two_sparks, "--assume", "dgx-spark")
+    plain, explained = sparkfleet(*argv)[1], sparkfleet(*argv, "--explain", "--rung", "2")[1]
+    assert explained.startswith(plain), "the plan itself is the same"
+    assert "qwen3-235b, rung 2\n  ITL of one request alone" in explained
+    assert "tokens per step" in explained
+    without, with_ = (json.loads(sparkfleet(*argv, "--json", *more)[1]) for more in ((), ("--explain",)))
+    (itl, ttft) = with_.pop("explained")["qwen3-235b"]
+    assert without == with_
+    assert (itl["quantity"], ttft["quantity"]) == ("ITL", "TTFT")
+    assert {"name", "amount", "unit", "rate", "source", "ceiling_ms", "factor", "ms"} <= itl["terms"][
+        0
+    ].keys()
+    code, _, err = sparkfleet(*argv, "--explain", "--rung", "99")
+    assert (code, "there is no rung 99" in err) == (EXITS["error"], True)
