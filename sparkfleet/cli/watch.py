@@ -47,7 +47,7 @@ class ProgressLine:
         self._live: Live | None = None
         self._printed_at = self._began = time.monotonic()
         self._step: FleetStep | None = None
-        self._words = ""
+        self._words = self._detail = ""
         self._expected: ExpectedTime | None = None
         self._moving: dict[str, str] = {}
         self._spinner = Spinner("dots")
@@ -67,7 +67,7 @@ class ProgressLine:
         match event:
             case StepRunning():
                 self._expected = event.expected
-                self._go_on(event.step, step_words(event))
+                self._go_on(event.step, *step_words(event))
             case StepEnded():
                 self._end(event)
             case BytesMoving():
@@ -87,10 +87,10 @@ class ProgressLine:
             self._live.stop()
             self._live = None
 
-    def _go_on(self, step: FleetStep, words: str) -> None:
+    def _go_on(self, step: FleetStep, words: str, detail: str) -> None:
         if step is not self._step:
             self._step, self._began = step, time.monotonic()
-        self._words = words
+        self._words, self._detail = words, detail
         if console.is_terminal:
             self._redraw()
         elif time.monotonic() - self._printed_at >= QUIET_S:
@@ -108,7 +108,8 @@ class ProgressLine:
         return self._spinner
 
     def _line(self) -> str:
-        return f"{self._words} · {time_words(time.monotonic() - self._began, self._expected)}"
+        taken = time_words(time.monotonic() - self._began, self._expected)
+        return " · ".join(filter(None, (self._words, taken, self._detail)))
 
     def _move(self, progress: Progress) -> None:
         if progress.phase == "done":
@@ -118,7 +119,7 @@ class ProgressLine:
             return
         self._moving[progress.node] = progress_text(progress)
         self._expected = None
-        self._go_on(FleetStep.STAGING, " · ".join(self._moving.values()))
+        self._go_on(FleetStep.STAGING, FleetStep.STAGING.value, " · ".join(self._moving.values()))
         if progress.total_bytes <= progress.done_bytes:
             self._moving.pop(progress.node)
 
@@ -134,11 +135,10 @@ class ProgressLine:
         self._printed_at = time.monotonic()
 
 
-def step_words(event: StepRunning) -> str:
-    """`loading tiny: 40%`: the step, what it is waited for, and how far it is."""
-    of = f" {', '.join(event.subjects)}" if event.subjects else ""
-    detail = event.detail.removeprefix("training, ") if event.step is FleetStep.TRAINING else event.detail
-    return f"{event.step.value}{of}{f': {detail}' if detail else ''}"
+def step_words(event: StepRunning) -> tuple[str, str]:
+    """`loading (tiny)` and `40%`: the step with what is waited for, and how far it is."""
+    of = f" ({', '.join(event.subjects)})" if event.subjects else ""
+    return f"{event.step.value}{of}", event.detail
 
 
 def time_words(seconds: float, expected: ExpectedTime | None) -> str:

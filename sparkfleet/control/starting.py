@@ -23,6 +23,8 @@ WORDS: dict[Phase, str] = {
 }
 _BUILD = re.compile(r"^builtin:[\w.-]+: (\S.*)$")
 """A line of the build of an embedded model (builtin/progress.py), which is sparkfleet's own."""
+_OF_DEVELOPERS = re.compile(r"^training, |, loss [\d.]+| \(\d+ s\)$")
+"""What the line says twice or to developers: the phase's name, the loss, the time since it was new."""
 
 SILENCES = 4
 """A start may take as long as so many of the silences that it is allowed, beside its load: an hour where the deployment
@@ -93,6 +95,13 @@ class Starting:
             return told[0]
         return " · ".join(f"rank {rank}: {words}" for rank, words in enumerate(told) if words)
 
+    def last_line(self) -> str:
+        """The phase and the last line of the first rank that prints anything: evidence for an error, no progress."""
+        told = (
+            " · ".join(filter(None, (_words(s), x))) for s, x in zip(self._steps, self._lines, strict=True)
+        )
+        return next(filter(None, told), "")
+
     def step(self) -> Step | None:
         """The step of the rank that is least far, of those whose logs show one."""
         known = [step for step in self._steps if step is not None]
@@ -107,7 +116,7 @@ def _words(step: Step | None) -> str:
 
 def _built(line: str) -> str:
     found = _BUILD.match(line)
-    return found[1] if found else ""
+    return _OF_DEVELOPERS.sub("", found[1]) if found else ""
 
 
 def _split(log: str) -> list[str]:

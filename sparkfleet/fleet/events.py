@@ -18,14 +18,14 @@ class FleetStep(StrEnum):
     STAGING = "bringing weights and images"
     STARTING_RAY = "starting Ray"
     JOINING = "waiting for nodes"
+    WAITING = "waiting"
+    """For the controller to begin, or for room beside what runs."""
     TRAINING = "training the small model"
     STARTING_ENGINE = "starting the engine"
     LOADING = "loading"
     COMPILING = "compiling"
     WARMING_UP = "warming up"
     FIRST_TOKEN = "first token"  # noqa: S105 (a step)
-    WAITING = "waiting"
-    """For the controller to begin, or for room beside what runs."""
     STOPPING = "stopping"
 
 

@@ -14,7 +14,9 @@ WAIT_S = 1.0
 """A call for events waits so long for one; the step is looked at anew after it."""
 
 PASSING = frozenset({"progress"})
-"""Kinds of events that a step shows already."""
+"""Kinds of events that are no history: they only say how far a start was."""
+STEPS = PASSING | {"wanted", "starting", "preparing", "probing"}
+"""Kinds of events that are seen as steps by those who follow a start."""
 
 
 async def until_settled(
@@ -34,7 +36,7 @@ async def until_settled(
     while True:
         for event in await client.events(after, wait_s=WAIT_S):
             after = event.id
-            if event.deployment in wanted and event.kind not in PASSING:
+            if event.deployment in wanted and event.kind not in STEPS:
                 on_event(FleetEvent(event=event))
         fleet = await client.fleet()
         if lost := wanted.keys() - {one.name for one in fleet.deployments if one.state != "stopping"}:
@@ -94,7 +96,9 @@ def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
 
 
 def _step_of(group: GroupReport) -> FleetStep:
-    if group.phase is GroupPhase.PREPARING:
+    if not group.ranks:
+        return FleetStep.WAITING
+    if group.phase is GroupPhase.PREPARING and group.detail:  # a model that is there already says nothing
         return FleetStep.TRAINING
     if group.phase is GroupPhase.PROBING:
         return FleetStep.FIRST_TOKEN

@@ -28,7 +28,7 @@ def test_quiet_shows_nothing_however_long_it_takes(monkeypatch, capsys, quiet):
         for event in (STEP, READY, StepEnded(step=FleetStep.LOADING, seconds=12.34)):
             progress(event)
     step, *kept = capsys.readouterr().out.splitlines() or ["", "", ""]
-    assert step == ("" if quiet else "loading tiny: 40% · 0 s of about 20 s (typical)")
+    assert step == ("" if quiet else "loading (tiny) · 0 s of about 20 s (typical) · 40%")
     assert [line[-11:] for line in kept] == (["", ""] if quiet else ["ready  well", "ding  12.3 s"[-11:]])
 
 
@@ -47,15 +47,15 @@ def test_on_a_terminal_the_step_is_one_live_line_that_goes_when_it_ends(monkeypa
         progress(STEP.model_copy(update={"detail": "80%"}))
         progress(StepEnded(step=FleetStep.LOADING, seconds=12.0))
     shown = screen.getvalue()
-    assert "loading tiny: 40% · 0 s of about 20 s (typical)" in shown
+    assert "loading (tiny) · 0 s of about 20 s (typical) · 40%" in shown
     assert shown.rstrip().endswith("loading  12.0 s")
     assert "\x1b[2K" in shown, "the live line is erased"
 
 
 def test_a_step_is_shown_with_what_it_waits_for():
-    training = StepRunning(step=FleetStep.TRAINING, detail="training, step 7 of 400", subjects=("a", "b"))
-    assert step_words(training) == "training the small model a, b: step 7 of 400"
-    assert step_words(StepRunning(step=FleetStep.STARTING_RAY)) == "starting Ray"
+    training = StepRunning(step=FleetStep.TRAINING, detail="step 7 of 400", subjects=("a", "b"))
+    assert step_words(training) == ("training the small model (a, b)", "step 7 of 400")
+    assert step_words(StepRunning(step=FleetStep.STARTING_RAY)) == ("starting Ray", "")
 
 
 def test_at_the_end_a_line_says_where_the_time_went():

@@ -19,8 +19,11 @@ def test_a_rank_alone_shows_its_phase_and_never_a_line_of_the_engine():
 
 def test_a_build_of_an_embedded_model_shows_its_own_lines():
     starting = Starting(1, quiet_s=9)
-    starting.hear(0.0, ["UserWarning: no CUDA\nbuiltin:tiny: training, step 7 of 400, about 20 s left\n"])
-    assert starting.words() == "training, step 7 of 400, about 20 s left"
+    starting.hear(
+        0.0,
+        ["UserWarning: no CUDA\nbuiltin:tiny: training, step 7 of 400, loss 2.31, about 20 s left (12 s)\n"],
+    )
+    assert starting.words() == "step 7 of 400, about 20 s left"
 
 
 def test_ranks_of_a_group_show_a_phase_each():

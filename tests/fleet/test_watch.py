@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport
+from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport, RankReport
 from sparkfleet.control.store import Event
 from sparkfleet.engines.progress import Step
 from sparkfleet.errors import ControlError
@@ -41,7 +41,10 @@ def fleet(**states):
     )
 
 
-def group(phase=GroupPhase.STARTING, step=None, detail="", generation=1):
+RANKS = (RankReport(rank=0, node="n"),)
+
+
+def group(phase=GroupPhase.STARTING, step=None, detail="", generation=1, ranks=RANKS):
     return GroupReport(
         deployment="a",
         generation=generation,
@@ -49,6 +52,7 @@ def group(phase=GroupPhase.STARTING, step=None, detail="", generation=1):
         phase=phase,
         step=step,
         detail=detail,
+        ranks=ranks,
         node="n",
         since=0.0,
     )
@@ -72,7 +76,13 @@ async def test_what_somebody_else_deletes_is_not_waited_for_for_ever(after):
 
 
 async def test_events_of_what_is_waited_for_are_sent_once_and_steps_between():
-    told = [event(1, "deploy"), event(2, "progress"), event(3, "deploy", "other"), event(4, "ready")]
+    told = [
+        event(1, "deploy"),
+        event(2, "progress"),
+        event(3, "deploy", "other"),
+        event(4, "preparing"),
+        event(5, "ready"),
+    ]
     client = Told(fleet(a="starting"), fleet(a="ready"), events=told)
     seen = []
     await until_settled(client, {"a": 1}, 0, seen.append)
@@ -88,6 +98,8 @@ async def test_events_of_what_is_waited_for_are_sent_once_and_steps_between():
             FleetStep.TRAINING,
             "training, step 7 of 400",
         ),
+        (group(GroupPhase.PREPARING), FleetStep.STARTING_ENGINE, ""),
+        (group(ranks=()), FleetStep.WAITING, ""),
         (group(), FleetStep.STARTING_ENGINE, ""),
         (group(step=Step(phase="loading", share=0.42)), FleetStep.LOADING, "42%"),
         (group(step=Step(phase="compiling"), detail="compiling"), FleetStep.COMPILING, ""),
