@@ -53,7 +53,8 @@ class GroupReport(Value):
     phase: GroupPhase
     detail: str = ""
     step: Step | None = None
-    """How far its engine is with coming up: the rank that is least far. None before its log shows a phase, and once it is up."""
+    """How far its engine is with coming up: the rank that is least far. None before its log shows a phase,
+    and once it is up."""
     node: str
     """Rank 0's."""
     engine: str = ""
