@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from sparkfleet.cli.assume import assume
+from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.fleet import Fleet, links_of

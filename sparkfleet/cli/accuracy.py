@@ -10,8 +10,8 @@ import typer
 
 from sparkfleet.bench.accuracy import run as measure
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import console
-from sparkfleet.cli.session import JsonOption
 
 
 def accuracy(

@@ -13,9 +13,10 @@ import typer
 
 from sparkfleet.cli.describe import NameArgument
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.cli.output import errors
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
 from sparkfleet.errors import ControlError
+from sparkfleet.fleet.session import Session
 
 KeyOption = Annotated[
     str,
@@ -36,7 +37,7 @@ def ask(
             "No API key was given.",
             do="Set SPARKFLEET_API_KEY; `sparkfleet keys create NAME` makes a key.",
         )
-    return run(_ask(Session(inventory), name, question, key, max_tokens))
+    return run(_ask(open_session(inventory), name, question, key, max_tokens))
 
 
 async def _ask(session: Session, name: str, question: str, key: str, max_tokens: int) -> int:

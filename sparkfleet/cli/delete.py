@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from sparkfleet.cli.agree import agree
-from sparkfleet.cli.describe import NameArgument, find
+from sparkfleet.cli.describe import NameArgument
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.session import (
+from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
     InventoryOption,
     JsonOption,
-    Session,
     YesOption,
+    open_session,
     run,
-    who,
 )
-from sparkfleet.cli.watch import Progress, until_gone
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.cli.watch import ProgressLine
+from sparkfleet.fleet.deployments import delete_deployment
+from sparkfleet.fleet.session import Session
 
 
 def delete(
@@ -25,20 +26,12 @@ def delete(
     json: JsonOption = False,
 ) -> int:
     """Stop serving a deployment: what it still answers is finished first."""
-    return run(_delete(name, Session(inventory), yes, json))
+    return run(_delete(name, open_session(inventory), yes, json))
 
 
 async def _delete(name: str, session: Session, yes: bool, json: bool) -> int:
-    async with await session.controller() as client:
-        status = await client.fleet()
-        find(status, name)
-        agree(f"Delete {name}?", yes)
-        await client.delete(name, who())
-        progress = Progress(quiet=json)
-        try:
-            await until_gone(client, name, status.last_event, progress)
-        finally:
-            progress.done()
+    with ProgressLine(quiet=json) as progress:
+        await delete_deployment(session, name, lambda: agree(f"Delete {name}?", yes), progress)
     if json:
         print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, "deleted": name})
     else:

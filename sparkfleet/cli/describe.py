@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.measured import canary_words, measured_words
-from sparkfleet.cli.outcome import failed_lines, rung_lines
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport
+from sparkfleet.control.status import DeploymentStatus, GroupReport
 from sparkfleet.control.store import Event
-from sparkfleet.errors import ControlError
+from sparkfleet.fleet.deployments import describe_deployment
+from sparkfleet.fleet.measured import canary_words, measured_words
+from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.session import Session
 from sparkfleet.planning.explain import explain_plan
 
 NameArgument = Annotated[
@@ -27,36 +29,25 @@ def describe(
     name: NameArgument, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
 ) -> int:
     """Show one deployment: its plan with reasons, its groups, and what happened to it."""
-    return run(_describe(name, Session(inventory), json))
+    return run(_describe(name, open_session(inventory), json))
 
 
 async def _describe(name: str, session: Session, json: bool) -> int:
-    async with await session.controller() as client:
-        deployment = find(await client.fleet(), name)
-        events = [event for event in await client.all_events(name) if event.kind != "progress"]
+    described = await describe_deployment(session, name)
     if json:
         print_json(
             {
                 "version": OUTPUT_VERSION,
-                "deployment": deployment.model_dump(mode="json"),
-                "events": [event.model_dump(mode="json") for event in events],
+                "deployment": described.status.model_dump(mode="json"),
+                "events": [event.model_dump(mode="json") for event in described.events],
             }
         )
     else:
-        _show(deployment, events)
+        _show(described.status, described.events)
     return Exit.DONE
 
 
-def find(status: FleetStatus, name: str) -> DeploymentStatus:
-    """A deployment by its name. Raises ControlError, naming those there are."""
-    for deployment in status.deployments:
-        if deployment.name == name:
-            return deployment
-    names = ", ".join(d.name for d in status.deployments) or "none"
-    raise ControlError(f"There is no deployment {name!r}.", do=f"There are: {names}.")
-
-
-def _show(deployment: DeploymentStatus, events: list[Event]) -> None:
+def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
     console.print(f"{deployment.name}   {deployment.state}   {deployment.detail}")
     console.print(f"  generation {deployment.generation}, asked for by {deployment.who} at {since}")

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from sparkfleet.cli.agree import agree
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper

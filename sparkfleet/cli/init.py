@@ -18,8 +18,8 @@ from rich.text import Text
 
 from sparkfleet.cli.agree import agree
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, run
 from sparkfleet.cli.output import console
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, YesOption, run
 from sparkfleet.doctor.recognise import Kind, Recognised, recognise
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fabric.ask import value_or

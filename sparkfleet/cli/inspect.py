@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from sparkfleet.builtin import cache as builtin_cache
-from sparkfleet.cli.checkpoints import find_checkpoint, search, whole_here
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, JsonOption, OfflineOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
-from sparkfleet.cli.session import DEFAULT_INVENTORY, JsonOption, OfflineOption, Session, run
 from sparkfleet.errors import FactError
 from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
+from sparkfleet.fleet.checkpoints import find_checkpoint, search, whole_here
+from sparkfleet.fleet.session import Session
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
@@ -74,7 +75,7 @@ def _find(model: str, inventory: Path | None) -> Checkpoint:
         return whole
     if inventory is None and not DEFAULT_INVENTORY.exists():
         return find_checkpoint(model)
-    return run(_search(model, Session(inventory or DEFAULT_INVENTORY)))
+    return run(_search(model, open_session(inventory or DEFAULT_INVENTORY)))
 
 
 async def _search(model: str, session: Session) -> Checkpoint:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
+from sparkfleet.fleet.session import Session
 
 app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
 
@@ -20,19 +21,19 @@ def create(
     name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
 ) -> int:
     """Make a key. It is shown once; only its hash is kept."""
-    return run(_create(name, Session(inventory), json))
+    return run(_create(name, open_session(inventory), json))
 
 
 @app.command("list")
 def list_keys(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
     """List the keys: their names, never the keys."""
-    return run(_list(Session(inventory), json))
+    return run(_list(open_session(inventory), json))
 
 
 @app.command("revoke")
 def revoke(name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
     """Make a key worthless at once."""
-    return run(_revoke(name, Session(inventory)))
+    return run(_revoke(name, open_session(inventory)))
 
 
 async def _create(name: str, session: Session, json: bool) -> int:

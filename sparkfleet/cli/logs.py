@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.describe import NameArgument, find
+from sparkfleet.cli.describe import NameArgument
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, Session, run
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.control.status import GroupReport, RankReport
 from sparkfleet.errors import ControlError
+from sparkfleet.fleet.deployments import find
+from sparkfleet.fleet.session import Session
 from sparkfleet.nodes.base import Channel
 
 CHUNK = 1 << 20
@@ -28,7 +30,7 @@ def logs(  # noqa: PLR0917  # its parameters are the command line's
     rank: Annotated[int, typer.Option("--rank", min=0, help="Which rank of the group.")] = 0,
 ) -> int:
     """Print the log of one rank of a group's engine."""
-    return run(_logs(name, Session(inventory), follow, tail, (replica, rank)))
+    return run(_logs(name, open_session(inventory), follow, tail, (replica, rank)))
 
 
 async def _logs(name: str, session: Session, follow: bool, tail: int, which: tuple[int, int]) -> int:

@@ -17,6 +17,7 @@ from rich.text import Text
 from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport, NodeReport
 from sparkfleet.control.store import Event
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.staging.progress import Progress
 from sparkfleet.units import GIB
 
 OUTPUT_VERSION = 1
@@ -138,3 +139,26 @@ def _rows(deployment: DeploymentStatus) -> list[list[Text | str]]:
 def measured(group: GroupReport, name: str, form: str) -> str:
     """A number that was measured on a group, or a dash."""
     return form.format(group.measured[name]) if name in group.measured else "–"
+
+
+def size_text(size: float) -> str:
+    """`4.1 GB`: decimal, as disks and downloads are counted."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def progress_text(progress: Progress) -> str:
+    """`spark1 → spark2: 62 %, 31.2 of 50.3 GB, 1.1 GB/s, 17 s left`."""
+    where = f"{progress.source} → {progress.node}" if progress.source else progress.node
+    if progress.text:
+        return f"{where}: {progress.text}"
+    share = 100 * progress.done_bytes / progress.total_bytes if progress.total_bytes else 100.0
+    parts = [f"{share:.0f} %", f"{size_text(progress.done_bytes)} of {size_text(progress.total_bytes)}"]
+    if progress.bytes_per_s:
+        parts.append(f"{size_text(progress.bytes_per_s)}/s")
+    if progress.eta_s:
+        parts.append(f"{progress.eta_s:.0f} s left")
+    doing = {"hub": "from the Hub ", "checking": "checking ", "lan": "over the LAN "}.get(progress.phase, "")
+    return f"{where}: {doing}{', '.join(parts)}"

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from sparkfleet.cli.assume import assume
-from sparkfleet.cli.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.cli.exits import Exit
-from sparkfleet.cli.measured import measured_lines, measurements_of
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    OfflineOption,
+    open_session,
+    run,
+)
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, OfflineOption, Session, run
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.status import FleetStatus
-from sparkfleet.control.survey import survey
 from sparkfleet.errors import NodeError
-from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.facts.checkpoint import Checkpoint
-from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.diff import Change, Verb, compare
+from sparkfleet.fleet.plan import Decided, Planned, plan_deployments
 from sparkfleet.planning.explain import (
     explain_change,
     explain_fleet,
@@ -32,13 +30,11 @@ from sparkfleet.planning.explain import (
     explain_refusal,
     explain_why,
 )
-from sparkfleet.planning.fleet import Fleet, links_of
-from sparkfleet.planning.plan import DeploymentPlan, Plan, Refusal
-from sparkfleet.planning.remembered import without_failed
-from sparkfleet.planning.tags import digests_of, with_digests
+from sparkfleet.planning.fleet import Fleet
+from sparkfleet.planning.plan import DeploymentPlan, Refusal
+from sparkfleet.planning.prediction_terms import PredictionSum, sum_lines
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.spec.load import load_deployments
-from sparkfleet.values import Value
 
 FilesArgument = Annotated[
     list[Path], typer.Argument(help="Deployment files.", metavar="FILE", show_default=False)
@@ -62,30 +58,22 @@ WhyOption = Annotated[
 ]
 
 
+ExplainOption = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Show what the predicted ITL and TTFT are made of: bytes and FLOPs, rates, fitted factors.",
+    ),
+]
+RungOption = Annotated[
+    int, typer.Option("--rung", min=1, metavar="N", help="With --explain: of which rung of the ladder.")
+]
+
 _WITHOUT_NODES = "`--assume dgx-spark` plans without asking the nodes."
 
 
-class Planned(Value):
-    """One deployment, planned, next to what is wanted now."""
-
-    spec: Deployment
-    plan: DeploymentPlan
-    change: Change
-    measured: tuple[str, ...] = ()
-    """What its groups have measured, each next to what was predicted when they were planned."""
-
-
-class Decided(NamedTuple):
-    """What becomes of all deployments of a command line."""
-
-    plan: Plan
-    planned: list[Planned]
-    """Those that fit, in the order in which they were asked for."""
-
-    @property
-    def pending(self) -> list[Planned]:
-        """Those of which something would change."""
-        return [one for one in self.planned if one.change.verb != "keep"]
+Sums = Mapping[str, tuple[PredictionSum, ...]]
+"""Of the deployments that fit, by name."""
 
 
 class Shown(NamedTuple):
@@ -94,6 +82,8 @@ class Shown(NamedTuple):
     everything: bool = False
     why: str | None = None
     json: bool = False
+    explained: int | None = None
+    """The rung, from 0, whose prediction is explained; None: of none."""
 
 
 SHORT = Shown()
@@ -106,122 +96,33 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
     everything: AllOption = False,
     why: WhyOption = None,
     offline: OfflineOption = False,
+    explain: ExplainOption = False,
+    rung: RungOption = 1,
     json: JsonOption = False,
 ) -> int:
     """Show what `apply` would do, with its reasons. Changes nothing."""
-    shown = Shown(everything, why, json)
+    shown = Shown(everything, why, json, rung - 1 if explain else None)
     return run(_plan(files, inventory, assumed, shown))
 
 
 async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: Shown) -> int:
     specs = load_deployments(files)
-    session = Session(inventory)
+    session = open_session(inventory)
     try:
-        fleet = await fleet_of(session, assumed)
+        planned = await plan_deployments(session, specs, assumed)
     except NodeError as error:
         raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
-    # On assumed nodes nothing is asked, so nothing runs.
-    status = await current(await session.find_controller()) if assumed is None else None
-    checkpoints = await checkpoints_for(session, specs, fleet)
-    decided = decide(specs, fleet, status, checkpoints)
+    decided, fleet = planned.decided, planned.fleet
+    sums = None if shown.explained is None else planned.prediction_sums(shown.explained)
     if shown.json:
-        _print(decided, fleet)
+        _print(decided, fleet, sums)
     else:
         tell(specs, decided, fleet, shown)
-        tell_origins(checkpoints)
+        tell_origins(planned.checkpoints)
+        _explain(sums or {}, shown)
     if decided.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if decided.pending else Exit.DONE
-
-
-async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
-    """The fleet as its nodes say it is, or as it is assumed to be."""
-    name = session.inventory.fleet
-    if assumed is not None:
-        facts = assume(assumed, session.inventory)
-        nodes = tuple(node.name for node in facts)
-        return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
-    facts = await survey(session.inventory, session.channels)
-    links = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
-    return Fleet(name=name, nodes=facts, links=links)
-
-
-async def checkpoints_for(
-    session: Session, specs: Sequence[Deployment], fleet: Fleet
-) -> dict[str, Checkpoint]:
-    """The facts of the checkpoints, from this machine, and where it lacks them from the nodes, unless those are assumed."""
-    if fleet.assumed:
-        return checkpoints_of(specs, fleet.nodes)
-    return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
-
-
-async def current(client: FleetClient | None) -> FleetStatus | None:
-    """What runs now; None where the fleet is down."""
-    if client is None:
-        return None
-    async with client:
-        return await client.fleet()
-
-
-def decide(
-    specs: Sequence[Deployment],
-    fleet: Fleet,
-    status: FleetStatus | None,
-    checkpoints: Mapping[str, Checkpoint],
-    *,
-    renew: bool = False,
-    retry: bool = False,
-) -> Decided:
-    """Plan deployments together, and compare those that fit with what is wanted now.
-
-    Args:
-        specs: what is asked for.
-        fleet: the nodes.
-        status: what runs now; None where the fleet is down.
-        checkpoints: facts, by model.
-        renew: whether what is deployed gives up the digests that its images' tags were found to stand for.
-        retry: whether what is remembered not to start is tried, and what runs at a lower rung begins at the top once more.
-    """
-    found = planned_with(specs, fleet, status, checkpoints)
-    planned = [
-        _planned(spec, one, status, renew=renew, retry=retry)
-        for spec in specs
-        if (one := found.of(spec.name)) is not None
-    ]
-    return Decided(found, planned)
-
-
-def planned_with(
-    specs: Sequence[Deployment],
-    fleet: Fleet,
-    status: FleetStatus | None,
-    checkpoints: Mapping[str, Checkpoint],
-) -> Plan:
-    """The plan with what this fleet has measured of what it runs.
-
-    What runs as it is asked for is not replaced because of a number: applying twice changes nothing. Where measurements
-    would do that, the plan is made without them.
-    """
-    own = measurements_of(status)
-    plain = plan_fleet(specs, fleet, checkpoints, _running(status))
-    if not own:
-        return plain
-    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own)
-    kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
-    return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
-
-
-def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
-    """What the plan does with a deployment; None where it refuses it."""
-    found = plan.of(spec.name)
-    if found is None:
-        return None
-    return compare(spec, _as_deployed(found, status), _before(spec.name, status)).verb
-
-
-def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
-    """The plan with the digests under which the deployment's tags are deployed: a tag that moves replaces nothing."""
-    return with_digests(plan, digests_of(_running(status).get(plan.name)))
 
 
 def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
@@ -230,28 +131,6 @@ def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
         *explain_measured(one.measured),
         *explain_change(one.change, one.plan),
     )
-
-
-def _planned(
-    spec: Deployment,
-    plan: DeploymentPlan,
-    status: FleetStatus | None,
-    *,
-    renew: bool = False,
-    retry: bool = False,
-) -> Planned:
-    before = _before(spec.name, status)
-    plan = plan if renew else _as_deployed(plan, status)
-    change = compare(spec, plan, before)
-    if change.verb != "keep" and not retry:  # what runs, at whatever rung, is left alone
-        plan = without_failed(plan, status.failures if status else ())
-        change = compare(spec, plan, before)
-    lowest = _lowest(spec.name, status)
-    if change.verb == "keep" and retry and lowest:
-        change = Change(verb="change", name=spec.name, fields=(f"rung: {lowest + 1} → 1",))
-    runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
-    measured = tuple(measured_lines(runs)) if runs else ()
-    return Planned(spec=spec, plan=plan, change=change, measured=measured)
 
 
 def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
@@ -312,7 +191,20 @@ def _hint(fleet: Fleet) -> list[str]:
     return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each were a Spark"]
 
 
-def _print(decided: Decided, fleet: Fleet) -> None:
+def _explain(sums: Sums, shown: Shown) -> None:
+    """The terms of each deployment's predictions. Tables are not folded: a row stays a row."""
+    for name, found in sums.items():
+        console.print(f"{name}, rung {(shown.explained or 0) + 1}", markup=False)
+        if not found:
+            console.print("  nothing is predicted of it: it runs on a CPU, or is no model")
+        for one in found:
+            for line in sum_lines(one):
+                console.print(line, markup=False)
+            console.print()
+
+
+def _print(decided: Decided, fleet: Fleet, sums: Sums | None) -> None:
+    explained = {} if sums is None else {"explained": _as_json(sums)}
     print_json(
         {
             "version": OUTPUT_VERSION,
@@ -321,22 +213,9 @@ def _print(decided: Decided, fleet: Fleet) -> None:
             "nodes": [one.model_dump(mode="json") for one in decided.plan.nodes],
             "assumed": list(fleet.assumed),
         }
+        | explained
     )
 
 
-def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
-    return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
-
-
-def _lowest(name: str, status: FleetStatus | None) -> int:
-    """The lowest rung, from 0, at which a group of a deployment stands."""
-    found = [one for one in status.deployments if one.name == name] if status else []
-    return max((len(passed) for one in found for passed in one.passed), default=0)
-
-
-def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
-    """What is wanted now; None for what is given up: to apply it, even unchanged, is to ask for it once more."""
-    for deployment in status.deployments if status else ():
-        if deployment.name == name and deployment.plan is not None and deployment.state != "failed":
-            return Deployment.model_validate_json(deployment.spec), deployment.plan
-    return None
+def _as_json(sums: Sums) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one.model_dump(mode="json") for one in found] for name, found in sums.items()}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.session import DEFAULT_INVENTORY, InventoryOption, JsonOption, Session, run
-from sparkfleet.cli.watch import Progress
-from sparkfleet.errors import NodeError
-from sparkfleet.facts.node import ReadGpu
-from sparkfleet.nodes import page_cache
+from sparkfleet.cli.watch import ProgressLine
+from sparkfleet.fleet.bring_up import BroughtUp, bring_up, page_cache_denied
+from sparkfleet.fleet.session import Session
 
 WheelsOption = Annotated[
     Path | None,
@@ -33,44 +30,40 @@ def up(
     inventory: InventoryOption = DEFAULT_INVENTORY, wheels: WheelsOption = None, json: JsonOption = False
 ) -> int:
     """Start Ray, the controller, the gateway, and what was served before. Running already: nothing changes."""
-    return run(_up(Session(inventory), wheels, json))
+    return run(_up(open_session(inventory), wheels, json))
 
 
 async def _up(session: Session, wheels: Path | None, json: bool) -> int:
-    client = await session.find_controller()
-    running = client is not None and await session.is_complete(client)
-    if client is None or not running:
-        progress = Progress(quiet=json)
-        try:
-            client = await session.bring_up((), progress.passing, wheels)
-        finally:
-            progress.done()
+    with ProgressLine(quiet=json) as progress:
+        brought = await bring_up(session, progress, wheels)
     if json:
-        _print(session, client.address.endpoint, running)
+        _print(session, brought)
         return Exit.DONE
-    console.print(f"{'Running already' if running else 'Up'}. {session.endpoint_words(client)}")
-    if not running:
-        await _advise(session)
+    console.print(
+        f"{'Up' if brought.changed else 'Running already'}. {session.endpoint_words(brought.client)}"
+    )
+    if brought.changed:
+        await _advise(session, brought)
     return Exit.DONE
 
 
-def _print(session: Session, endpoint: str, running: bool) -> None:
+def _print(session: Session, brought: BroughtUp) -> None:
     print_json(
         {
             "version": OUTPUT_VERSION,
             "fleet": session.inventory.fleet,
             "up": True,
-            "endpoint": endpoint,
-            "changed": not running,
-            "left_by_a_reboot": list(session.left_by_a_reboot),
+            "endpoint": brought.client.address.endpoint,
+            "changed": brought.changed,
+            "left_by_a_reboot": list(brought.left_by_a_reboot),
         }
     )
 
 
-async def _advise(session: Session) -> None:
+async def _advise(session: Session, brought: BroughtUp) -> None:
     """What a person may want to do about the nodes that were brought up."""
-    if session.left_by_a_reboot:
-        names = ", ".join(session.left_by_a_reboot)
+    if brought.left_by_a_reboot:
+        names = ", ".join(brought.left_by_a_reboot)
         console.print(
             f"After a reboot {names} does not come back by itself: it has neither systemd nor cron."
         )
@@ -79,22 +72,12 @@ async def _advise(session: Session) -> None:
 
 async def _permissions(session: Session) -> None:
     """Print, for nodes with a GPU, what root would have to permit for engines to load with all the memory there is."""
-    asked = await asyncio.gather(*(_lacks(session, name) for name in session.inventory.nodes))
-    lacking = [name for name in asked if name]
-    if not lacking:
+    denied = await page_cache_denied(session)
+    if not denied.nodes:
         return
     console.print(
-        f"\nOn {', '.join(lacking)} sparkfleet may not drop the page cache, which engines on unified memory cannot use."
+        f"\nOn {', '.join(denied.nodes)} sparkfleet may not drop the page cache, which engines on unified memory cannot use."
         "\nOnce, on each of them, if you want it:"
     )
-    for user in dict.fromkeys(session.inventory.nodes[name].user or getpass.getuser() for name in lacking):
-        console.print(f"  {page_cache.how_to_permit(user)}", markup=False)
-
-
-async def _lacks(session: Session, name: str) -> str:
-    channel = session.channels[name]
-    try:
-        has_gpu = (await channel.run(ReadGpu.argv, timeout_s=20)).exit_code == 0
-    except NodeError:
-        return ""  # no driver, so nothing of this matters
-    return name if has_gpu and not await page_cache.may_drop(channel) else ""
+    for command in denied.commands:
+        console.print(f"  {command}", markup=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparkfleet import __version__
+from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.session import JsonOption
 
 
 def version(json: JsonOption = False) -> None:

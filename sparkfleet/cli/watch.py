@@ -1,27 +1,42 @@
-"""Follows deployments until they serve, fail, or are gone. Ctrl-C ends the watching, not the work."""
+"""Shows the events of a use-case: one live line per step on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
 
-from rich.status import Status
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
 
-from sparkfleet.cli.output import console, event_line
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.status import DeploymentStatus, FleetStatus
-from sparkfleet.control.store import Event
-from sparkfleet.errors import ControlError
+from sparkfleet.cli.output import console, errors, event_line, progress_text
+from sparkfleet.fleet.events import (
+    BytesMoving,
+    ExpectedTime,
+    FactFound,
+    FleetEvent,
+    FleetStep,
+    KeyCreated,
+    StepEnded,
+    StepRunning,
+    TroubleFound,
+    UseCaseEvent,
+)
+from sparkfleet.staging.progress import Progress
 
 QUIET_S = 3.0
 """Without a terminal a line is printed at least this often."""
-WAIT_S = 2.0
-
-PASSING = frozenset({"progress"})
-"""Kinds of events that are shown in passing on a terminal, and not kept on the screen."""
+SHORT_S = 0.5
+"""Steps that took less are not worth a line."""
 
 
-class Progress:
-    """One line that says what is going on: redrawn on a terminal, printed every few seconds elsewhere.
+class ProgressLine:
+    """Takes the events of a use-case. The step that runs is one line, with its time and the time that it usually takes.
+
+    On a terminal the line is redrawn; elsewhere it is printed every few seconds. What ended, and facts, stay. Use as a
+    context manager.
 
     Args:
         quiet: nothing is shown, because standard output is for a program.
@@ -29,86 +44,113 @@ class Progress:
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._status: Status | None = None
-        self._said_at = time.monotonic()
-        self._began = time.monotonic()
-        self._heard = ""
+        self._live: Live | None = None
+        self._printed_at = self._began = time.monotonic()
+        self._step: FleetStep | None = None
+        self._words = self._detail = ""
+        self._expected: ExpectedTime | None = None
+        self._moving: dict[str, str] = {}
+        self._spinner = Spinner("dots")
 
-    def passing(self, words: str) -> None:
-        """Show what is going on now."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.done()
+
+    def __call__(self, event: UseCaseEvent) -> None:
+        """Show an event."""
         if self._quiet:
             return
-        text = f"{words} ({time.monotonic() - self._began:.0f} s)"
-        if console.is_terminal:
-            if self._status is None:
-                self._status = console.status(text)
-                self._status.start()
-            self._status.update(text[: console.width - 4])
-        elif time.monotonic() - self._said_at >= QUIET_S:
-            console.print(text)
-            self._said_at = time.monotonic()
-
-    def still(self, words: str) -> None:
-        """Show that it goes on, with the last that was heard."""
-        self.passing(f"{words}: {self._heard}" if self._heard else words)
-
-    def event(self, event: Event) -> None:
-        """Show an event: for good, or in passing."""
-        if self._quiet:
-            return
-        self._heard = event.message if event.kind in PASSING else ""
-        if event.kind in PASSING:
-            self.passing(event.message)
-            return
-        console.print(event_line(event))
-        self._said_at = time.monotonic()
+        match event:
+            case StepRunning():
+                self._expected = event.expected
+                self._go_on(event.step, *step_words(event))
+            case StepEnded():
+                self._end(event)
+            case BytesMoving():
+                self._move(event.progress)
+            case FleetEvent():
+                self._keep(event_line(event.event))
+            case FactFound():
+                self._keep(Text(event.line))
+            case TroubleFound():
+                errors.print(event.line, markup=False)
+            case KeyCreated():
+                self._keep(Text(f'API key "{event.name}", shown this once and not kept: {event.key}'))
 
     def done(self) -> None:
         """Take the line away."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _go_on(self, step: FleetStep, words: str, detail: str) -> None:
+        if step is not self._step:
+            self._step, self._began = step, time.monotonic()
+        self._words, self._detail = words, detail
+        if console.is_terminal:
+            self._redraw()
+        elif time.monotonic() - self._printed_at >= QUIET_S:
+            self._keep(Text(self._line()))
+
+    def _redraw(self) -> None:
+        if self._live is None:
+            self._live = Live(get_renderable=self._renderable, console=console, transient=True)
+            self._live.start()
+        self._live.refresh()
+
+    def _renderable(self) -> Spinner:
+        text = self._line()
+        self._spinner.update(text=Text(text, no_wrap=True, overflow="ellipsis"))
+        return self._spinner
+
+    def _line(self) -> str:
+        taken = time_words(time.monotonic() - self._began, self._expected)
+        return " · ".join(filter(None, (self._words, taken, self._detail)))
+
+    def _move(self, progress: Progress) -> None:
+        if progress.phase == "done":
+            return
+        if progress.phase in ("note", "waiting"):
+            self._keep(Text(progress_text(progress)))
+            return
+        self._moving[progress.node] = progress_text(progress)
+        self._expected = None
+        self._go_on(FleetStep.STAGING, FleetStep.STAGING.value, " · ".join(self._moving.values()))
+        if progress.total_bytes <= progress.done_bytes:
+            self._moving.pop(progress.node)
+
+    def _end(self, event: StepEnded) -> None:
+        if self._step is event.step:
+            self._step = None
+        self.done()
+        if event.seconds >= SHORT_S and event.step is not FleetStep.WAITING:
+            self._keep(Text.assemble(("✓ ", "green"), f"{event.step.value}  {event.seconds:.1f} s"))
+
+    def _keep(self, line: Text) -> None:
+        console.print(line)
+        self._printed_at = time.monotonic()
 
 
-async def until_settled(
-    client: FleetClient, wanted: dict[str, int], after: int, progress: Progress
-) -> dict[str, DeploymentStatus]:
-    """Show events until every wanted deployment (name to generation) is ready or has failed; their last status.
-
-    Raises:
-        ControlError: one of them is no longer wanted by anybody.
-    """
-    while True:
-        for event in await client.events(after, wait_s=WAIT_S):
-            after = event.id
-            if event.deployment in wanted:
-                progress.event(event)
-        fleet = await client.fleet()
-        if lost := wanted.keys() - {one.name for one in fleet.deployments if one.state != "stopping"}:
-            progress.done()
-            raise ControlError(
-                f"{', '.join(sorted(lost))}: somebody deleted it, or took the fleet down, meanwhile."
-            )
-        settled = _settled(fleet, wanted)
-        if len(settled) == len(wanted):
-            progress.done()
-            return settled
-        progress.still("waiting for " + ", ".join(sorted(wanted.keys() - settled.keys())))
+def step_words(event: StepRunning) -> tuple[str, str]:
+    """`loading (tiny)` and `40%`: the step with what is waited for, and how far it is."""
+    of = f" ({', '.join(event.subjects)})" if event.subjects else ""
+    return f"{event.step.value}{of}", event.detail
 
 
-async def until_gone(client: FleetClient, name: str, after: int, progress: Progress) -> None:
-    """Show events until nothing of a deployment is left."""
-    while any(deployment.name == name for deployment in (await client.fleet()).deployments):
-        progress.passing(f"stopping {name}")
-        for event in await client.events(after, name, wait_s=0.5 if console.is_terminal else WAIT_S):
-            after = event.id
-            progress.event(event)
-    progress.done()
+def time_words(seconds: float, expected: ExpectedTime | None) -> str:
+    """`12 s of about 20 s (typical)`."""
+    if expected is None:
+        return f"{seconds:.0f} s"
+    source = "last time" if expected.measured else "typical"
+    return f"{seconds:.0f} s of about {expected.seconds:.0f} s ({source})"
 
 
-def _settled(status: FleetStatus, wanted: dict[str, int]) -> dict[str, DeploymentStatus]:
-    return {
-        d.name: d
-        for d in status.deployments
-        if d.name in wanted and d.generation >= wanted[d.name] and d.state in ("ready", "failed")
-    }
+def times_line(times: Mapping[FleetStep, float]) -> str:
+    """Where the time went: `Time: 71 s: starting Ray 9 s, training the small model 38 s, …`."""
+    total = sum(times.values())
+    long = [f"{step.value} {seconds:.0f} s" for step, seconds in times.items() if seconds >= SHORT_S]
+    return f"Time: {total:.0f} s" + (f" = {' + '.join(long)}" if long else "")

@@ -178,7 +178,8 @@ class Group:
     async def _bring_up(self, adopted: bool) -> dict[str, float]:
         """Wait for the server, then the canary; what was measured, by name. One that is adopted may be busy already."""
         assert self._probe is not None
-        progress = asyncio.create_task(self._progress())
+        starting = Starting(len(self._ranks), self._order.silence_s)
+        progress = asyncio.create_task(self._progress(starting))
         healthy = asyncio.create_task(wait_healthy(self._probe, self._health))
         limit_s = longest_s(self._order.needs, self._order.silence_s)
         try:
@@ -186,7 +187,7 @@ class Group:
                 {progress, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                raise never_ready(limit_s, self._report.detail)
+                raise never_ready(limit_s, starting.last_line())
             if not healthy.done():
                 progress.result()  # it ends early only by saying why
                 await healthy
@@ -212,15 +213,14 @@ class Group:
             )
         return measured.values() | found.values()
 
-    async def _progress(self) -> None:
-        """What the start is doing, from each rank's phase and the last line of its log.
+    async def _progress(self, starting: Starting) -> None:
+        """Report the progress of the start, from each rank's phase and its log.
 
         A supervisor that does not answer is asked again. One that is gone is an exit.
 
         Raises:
             EngineError: no rank says anything any more.
         """
-        starting = Starting(len(self._ranks), self._order.silence_s)
         while True:
             try:
                 statuses = await self._ranks.statuses()
@@ -231,7 +231,7 @@ class Group:
             starting.hear(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
-            self._say(phase, starting.words(), ranks=self._ranks.reports(statuses))
+            self._say(phase, starting.words(), step=starting.step(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
 
     async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
@@ -284,7 +284,7 @@ class Group:
     def _say(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
         since = self._report.since if phase is self._report.phase else time.time()
         self._report = self._report.model_copy(
-            update={"phase": phase, "detail": detail, "since": since, **more}
+            update={"phase": phase, "detail": detail, "since": since, "step": None, **more}
         )
         self._report_to(self._report)
 

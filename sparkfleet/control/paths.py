@@ -36,6 +36,8 @@ class FleetPaths:
         """What became of the last `up`: an address, or an error."""
         self.links = root / "links.json"
         """What was measured on the links, by `doctor` and `fabric measure`, on the machine that they ran on."""
+        self.step_times = root / "step-times.json"
+        """How long the steps of the last starts took, on the machine that asked for them."""
         self.role = root / "role.json"
         """What this node does in the fleet, for when it comes up again after a reboot."""
         self.kernels = root / "kernels"

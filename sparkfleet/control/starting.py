@@ -1,18 +1,30 @@
-"""What the ranks of a group say while they start: one phase each, how long nothing new was heard, and for how long in all.
+"""Progress of a group's start, read from its ranks' logs: a phase of each, and the time since anything new came. Pure.
 
-Pure.
+Words are sparkfleet's own: a line of an engine's log is never shown as progress.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sparkfleet.control.order import SILENCE_S
-from sparkfleet.engines.progress import Step, latest
+from sparkfleet.engines.progress import ORDER, Phase, Step, latest
 from sparkfleet.errors import EngineError
 
 _WIDTH = 160
-"""Characters of a log line that a progress line shows."""
+"""Characters of a log line by which it is known to be new."""
+
+WORDS: dict[Phase, str] = {
+    "loading": "loading",
+    "compiling": "compiling",
+    "warming": "warming up",
+    "up": "the server is up",
+}
+_BUILD = re.compile(r"^builtin:[\w.-]+: (\S.*)$")
+"""A line of the build of an embedded model (builtin/progress.py), which is sparkfleet's own."""
+_OF_DEVELOPERS = re.compile(r"^training, |, loss [\d.]+| \(\d+ s\)$")
+"""What the line says twice or to developers: the phase's name, the loss, the time since it was new."""
 
 SILENCES = 4
 """A start may take as long as so many of the silences that it is allowed, beside its load: an hour where the deployment
@@ -77,17 +89,34 @@ class Starting:
             raise _hangs(now - self._heard_at)
 
     def words(self) -> str:
-        """Where it is: each rank's phase, where its log tells, and of one rank alone the last line beside it."""
-        if len(self._lines) == 1:
-            return " · ".join(filter(None, (_words(self._steps[0]), self._lines[0])))
-        told = [_words(step) or line for step, line in zip(self._steps, self._lines, strict=True)]
+        """The phase of each rank whose log shows one; of a rank that is being prepared, the last line of the build."""
+        told = [_words(step) or _built(line) for step, line in zip(self._steps, self._lines, strict=True)]
+        if len(told) == 1:
+            return told[0]
         return " · ".join(f"rank {rank}: {words}" for rank, words in enumerate(told) if words)
+
+    def last_line(self) -> str:
+        """The phase and the last line of the first rank that prints anything: evidence for an error, no progress."""
+        told = (
+            " · ".join(filter(None, (_words(s), x))) for s, x in zip(self._steps, self._lines, strict=True)
+        )
+        return next(filter(None, told), "")
+
+    def step(self) -> Step | None:
+        """The step of the rank that is least far, of those whose logs show one."""
+        known = [step for step in self._steps if step is not None]
+        return min(known, key=lambda step: (ORDER.index(step.phase), step.share or 0.0), default=None)
 
 
 def _words(step: Step | None) -> str:
     if step is None:
         return ""
-    return step.phase if step.share is None else f"{step.phase} {step.share:.0%}"
+    return WORDS[step.phase] if step.share is None else f"{WORDS[step.phase]} {step.share:.0%}"
+
+
+def _built(line: str) -> str:
+    found = _BUILD.match(line)
+    return _OF_DEVELOPERS.sub("", found[1]) if found else ""
 
 
 def _split(log: str) -> list[str]:

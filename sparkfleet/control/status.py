@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sparkfleet.engines.progress import Step
 from sparkfleet.engines.signatures import Diagnosis
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.planning.plan import DeploymentPlan
@@ -51,6 +52,9 @@ class GroupReport(Value):
     replica: int
     phase: GroupPhase
     detail: str = ""
+    step: Step | None = None
+    """How far its engine is with coming up: the rank that is least far. None before its log shows a phase,
+    and once it is up."""
     node: str
     """Rank 0's."""
     engine: str = ""

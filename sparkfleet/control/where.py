@@ -1,6 +1,6 @@
 """Where a fleet keeps its state on a node, and what is found there. Standard library only: its text is sent to nodes.
 
-Run as a program with a fleet's name, it prints what `Found` in `cli/session.py` reads, or `{}` where the node knows
+Run as a program with a fleet's name, it prints what `FoundState` in `fleet/session.py` reads, or `{}` where the node knows
 nothing of that fleet. It runs on Pythons down to 3.9, whatever the node's python3 is.
 """
 

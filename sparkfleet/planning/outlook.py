@@ -20,7 +20,7 @@ from sparkfleet.planning.kv_cache import whole_block
 from sparkfleet.planning.measured import Measured, anchored
 from sparkfleet.planning.memory import demand, step_tokens
 from sparkfleet.planning.plan import Band, MemoryPart, Speculation
-from sparkfleet.planning.rates import Rates, model_of
+from sparkfleet.planning.rates import Model, Rates, model_of
 from sparkfleet.planning.run import Run
 from sparkfleet.planning.speed import Setup
 from sparkfleet.planning.workload import CHECK, Workload
@@ -140,6 +140,10 @@ class Outlook:
             if one.model_copy(update={"method": SPEED_METHODS.get(one.method, one.method)}).of(setup)
         ]
         return anchored(model_of(setup, factors()), workload, own)
+
+    def model(self, split: Split, settings: Settings) -> Model:
+        """The speed model of a setup before local measurements correct it, to explain what a prediction is made of."""
+        return model_of(self._setup(split, settings), factors())
 
     def _setup(self, split: Split, settings: Settings) -> Setup:
         speculation = settings.speculation

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sparkfleet.knowledge.physics import LinkSpeed
 from sparkfleet.knowledge.situation import parse_flags
 from sparkfleet.planning.engine_args import KV_FLAG, chunk_said
 from sparkfleet.planning.memory import Room
-from sparkfleet.planning.outlook import Settings, Split
+from sparkfleet.planning.outlook import Settings, Split, release_of
 from sparkfleet.planning.plan import Candidate, Rung
 from sparkfleet.planning.sizing import BATCH_FLAGS, EAGER_FLAGS, Case, Draft, size, sized_at
 from sparkfleet.planning.speed import CHUNK, own_chunk
@@ -72,7 +73,7 @@ def reached(case: Case, choice: Rung, room: Room) -> dict[str, int]:
     candidate = choice.candidate
     case = replace(case, edge=choice.prediction.memory_bytes_per_rank.mid > room.at_most)
     draft = _draft_of(case, candidate)
-    settings = _settings_of(candidate)
+    settings = settings_of_candidate(candidate)
     enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
 
     def fits(context: int, concurrency: int) -> bool:
@@ -98,17 +99,18 @@ def _chunk_of(candidate: Candidate) -> int:
     return max(told, CHUNK) if told >= candidate.context * candidate.concurrency else told
 
 
-def _settings_of(candidate: Candidate) -> Settings:
-    """What a candidate's memory depends on; speeds depend on more."""
+def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> Settings:
+    """What a candidate's memory and speed depend on; of the link between its nodes only its speed does."""
     flags = parse_flags(candidate.engine_args)
     eager = EAGER_FLAGS.get(candidate.engine)
     said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
     return Settings(
         engine=candidate.engine,
-        release="",
+        release=release_of(candidate.image or "", candidate.engine_version),
         speculation=candidate.speculation,
         eager=bool(eager) and eager in flags,
         kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
         batch_tokens=said or _chunk_of(candidate),
-        link=None,
+        link=link,
+        marlin="marlin" in (flags.get("--moe-backend"), flags.get("--linear-backend")),
     )

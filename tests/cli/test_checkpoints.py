@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.cli.checkpoints import checkpoints_of, checkpoints_on, find_checkpoint, places_of, search
-from sparkfleet.cli.session import Session
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.facts.node import Gpu, Memory, NodeFacts, Processors
 from sparkfleet.facts.outline import program
+from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, find_checkpoint, places_of, search
+from sparkfleet.fleet.session import Session
 from sparkfleet.nodes.fake import FakeChannel
 from sparkfleet.nodes.local import LocalChannel
 from sparkfleet.spec.deployment import Deployment
@@ -287,7 +287,7 @@ class TestVerbs:
 
         cached(nodes["spark2"].hub, positions=4096)
         monkeypatch.setattr(Session, "channels", property(lambda self: nodes))
-        monkeypatch.setattr("sparkfleet.cli.plan.survey", surveyed)
+        monkeypatch.setattr("sparkfleet.fleet.plan.survey", surveyed)
 
     @pytest.fixture
     def file(self, tmp_path):

@@ -7,14 +7,14 @@ import pytest
 from sparks import INVENTORY, Spark
 
 import sparkfleet
-from sparkfleet.cli import doctor as verb
-from sparkfleet.cli.session import Session
 from sparkfleet.doctor.measure import Measured, path_of, with_measurement
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
 from sparkfleet.facts.gpu import ReadGpuState
 from sparkfleet.facts.outline import program
 from sparkfleet.facts.python_env import ReadPythonEnvironment
+from sparkfleet.fleet import doctor as use_case
+from sparkfleet.fleet.session import Session
 from sparkfleet.nodes.fake import FakeChannel
 
 
@@ -101,7 +101,7 @@ def test_what_was_measured_is_kept_for_the_planner(sparkfleet, sparks, inventory
         kept = LinkMeasurement(nodes=pair.nodes, rails=rails, proof=proof, when=0.0)
         return Measured((with_measurement(path_of(pair), kept),), (kept,))
 
-    monkeypatch.setattr(verb, "measure_paths", measured)
+    monkeypatch.setattr(use_case, "measure_paths", measured)
     code, out, _ = sparkfleet("doctor", "-i", inventory)
     assert code == 1
     assert "rail 1 of spark1–spark2 gives 13.2 Gb/s, measured with ib_write_bw" in out

@@ -4,10 +4,10 @@ import pytest
 
 from sparkfleet.cli import apply, describe
 from sparkfleet.cli import plan as planning
-from sparkfleet.cli.measured import canary_words, measured_lines, measured_words, measurements_of
-from sparkfleet.cli.plan import decide, planned_with
 from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport
 from sparkfleet.facts.node import Gpu, Memory, NodeFacts, Processors
+from sparkfleet.fleet.measured import canary_words, measured_lines, measured_words, measurements_of
+from sparkfleet.fleet.plan import decide, planned_with
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.fleet import Fleet

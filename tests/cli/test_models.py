@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.cli import models
-from sparkfleet.cli.models import grouped, progress_text, size_text, used_names
+from sparkfleet.cli.output import progress_text, size_text
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.fleet.models import grouped, used_names
 from sparkfleet.spec.deployment import Deployment
 from sparkfleet.staging.look import Held, Seen
 from sparkfleet.staging.manifest import File, Manifest
@@ -42,7 +43,7 @@ def hub(home, monkeypatch):
         [sys.executable, str(FAKE_HUB), "127.0.0.1", str(files)], stdout=subprocess.PIPE, text=True
     )
     monkeypatch.setenv("HF_ENDPOINT", process.stdout.readline().strip())
-    monkeypatch.setattr(models, "RESERVE_BYTES", 0)
+    monkeypatch.setattr("sparkfleet.fleet.stage.RESERVE_BYTES", 0)
     yield home / "hub"
     process.kill()
     process.communicate()
@@ -81,7 +82,7 @@ def with_deployments(monkeypatch, *specs):
     async def controller(self):
         return Client(*specs)
 
-    monkeypatch.setattr("sparkfleet.cli.session.Session.controller", controller)
+    monkeypatch.setattr("sparkfleet.fleet.session.Session.controller", controller)
 
 
 @pytest.mark.integration

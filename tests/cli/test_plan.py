@@ -3,16 +3,15 @@ import re
 
 import pytest
 
-from sparkfleet.cli import apply
-from sparkfleet.cli import plan as module
-from sparkfleet.cli.assume import assume
-from sparkfleet.cli.checkpoints import checkpoints_of
 from sparkfleet.cli.output import console
-from sparkfleet.cli.plan import decide
-from sparkfleet.cli.session import Session
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import NodeError
 from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
+from sparkfleet.fleet import plan as module
+from sparkfleet.fleet.assumed_nodes import assume
+from sparkfleet.fleet.checkpoints import checkpoints_of
+from sparkfleet.fleet.plan import decide
+from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.models import known_checkpoint
 from sparkfleet.planning.fleet import Fleet
 from sparkfleet.planning.remembered import Remembered, fingerprint
@@ -63,9 +62,8 @@ def test_apply_tells_what_is_infeasible_as_plan_does(sparkfleet, deployments, tw
     async def known(_, specs, fleet):
         return checkpoints_of(specs, fleet.nodes)
 
-    for where in (module, apply):
-        monkeypatch.setattr(where, "fleet_of", as_assumed)
-        monkeypatch.setattr(where, "checkpoints_for", known)
+    monkeypatch.setattr(module, "fleet_of", as_assumed)
+    monkeypatch.setattr(module, "checkpoints_for", known)
     monkeypatch.setattr(Session, "find_controller", nothing)
     files = [deployments / f"{name}.yaml" for name in ("nemotron-3-super-open", "orpheus-tts")]
     planned = sparkfleet("plan", *files, "-i", two_sparks)
@@ -339,3 +337,20 @@ class TestApplying:
         for planned in decide(specs, Fleet(nodes=nodes), None, {}).planned:
             used = [group.choice.candidate.shape.nodes for group in planned.plan.groups]
             assert sorted(used) == [("that",), ("this",)]
+
+
+def test_a_prediction_is_explained(sparkfleet, deployments, two_sparks):
+    argv = ("plan", deployments / "qwen235b-tp2.yaml", "-i", two_sparks, "--assume", "dgx-spark")
+    plain, explained = sparkfleet(*argv)[1], sparkfleet(*argv, "--explain", "--rung", "2")[1]
+    assert explained.startswith(plain), "the plan itself is the same"
+    assert "qwen3-235b, rung 2\n  ITL of one request alone" in explained
+    assert "tokens per step" in explained
+    without, with_ = (json.loads(sparkfleet(*argv, "--json", *more)[1]) for more in ((), ("--explain",)))
+    (itl, ttft) = with_.pop("explained")["qwen3-235b"]
+    assert without == with_
+    assert (itl["quantity"], ttft["quantity"]) == ("ITL", "TTFT")
+    assert {"name", "amount", "unit", "rate", "source", "ceiling_ms", "factor", "ms"} <= itl["terms"][
+        0
+    ].keys()
+    code, _, err = sparkfleet(*argv, "--explain", "--rung", "99")
+    assert (code, "there is no rung 99" in err) == (EXITS["error"], True)

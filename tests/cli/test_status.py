@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from sparkfleet.cli import session as module
 from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.fleet import session as module
 
 UP = FleetStatus(
     fleet="home",

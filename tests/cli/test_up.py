@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from sparkfleet.cli import session as module
 from sparkfleet.control.client import FleetClient
 from sparkfleet.control.head import Address
+from sparkfleet.fleet import session as module
+from sparkfleet.fleet.events import FleetStep, StepRunning
 
 ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
 
@@ -18,8 +19,8 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     client = FleetClient(ADDRESS, "secret")
 
-    async def brought_up(session, apply, saying, wheels):
-        saying("starting")
+    async def brought_up(session, apply, on_event, wheels):
+        on_event(StepRunning(step=FleetStep.STARTING_RAY))
         session.left_by_a_reboot = ("a",)
         return client
 

@@ -2,33 +2,44 @@ import pytest
 
 from sparkfleet.control.order import SILENCE_S
 from sparkfleet.control.starting import Starting, longest_s
+from sparkfleet.engines.progress import Step
 from sparkfleet.errors import EngineError
 
 SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
 GRAPHS = "\r  0%|  | 0/3 Capturing CUDA graphs\rCapturing CUDA graphs:  33%|███▎ | 1/3"
 
 
-def test_a_rank_alone_shows_its_phase_and_its_last_line():
+def test_a_rank_alone_shows_its_phase_and_never_a_line_of_the_engine():
     starting = Starting(1, quiet_s=9)
-    starting.hear(0.0, ["INFO one\nINFO two\n\n"])
-    assert starting.words() == "INFO two"
+    starting.hear(0.0, ["INFO one\n(APIServer pid=7572) WARNING using a random seed\n\n"])
+    assert (starting.words(), starting.step()) == ("", None)
     starting.hear(1.0, [SHARDS])
-    assert starting.words() == f"loading 42% · {SHARDS}"
+    assert (starting.words(), starting.step()) == ("loading 42%", Step(phase="loading", share=0.42))
+
+
+def test_a_build_of_an_embedded_model_shows_its_own_lines():
+    starting = Starting(1, quiet_s=9)
+    starting.hear(
+        0.0,
+        ["UserWarning: no CUDA\nbuiltin:tiny: training, step 7 of 400, loss 2.31, about 20 s left (12 s)\n"],
+    )
+    assert starting.words() == "step 7 of 400, about 20 s left"
 
 
 def test_ranks_of_a_group_show_a_phase_each():
     starting = Starting(2, quiet_s=9)
     starting.hear(0.0, [SHARDS, ""])
     assert starting.words() == "rank 0: loading 42%"
-    starting.hear(1.0, [GRAPHS, "INFO joining"])
-    assert starting.words() == "rank 0: warming 33% · rank 1: INFO joining"
+    starting.hear(1.0, [GRAPHS, SHARDS])
+    assert starting.words() == "rank 0: warming up 33% · rank 1: loading 42%"
+    assert starting.step() == Step(phase="loading", share=0.42), "the group is as far as its last rank"
 
 
 def test_a_phase_stays_when_its_line_has_gone_by():
     starting = Starting(2, quiet_s=9)
     starting.hear(0.0, ["INFO torch.compile took 31.02 s in total", "x"])
     starting.hear(1.0, ["INFO something else", "x"])
-    assert starting.words() == "rank 0: compiling · rank 1: x"
+    assert starting.words() == "rank 0: compiling"
 
 
 def test_silence_of_all_is_a_hang_and_a_word_of_one_is_not():

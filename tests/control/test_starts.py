@@ -14,7 +14,6 @@ from sparkfleet.control.policy.state import FleetState, Now, Pending, SeenNodes
 from sparkfleet.control.status import GroupPhase, NodeReport
 from sparkfleet.control.store import Standing
 from sparkfleet.control.this_boot import this_boot
-from sparkfleet.units import GIB
 
 TINY = ("tiny", 1, 0)
 HEAD = NodeReport(name="head", joined=True, boot="h1")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.cli.assume import assume
-from sparkfleet.cli.checkpoints import checkpoints_of
 from sparkfleet.engines import sglang, trtllm, vllm
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
+from sparkfleet.fleet.assumed_nodes import assume
+from sparkfleet.fleet.checkpoints import checkpoints_of
 from sparkfleet.planning.choose import plan_fleet
 from sparkfleet.planning.fleet import Fleet, links_of
 from sparkfleet.spec.load import load_deployments, load_inventory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sparkfleet.cli.measured import rung_of
 from sparkfleet.control.policy.ladder import instead
 from sparkfleet.control.status import DeploymentStatus, GroupReport
+from sparkfleet.fleet.measured import rung_of
 from sparkfleet.planning.plan import GroupPlan, Rung
 
 

@@ -2,9 +2,9 @@ from typing import ClassVar
 
 import pytest
 
-import sparkfleet.cli.staged as module
-from sparkfleet.cli.staged import bring, fallbacks_of, needs_of, pinned
-from sparkfleet.cli.watch import Progress
+import sparkfleet.fleet.stage as module
+from sparkfleet.fleet.events import FactFound
+from sparkfleet.fleet.stage import bring, fallbacks_of, needs_of, pinned
 from sparkfleet.planning.plan import (
     Band,
     Candidate,
@@ -83,7 +83,7 @@ class Nowhere:
 
     channels: ClassVar = {}
 
-    async def pythons(self, saying):
+    async def pythons(self, on_event):
         return {}
 
 
@@ -101,32 +101,34 @@ def asked(monkeypatch):
     return asked
 
 
-async def test_every_tag_is_looked_up_once_and_told(asked, capsys):
+async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
     plans = [plan(rung("a", "b", image=TAG), rung("b", image=TAG)), plan(rung("c", image=TAG))]
-    found = await pinned(Nowhere(), plans, (), Progress())
+    events = []
+    found = await pinned(Nowhere(), plans, (), events.append)
     assert found == tuple(with_digests(one, {TAG: IMAGE}) for one in plans)
     assert asked == [(TAG, ("a", "b", "c"), "if-missing")]
-    assert capsys.readouterr().out == f"{TAG} is sha256:{'a' * 12}… as on a; c: another, which is not used\n"
+    assert events == [FactFound(line=f"{TAG} is sha256:{'a' * 12}… as on a; c: another, which is not used")]
 
 
 async def test_with_a_digest_nothing_is_asked(asked):
     plans = (plan(rung("a"), rung("b")),)
-    assert await pinned(Nowhere(), plans, (), Progress()) == plans
+    assert await pinned(Nowhere(), plans, ()) == plans
     assert asked == []
 
 
-async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked, capsys):
+async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked):
+    events = []
     plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
-    (found,) = await pinned(Nowhere(), plans, (), Progress(), renew=True)
+    (found,) = await pinned(Nowhere(), plans, (), events.append, renew=True)
     assert asked == [(TAG, ("a",), "always"), (OTHER_TAG, ("a",), "never")]
     assert [one.candidate.image for one in found.groups[0].ladder] == [IMAGE, OTHER_TAG]
-    assert OTHER_TAG not in capsys.readouterr().out
+    assert not any(OTHER_TAG in event.line for event in events)
 
 
 async def test_what_did_not_start_by_its_digest_makes_room_for_the_next_rung(asked):
     plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
     failed = Remembered(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
-    (found,) = await pinned(Nowhere(), plans, (failed,), Progress())
+    (found,) = await pinned(Nowhere(), plans, (failed,))
     assert [one.candidate.image for one in found.groups[0].ladder] == [OTHER]
     assert asked[-1] == (OTHER_TAG, ("a",), "if-missing")
 
@@ -146,5 +148,5 @@ async def test_on_this_machine_alone_an_image_is_brought_and_what_is_trained_the
     trained = first.model_copy(
         update={"candidate": first.candidate.model_copy(update={"model": "builtin:tiny"})}
     )
-    await bring(Here(), [plan(trained)], Progress())
+    await bring(Here(), [plan(trained)])
     assert brought == [IMAGE]

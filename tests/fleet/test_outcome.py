@@ -3,8 +3,8 @@
 import pytest
 
 from sparkfleet.cli import apply, describe
-from sparkfleet.cli.outcome import failed_lines, rung_lines
 from sparkfleet.control.status import DeploymentStatus, GroupPhase, GroupReport
+from sparkfleet.fleet.outcome import failed_lines, rung_lines
 from sparkfleet.planning.plan import (
     Band,
     Candidate,

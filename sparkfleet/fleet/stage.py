@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 
-from sparkfleet.cli.models import progress_text
-from sparkfleet.cli.output import console
-from sparkfleet.cli.session import Session
-from sparkfleet.cli.watch import Progress
 from sparkfleet.errors import NodeError
+from sparkfleet.fleet.events import BytesMoving, FactFound, OnEvent, ignored
+from sparkfleet.fleet.session import Session
 from sparkfleet.planning.plan import Candidate, DeploymentPlan
 from sparkfleet.planning.remembered import Remembered, without_failed
 from sparkfleet.planning.tags import tags_of, with_digests
-from sparkfleet.staging.progress import OnProgress
-from sparkfleet.staging.progress import Progress as Step
+from sparkfleet.staging.arrive import RESERVE_BYTES
+from sparkfleet.staging.progress import OnProgress, Progress
 from sparkfleet.staging.settings import Need, Settings, Staged
 from sparkfleet.staging.stage import stage
 from sparkfleet.staging.tags import Pinned, pin
@@ -65,7 +63,7 @@ async def pinned(
     session: Session,
     plans: Sequence[DeploymentPlan],
     failed: Collection[Remembered],
-    progress: Progress,
+    on_event: OnEvent = ignored,
     *,
     renew: bool = False,
 ) -> tuple[DeploymentPlan, ...]:
@@ -78,7 +76,7 @@ async def pinned(
         session: the fleet.
         plans: as they were made.
         failed: what did not start on this fleet.
-        progress: is told what happens.
+        on_event: takes bytes that move, and which image each tag is.
         renew: ask registries what tags stand for now, also where nodes have an image.
 
     Raises:
@@ -90,28 +88,27 @@ async def pinned(
     needs += [Need.image(tag, nodes, "never") for tag, nodes in lower.items()]
     found: dict[str, str] = {}
     for need in needs:
-        one = await _pinned(session, need, progress)
+        one = await _pinned(session, need, on_event)
         found |= {need.wanted.name: one.image} if one is not None else {}
     named = tuple(with_digests(plan, found) for plan in plans)
     left = tuple(without_failed(plan, failed) for plan in named)
-    return left if left == named else await pinned(session, left, failed, progress, renew=renew)
+    return left if left == named else await pinned(session, left, failed, on_event, renew=renew)
 
 
-async def _pinned(session: Session, need: Need, progress: Progress) -> Pinned | None:
-    """Find one tag's image, and say which it is."""
-    show, settings = _showing(progress), await _settings(session, progress)
-    try:
-        found = await pin(session.channels, need, show, settings=settings)
-    finally:
-        progress.done()
+async def _pinned(session: Session, need: Need, on_event: OnEvent) -> Pinned | None:
+    """Find one tag's image, and send which it is."""
+    settings = await staging_settings(session, on_event)
+    found = await pin(session.channels, need, moving(on_event), settings=settings)
     if found is not None and need.hub != "never":
         digest = found.image.partition("@")[2]
         others = f"; {', '.join(found.others)}: another, which is not used" if found.others else ""
-        console.print(f"{need.wanted.name} is {digest[:19]}… as on {found.node}{others}", markup=False)
+        on_event(FactFound(line=f"{need.wanted.name} is {digest[:19]}… as on {found.node}{others}"))
     return found
 
 
-async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Progress) -> tuple[Staged, ...]:
+async def bring(
+    session: Session, plans: Sequence[DeploymentPlan], on_event: OnEvent = ignored
+) -> tuple[Staged, ...]:
     """Bring what first rungs need, then the same things to the nodes of lower ones.
 
     On this machine alone, embedded models are made when they start, and directories are there. Images have digests, or it is
@@ -127,45 +124,45 @@ async def bring(session: Session, plans: Sequence[DeploymentPlan], progress: Pro
     )
     if not needs:
         return ()
-    settings = await _settings(session, progress)
-    try:
-        found = await _staged(session, needs, settings, progress)
-        for need in fallbacks_of(plans):
-            await _try(session, need, settings, progress)
-    finally:
-        progress.done()
+    settings = await staging_settings(session, on_event)
+    found = await _staged(session, needs, settings, on_event)
+    for need in fallbacks_of(plans):
+        await _try(session, need, settings, on_event)
     return found
 
 
-async def _settings(session: Session, progress: Progress) -> Settings:
+async def staging_settings(session: Session, on_event: OnEvent = ignored) -> Settings:
+    """The Python of sparkfleet on every node, and the Hub's endpoint and token of this process's environment."""
     return Settings(
-        python=await session.pythons(progress.passing),
+        python=await session.pythons(on_event),
         endpoint=os.environ.get("HF_ENDPOINT", ""),
         token=os.environ.get("HF_TOKEN", "").strip(),
+        reserve_bytes=RESERVE_BYTES,
     )
 
 
+def moving(on_event: OnEvent) -> OnProgress:
+    """Staging's progress as events."""
+
+    def send(progress: Progress) -> None:
+        on_event(BytesMoving(progress=progress))
+
+    return send
+
+
 async def _staged(
-    session: Session, needs: Sequence[Need], settings: Settings, progress: Progress
+    session: Session, needs: Sequence[Need], settings: Settings, on_event: OnEvent
 ) -> tuple[Staged, ...]:
-    return await stage(session.inventory, session.channels, needs, _showing(progress), settings=settings)
+    return await stage(session.inventory, session.channels, needs, moving(on_event), settings=settings)
 
 
-def _showing(progress: Progress) -> OnProgress:
-    def show(step: Step) -> None:
-        progress.passing(progress_text(step))
-
-    return show
-
-
-async def _try(session: Session, need: Need, settings: Settings, progress: Progress) -> None:
-    """Bring what only lower rungs need. It is not needed now: that it cannot be had is told, and stops nothing."""
+async def _try(session: Session, need: Need, settings: Settings, on_event: OnEvent) -> None:
+    """Bring what only lower rungs need. It is not needed now: that it cannot be had is an event, and stops nothing."""
     try:
-        await _staged(session, (need,), settings, progress)
+        await _staged(session, (need,), settings, on_event)
     except NodeError as error:
-        progress.done()
         nodes = ", ".join(need.nodes)
-        console.print(f"Lower rungs on {nodes} cannot be used: {error.what}", markup=False)
+        on_event(FactFound(line=f"Lower rungs on {nodes} cannot be used: {error.what}"))
 
 
 def _things(candidate: Candidate) -> Iterable[tuple[str, str]]:

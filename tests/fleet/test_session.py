@@ -1,12 +1,13 @@
-"""Whether a fleet is up, as every verb finds it out."""
+"""Whether a fleet is up, as every use-case finds it out."""
 
 import pytest
 
 from sparkfleet import __version__
-from sparkfleet.cli import session as module
-from sparkfleet.cli.session import Found, Session
 from sparkfleet.control.client import PATIENCE_S, FleetClient
 from sparkfleet.control.head import Address
+from sparkfleet.fleet import session as module
+from sparkfleet.fleet.events import TroubleFound
+from sparkfleet.fleet.session import FoundState, Session
 
 ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
 
@@ -15,7 +16,10 @@ ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127
 def session(tmp_path):
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
-    return Session(inventory)
+    events = []
+    found = Session(inventory, events.append)
+    found.events = events
+    return found
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ async def test_a_controller_is_waited_for_where_ray_lives(
     asked = []
 
     async def found(node):
-        return Found(address=ADDRESS, api_token="secret", ray=ray)
+        return FoundState(address=ADDRESS, api_token="secret", ray=ray)
 
     async def answering(address, token, reach, patience_s):
         asked.append(patience_s)
@@ -51,6 +55,6 @@ async def test_a_controller_is_waited_for_where_ray_lives(
     monkeypatch.setattr(module, "answering", answering)
     assert (await session.find_controller() is not None) == answers
     assert asked == [waited]
-    told = capsys.readouterr().err
-    assert said in told
-    assert bool(told) == bool(said)
+    assert capsys.readouterr() == ("", ""), "a use-case does not print"
+    troubles = [event.line for event in session.events if isinstance(event, TroubleFound)]
+    assert [said in line for line in troubles] == ([True] if said else [])

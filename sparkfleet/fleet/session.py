@@ -1,4 +1,4 @@
-"""What every verb needs: the inventory, channels to its nodes, and the controller if one answers."""
+"""Session of one program with one fleet: the inventory, channels to its nodes, and the controller if one answers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import TracebackType
+from typing import Any, Self
 
-import typer
 from pydantic import Field
 
 from sparkfleet import __version__
-from sparkfleet.cli.output import errors
 from sparkfleet.control.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.head import Address
 from sparkfleet.control.requests import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
 from sparkfleet.control.where import found, state_root
 from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, ignored
 from sparkfleet.nodes.base import Channel
 from sparkfleet.nodes.install.environment import install
 from sparkfleet.nodes.open import open_channels
@@ -31,39 +31,12 @@ from sparkfleet.spec.inventory import Inventory
 from sparkfleet.spec.load import load_inventory
 from sparkfleet.values import Value
 
-T = TypeVar("T")
-
 BOOT_S = 180.0
 JOIN_S = 90.0
 DOWN_S = 180.0
 
-InventoryOption = Annotated[
-    Path,
-    typer.Option(
-        "--inventory", "-i", envvar="SPARKFLEET_INVENTORY", help="The fleet's inventory.", show_default=True
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with a version field, for programs.")]
 
-
-def _offline(value: bool) -> bool:
-    if value:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    return value
-
-
-OfflineOption = Annotated[
-    bool,
-    typer.Option(
-        "--offline", callback=_offline, help="Do not ask the Hub for sizes; HF_HUB_OFFLINE=1 does the same."
-    ),
-]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-DEFAULT_INVENTORY = Path("inventory.yaml")
-
-
-class Found(Value):
+class FoundState(Value):
     """What a node has of a fleet: see `control/where.py`."""
 
     python: str | None = None
@@ -74,19 +47,28 @@ class Found(Value):
 
 
 class Session:
-    """One run of a verb against one fleet.
+    """One program's connections to one fleet. Use as an asynchronous context manager, or `close` it.
 
     Args:
         inventory_path: the inventory file.
+        on_event: takes steps and troubles of what the session does.
     """
 
-    def __init__(self, inventory_path: Path) -> None:
+    def __init__(self, inventory_path: Path, on_event: OnEvent = ignored) -> None:
         self.inventory: Inventory = load_inventory(inventory_path)
         self._opened: dict[str, Channel] | None = None
         self._known_pythons: dict[str, str] | None = None
         self.left_by_a_reboot: tuple[str, ...] = ()
         """Nodes that `bring_up` has started and that nothing starts again after a reboot."""
-        _sessions.append(self)
+        self._on_event = on_event
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     @property
     def channels(self) -> dict[str, Channel]:
@@ -101,9 +83,9 @@ class Session:
         return self.channels[self.inventory.head]
 
     async def find_controller(self) -> FleetClient | None:
-        """A client of the controller, if one answers; where the head's Ray lives, one is waited for.
+        """A client of the controller, if one answers. If the head's Ray runs, one is waited for.
 
-        Says so where its work does not go on, and where it is of another sparkfleet than this.
+        A controller that is in trouble, or of another sparkfleet than this, is an event `TroubleFound`.
         """
         found = await self._found(self.inventory.head)
         if found.address is None:
@@ -111,9 +93,9 @@ class Session:
         patience_s = PATIENCE_S if found.ray else 0.0
         client = await answering(found.address, found.api_token, self._reach, patience_s)
         if found.ray and (words := trouble_of(client)):
-            errors.print(words, markup=False)
+            self._on_event(TroubleFound(line=words))
         if client is not None and client.version not in ("", __version__):
-            errors.print(" ".join(str(unlike(client.version)).splitlines()), markup=False)
+            self._on_event(TroubleFound(line=" ".join(str(unlike(client.version)).splitlines())))
         return client
 
     async def controller(self) -> FleetClient:
@@ -128,7 +110,7 @@ class Session:
         return client
 
     async def bring_up(
-        self, apply: Sequence[ApplyRequest], saying: Callable[[str], None], wheels: Path | None = None
+        self, apply: Sequence[ApplyRequest], on_event: OnEvent = ignored, wheels: Path | None = None
     ) -> FleetClient:
         """Start Ray on every node and the controller on the head, and wait until all of them are there.
 
@@ -136,14 +118,14 @@ class Session:
 
         Args:
             apply: deployments to ask for at once.
-            saying: is told what is being waited for.
+            on_event: takes the steps.
             wheels: what nodes without internet install from.
 
         Raises:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
             ControlError: the fleet did not come up, or a node did not join it.
         """
-        pythons = await self.pythons(saying, wheels)
+        pythons = await self.pythons(on_event, wheels)
         request = UpRequest(
             fleet=self.inventory.fleet,
             state_dir=self._state_dir(self.inventory.head),
@@ -152,7 +134,7 @@ class Session:
         )
         told = await self._boot(self.inventory.head, pythons, "prepare", request)
         prepared = Prepared.model_validate_json(json.dumps(told))
-        saying("starting Ray and the controller")
+        on_event(StepRunning(step=FleetStep.STARTING_RAY))
         nodes = (self.inventory.head, *self._others())
         begun = await asyncio.gather(
             self._boot(self.inventory.head, pythons, "up", request),
@@ -161,9 +143,9 @@ class Session:
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
         )
-        address = await self._booted(begun[0]["outcome"], saying)
+        address = await self._booted(begun[0]["outcome"], on_event)
         client = FleetClient(address, prepared.api_token, reach=self._reach)
-        await self._all_joined(client, saying)
+        await self._all_joined(client, on_event)
         return client
 
     @contextlib.asynccontextmanager
@@ -209,20 +191,20 @@ class Session:
         """On this machine, what this process's environment says; elsewhere, what the node's says."""
         return str(state_root(self.inventory.fleet)) if self.inventory.nodes[node].is_local else None
 
-    async def _found(self, node: str) -> Found:
+    async def _found(self, node: str) -> FoundState:
         if self.inventory.nodes[node].is_local:
-            return Found.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
+            return FoundState.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
         source = (files("sparkfleet.control") / "where.py").read_text()
         done = await self.channels[node].run(("python3", "-c", source, self.inventory.fleet))
         if done.exit_code != 0:
             raise NodeError(f"{node}: python3 did not answer: {done.stderr.strip()[-200:]}")
-        return Found.model_validate_json(done.stdout)
+        return FoundState.model_validate_json(done.stdout)
 
-    async def pythons(self, saying: Callable[[str], None], wheels: Path | None = None) -> dict[str, str]:
+    async def pythons(self, on_event: OnEvent = ignored, wheels: Path | None = None) -> dict[str, str]:
         """The interpreter of sparkfleet's environment on every node; made where it is missing.
 
         Args:
-            saying: is told what is being done.
+            on_event: takes the steps.
             wheels: what nodes without internet install from.
 
         Raises:
@@ -233,7 +215,11 @@ class Session:
                 self._known_pythons = dict.fromkeys(self.inventory.nodes, self.inventory.environment)
             else:
                 self._known_pythons = await install(
-                    self.channels, wheels, lambda node, step: saying(f"{node}: {step}")
+                    self.channels,
+                    wheels,
+                    lambda node, step: on_event(
+                        StepRunning(step=FleetStep.INSTALLING, detail=f"{node}: {step}")
+                    ),
                 )
         return self._known_pythons
 
@@ -259,10 +245,10 @@ class Session:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    async def _booted(self, result: str, saying: Callable[[str], None]) -> Address:
+    async def _booted(self, result: str, on_event: OnEvent) -> Address:
         began = asyncio.get_running_loop().time()
         while asyncio.get_running_loop().time() - began < BOOT_S:
-            saying("starting Ray and the controller")
+            on_event(StepRunning(step=FleetStep.STARTING_RAY))
             try:
                 answer = json.loads(await self.head.read(result))
             except NodeError:
@@ -276,12 +262,12 @@ class Session:
             do=f"See the directory of {result} on {self.head.node} for what it is doing.",
         )
 
-    async def _all_joined(self, client: FleetClient, saying: Callable[[str], None]) -> None:
+    async def _all_joined(self, client: FleetClient, on_event: OnEvent) -> None:
         """Wait until Ray on every node is part of the fleet."""
         began = asyncio.get_running_loop().time()
         async with client.again() as asking:
             while missing := sorted(set(self.inventory.nodes) - await _joined(asking)):
-                saying(f"waiting for {', '.join(missing)}")
+                on_event(StepRunning(step=FleetStep.JOINING, subjects=tuple(missing)))
                 if asyncio.get_running_loop().time() - began > JOIN_S:
                     raise ControlError(
                         f"{', '.join(missing)} did not join the fleet within {JOIN_S:.0f} s.",
@@ -313,10 +299,6 @@ async def _joined(client: FleetClient) -> set[str]:
     return {node.name for node in (await client.fleet()).nodes if node.joined}
 
 
-_sessions: list[Session] = []
-"""Those of this run: a verb is one process, and what it opened is closed when its coroutine ends."""
-
-
 def who() -> str:
     """Who asks, for the record: `user@host`."""
     try:
@@ -324,17 +306,3 @@ def who() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a verb's coroutine to its end, and close what it opened."""
-    return asyncio.run(_closing(work))
-
-
-async def _closing(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await work
-    finally:
-        for session in _sessions:
-            await session.close()
-        _sessions.clear()

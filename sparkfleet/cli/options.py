@@ -1,0 +1,71 @@
+"""Options that verbs share, and the run of a verb's coroutine with the session that it opens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from sparkfleet.cli.output import errors
+from sparkfleet.fleet.events import TroubleFound, UseCaseEvent
+from sparkfleet.fleet.session import Session
+
+T = TypeVar("T")
+
+InventoryOption = Annotated[
+    Path,
+    typer.Option(
+        "--inventory", "-i", envvar="SPARKFLEET_INVENTORY", help="The fleet's inventory.", show_default=True
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with a version field, for programs.")]
+
+
+def _offline(value: bool) -> bool:
+    if value:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    return value
+
+
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline", callback=_offline, help="Do not ask the Hub for sizes; HF_HUB_OFFLINE=1 does the same."
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+DEFAULT_INVENTORY = Path("inventory.yaml")
+
+_opened: list[Session] = []
+"""Sessions of this run: a verb is one process, and what it opened is closed when its coroutine ends."""
+
+
+def open_session(inventory: Path) -> Session:
+    """The session of a verb; `run` closes it. Troubles of the controller go to standard error."""
+    session = Session(inventory, _print_trouble)
+    _opened.append(session)
+    return session
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a verb's coroutine to its end, and close what it opened."""
+    return asyncio.run(_closing(work))
+
+
+async def _closing(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    finally:
+        for session in _opened:
+            await session.close()
+        _opened.clear()
+
+
+def _print_trouble(event: UseCaseEvent) -> None:
+    if isinstance(event, TroubleFound):
+        errors.print(event.line, markup=False)

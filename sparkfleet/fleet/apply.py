@@ -1,0 +1,159 @@
+"""Applies deployments in two steps: `prepare_apply` decides and changes nothing, `carry_out` does it.
+
+Between them whoever calls shows the plan and asks for agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sparkfleet.control.client import FleetClient
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.requests import ApplyRequest
+from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.fleet.events import FleetStep, KeyCreated, OnEvent, ignored
+from sparkfleet.fleet.plan import FleetPlan, Planned, plan_deployments
+from sparkfleet.fleet.session import Session, who
+from sparkfleet.fleet.stage import bring, pinned
+from sparkfleet.fleet.step_times import (
+    StepTimer,
+    all_ready,
+    expected_times,
+    load_step_times,
+    save_step_times,
+    started_by,
+)
+from sparkfleet.fleet.watch import until_settled
+from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.spec.deployment import Deployment
+
+FIRST_KEY = "default"
+
+
+class PreparedApply(NamedTuple):
+    """What applying deployments would do."""
+
+    planned: FleetPlan
+    renew: bool
+    retry: bool
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the fleet is up and runs all of it as asked for."""
+        return self.planned.client is not None and not self.planned.decided.pending
+
+
+class AppliedDeployments(NamedTuple):
+    """What became of deployments that were applied."""
+
+    client: FleetClient
+    """Of the controller, not entered."""
+    settled: Mapping[str, DeploymentStatus]
+    """By name, ready or failed; empty if nobody waited."""
+    times: Mapping[FleetStep, float]
+    """Seconds by step, in the order in which they began."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether any deployment has failed."""
+        return any(one.state == "failed" for one in self.settled.values())
+
+
+async def prepare_apply(
+    session: Session, specs: Sequence[Deployment], *, renew: bool = False, retry: bool = False
+) -> PreparedApply:
+    """Plan deployments on the fleet as it is. Changes nothing.
+
+    Args:
+        session: the fleet.
+        specs: what is asked for.
+        renew: ask registries what tags stand for now; what is deployed keeps its image otherwise.
+        retry: begin at the top of the ladder, also with what is remembered not to start.
+
+    Raises:
+        NodeError: a node cannot be reached, or refuses a command.
+        FactError: a checkpoint is nowhere to be found, or not understood.
+    """
+    return PreparedApply(await plan_deployments(session, specs, renew=renew, retry=retry), renew, retry)
+
+
+async def carry_out(
+    session: Session, prepared: PreparedApply, on_event: OnEvent = ignored, *, wait: bool = True
+) -> AppliedDeployments:
+    """Bring weights and images, bring the fleet up if it is down, ask its controller, and wait until all serve.
+
+    Args:
+        session: the fleet.
+        prepared: as it was agreed to.
+        on_event: takes what happens.
+        wait: return only when every deployment is ready or has failed. Whoever stops waiting stops nothing.
+
+    Raises:
+        Infeasible: nothing in the fleet can serve one of the deployments; nothing was applied.
+        StagingError: weights or an image cannot be had.
+        NodeError: a node cannot be reached.
+        ControlError: the fleet did not come up, or the controller refused.
+    """
+    prepared.planned.require_feasible()
+    pending = prepared.planned.decided.pending
+    file = FleetPaths.default(session.inventory.fleet).step_times
+    subject = started_by(tuple(one.plan for one in pending))
+    with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
+        plans = await _ready_to_start(session, prepared, timer)
+        requests = _requests(pending, plans, prepared.retry)
+        client, settled = await _asked_for(session, prepared.planned.client, requests, timer, wait=wait)
+    if all_ready(settled):
+        save_step_times(file, subject, timer.times)
+    return AppliedDeployments(client, settled, timer.times)
+
+
+async def _ready_to_start(
+    session: Session, prepared: PreparedApply, on_event: OnEvent
+) -> tuple[DeploymentPlan, ...]:
+    """The plans with digests for tags, and what they need on their nodes."""
+    status = prepared.planned.status
+    failed = status.failures if status and not prepared.retry else ()
+    before = [one.plan for one in prepared.planned.decided.pending]
+    plans = await pinned(session, before, failed, on_event, renew=prepared.renew)
+    await bring(session, plans, on_event)
+    return plans
+
+
+async def _asked_for(
+    session: Session,
+    client: FleetClient | None,
+    requests: Sequence[ApplyRequest],
+    on_event: OnEvent,
+    *,
+    wait: bool,
+) -> tuple[FleetClient, dict[str, DeploymentStatus]]:
+    cold = client is None
+    if client is None:
+        client = await session.bring_up(requests, on_event)
+        # They are wanted already, and start: to try again a second time would be to start anew.
+        requests = [request.model_copy(update={"retry": False}) for request in requests]
+    async with client:
+        after = 0 if cold else (await client.fleet()).last_event
+        wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
+        await _first_key(client, on_event)
+        settled = await until_settled(client, wanted, after, on_event) if wait else {}
+    return client, settled
+
+
+def _requests(pending: Sequence[Planned], plans: Sequence[DeploymentPlan], retry: bool) -> list[ApplyRequest]:
+    return [
+        ApplyRequest(spec=p.spec, plan=plan, who=who(), retry=retry)
+        for p, plan in zip(pending, plans, strict=True)
+    ]
+
+
+async def _first_key(client: FleetClient, on_event: OnEvent) -> None:
+    """The gateway asks for a key from its first start on, so the first apply makes one.
+
+    It is sent before anything is waited for: whoever stops watching has seen it.
+    """
+    if await client.keys():
+        return
+    key = (await client.create_key(FIRST_KEY))["key"]
+    on_event(KeyCreated(name=FIRST_KEY, key=key))

@@ -1,0 +1,89 @@
+"""Brings a fleet up and down."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from pathlib import Path
+from typing import NamedTuple
+
+from sparkfleet.control.client import FleetClient
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.errors import NodeError
+from sparkfleet.facts.node import ReadGpu
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.step_times import FLEET, StepTimer, expected_times, load_step_times, save_step_times
+from sparkfleet.nodes import page_cache
+
+DOWN_LOOK_S = 0.5
+
+
+class BroughtUp(NamedTuple):
+    """A fleet that is up."""
+
+    client: FleetClient
+    """Of its controller, not entered."""
+    changed: bool
+    """False if every node was up already."""
+    left_by_a_reboot: tuple[str, ...]
+    """Nodes that nothing starts again after a reboot."""
+
+
+async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path | None = None) -> BroughtUp:
+    """Bring up every node of the fleet, and what was served before. One that is up already is left as it is.
+
+    Args:
+        session: the fleet.
+        on_event: takes the steps.
+        wheels: what nodes without internet install from.
+
+    Raises:
+        NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
+        ControlError: the fleet did not come up, or a node did not join it.
+    """
+    client = await session.find_controller()
+    if client is not None and await session.is_complete(client):
+        return BroughtUp(client, changed=False, left_by_a_reboot=())
+    file = FleetPaths.default(session.inventory.fleet).step_times
+    with StepTimer(on_event, expected_times(load_step_times(file), FLEET)) as timer:
+        client = await session.bring_up((), timer, wheels)
+    save_step_times(file, FLEET, timer.times)
+    return BroughtUp(client, changed=True, left_by_a_reboot=session.left_by_a_reboot)
+
+
+async def take_down(session: Session, on_event: OnEvent = ignored) -> None:
+    """Stop everything on every node. What was asked for is kept for the next time.
+
+    Raises:
+        ControlError: something could not be stopped.
+    """
+    work = asyncio.create_task(session.take_down())
+    while not (await asyncio.wait({work}, timeout=DOWN_LOOK_S))[0]:
+        on_event(StepRunning(step=FleetStep.STOPPING))
+    work.result()
+
+
+class PageCacheDenied(NamedTuple):
+    """Nodes with a GPU on which sparkfleet may not drop the page cache."""
+
+    nodes: tuple[str, ...]
+    commands: tuple[str, ...]
+    """One per user that sparkfleet logs in as; to be typed once on each of the nodes."""
+
+
+async def page_cache_denied(session: Session) -> PageCacheDenied:
+    """Ask the nodes with a GPU whether sparkfleet may drop their page cache, which engines cannot use."""
+    asked = await asyncio.gather(*(_denied(session, name) for name in session.inventory.nodes))
+    nodes = tuple(name for name in asked if name)
+    users = dict.fromkeys(session.inventory.nodes[name].user or getpass.getuser() for name in nodes)
+    return PageCacheDenied(nodes, tuple(page_cache.how_to_permit(user) for user in users))
+
+
+async def _denied(session: Session, name: str) -> str:
+    channel = session.channels[name]
+    try:
+        has_gpu = (await channel.run(ReadGpu.argv, timeout_s=20)).exit_code == 0
+    except NodeError:
+        return ""  # no driver, so nothing of this matters
+    return name if has_gpu and not await page_cache.may_drop(channel) else ""

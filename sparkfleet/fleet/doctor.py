@@ -1,0 +1,111 @@
+"""Examines nodes and links: what is wrong, what it means, what to do. Changes nothing on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import sparkfleet
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.doctor.gather import gather, with_context
+from sparkfleet.doctor.gathered import FleetView, Needed, PathView
+from sparkfleet.doctor.measure import measure_paths
+from sparkfleet.doctor.registry import examine
+from sparkfleet.doctor.report import Report
+from sparkfleet.errors import FactError, SparkfleetError, SpecError
+from sparkfleet.fabric.measure import save_measurements
+from sparkfleet.fleet.checkpoints import Found, models_of, places_of, search
+from sparkfleet.fleet.session import Session
+from sparkfleet.spec.deployment import Deployment
+from sparkfleet.spec.fields import unknown
+
+
+class Examined(NamedTuple):
+    """A fleet that was examined."""
+
+    report: Report
+    unsized: tuple[FactError, ...]
+    """Why the weights of some deployments were left out: their size is not known."""
+
+
+async def examine_fleet(
+    session: Session,
+    nodes: Sequence[str] = (),
+    deployments: Sequence[Deployment] = (),
+    *,
+    measure: bool = True,
+) -> Examined:
+    """Examine nodes and the links between them.
+
+    Args:
+        session: the fleet.
+        nodes: only these, and the links between them; empty: all.
+        deployments: their weights must fit; empty: those that the fleet is to serve.
+        measure: send bytes over the links. What is measured is kept for the planner.
+
+    Raises:
+        SpecError: a node is not in the inventory.
+    """
+    for name in nodes:
+        if name not in session.inventory.nodes:
+            raise SpecError(unknown("node", name, session.inventory.nodes))
+    fleet, weights = await asyncio.gather(
+        gather(session.inventory, session.channels, nodes=nodes), _weights(session, nodes, deployments)
+    )
+    paths = await _measure(session, fleet) if measure else None
+    needed = [one for one in weights if isinstance(one, Needed)]
+    view = with_context(fleet, sparkfleet=sparkfleet.__version__, needed=needed, paths=paths)
+    return Examined(
+        Report.of(view.name, examine(view)), tuple(one for one in weights if isinstance(one, FactError))
+    )
+
+
+async def _weights(
+    session: Session, nodes: Sequence[str], deployments: Sequence[Deployment]
+) -> list[Needed | FactError]:
+    """The weights that must fit, from this machine, else from the nodes that are looked at, else known by name."""
+    specs = tuple(deployments) or await _served(session)
+    wanted = {
+        model: [node for node in places_of(model, specs, session.inventory) if not nodes or node in nodes]
+        for model in models_of(specs)
+    }
+    found = await search(wanted, session.inventory, session.channels)
+    return [one for spec in specs for one in _of(spec, found)]
+
+
+async def _served(session: Session) -> tuple[Deployment, ...]:
+    """The deployments that the fleet is to serve, if its controller answers."""
+    try:
+        client = await session.find_controller()
+        if client is None:
+            return ()
+        async with client:
+            status = await client.fleet()
+    except SparkfleetError:  # what keeps it from answering is found by other checks
+        return ()
+    return tuple(Deployment.model_validate_json(one.spec) for one in status.deployments if one.spec)
+
+
+async def _measure(session: Session, fleet: FleetView) -> tuple[PathView, ...]:
+    """What was measured is also kept for the planner, where `sparkfleet fabric measure` keeps it."""
+    measured = await measure_paths(session.inventory, fleet, session.channels)
+    if measured.kept:
+        save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)
+    return measured.paths
+
+
+def _of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed | FactError]:
+    for variant in spec.resolved():
+        if variant.model not in models_of([spec]):
+            continue
+        checkpoint = found[variant.model]
+        if isinstance(checkpoint, FactError):
+            yield checkpoint
+            continue
+        yield Needed(
+            deployment=spec.name,
+            model=variant.model.partition("@")[0],
+            weights_bytes=checkpoint.bytes_on_disk,
+            nodes=tuple(variant.nodes or spec.nodes),
+        )

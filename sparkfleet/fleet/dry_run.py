@@ -1,0 +1,224 @@
+"""Commands of every rank as they would be run. Changes nothing, asks no node for more than a plan does.
+
+What is only known at a start has a name in its place: ports, the commit of a checkpoint, the digest of an image. Secrets are
+named and never shown: the engine's token, and every variable that the deployment itself sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from sparkfleet.builtin import cache as builtin_cache
+from sparkfleet.control.cluster import seats
+from sparkfleet.engines.base import RankLaunch, RankSite
+from sparkfleet.engines.container import Box, Identity, run_argv
+from sparkfleet.engines.harmony import needs_encodings
+from sparkfleet.engines.rails import Meeting, meetings
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.fleet.plan import checkpoints_for, fleet_of
+from sparkfleet.fleet.session import Session
+from sparkfleet.planning.choose import plan_fleet
+from sparkfleet.planning.fleet import Fleet
+from sparkfleet.planning.plan import Candidate, GroupPlan, Plan
+from sparkfleet.planning.tags import image_of
+from sparkfleet.spec.deployment import Deployment
+from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.values import Value
+
+PORT, RENDEZVOUS = 30000, 29500
+"""Stand for ports that are free when it starts; the second is PyTorch's own."""
+COMMIT = "COMMIT"
+"""Stands for the commit of a checkpoint, where the deployment gives no revision."""
+GENERATION = 1
+HIDDEN = "***"
+CACHE = ".cache/huggingface/hub"
+"""Under the home of the node's user: where weights are staged unless the node's environment says otherwise."""
+
+
+class RankRun(Value):
+    """One rank, as it would be run."""
+
+    node: str
+    rank: int
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    """Of the process itself; a container has its own among `argv`."""
+    launch: RankLaunch
+    files_dir: str
+    image: str = ""
+
+
+class DryRun(NamedTuple):
+    """A plan whose commands are shown."""
+
+    specs: tuple[Deployment, ...]
+    plan: Plan
+    inventory: Inventory
+    fleet: Fleet
+
+    def document(self) -> dict[str, Any]:
+        """The same for programs: argument lists in place of shell commands, and what is refused as `plan --json` has it."""
+        planned = [(spec, one) for spec in self.specs if (one := self.plan.of(spec.name)) is not None]
+        return {
+            "deployments": [
+                {
+                    "name": spec.name,
+                    "groups": [
+                        _told_group(spec, at, group, self.inventory) for at, group in enumerate(one.groups)
+                    ],
+                }
+                for spec, one in planned
+            ],
+            "refused": [one.model_dump(mode="json") for one in self.plan.refused],
+            "assumed": list(self.fleet.assumed),
+        }
+
+
+async def dry_run(session: Session, specs: Sequence[Deployment], assumed: str | None = None) -> DryRun:
+    """Plan deployments as if nothing ran. Raises as `plan_deployments` does."""
+    fleet = await fleet_of(session, assumed)
+    plan = plan_fleet(specs, fleet, await checkpoints_for(session, specs, fleet), {})
+    return DryRun(tuple(specs), plan, session.inventory, fleet)
+
+
+def _told_group(spec: Deployment, number: int, group: GroupPlan, inventory: Inventory) -> dict[str, Any]:
+    private = private_variables(spec, group)
+    return {
+        "group": number,
+        "runs": str(group.choice.candidate),
+        "image": image_of(group.choice.candidate) or None,
+        "then": [rung.candidate.how for rung in group.ladder[1:]],
+        "ranks": [
+            {
+                "rank": run.rank,
+                "node": run.node,
+                "argv": list(run.argv),
+                "env": dict(shown_variables(run, private)),
+                "files": [
+                    {"path": f"{run.files_dir}/{file.name}", "text": file.text} for file in run.launch.files
+                ],
+            }
+            for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private)
+        ],
+    }
+
+
+def private_variables(spec: Deployment, group: GroupPlan) -> tuple[str, ...]:
+    """Names of the variables that the deployment itself sets: their values are not shown."""
+    return tuple(spec.resolved()[group.variant].env)
+
+
+# --- what would be run ------------------------------------------------------------------------------------------------
+
+
+def rank_runs(
+    name: str, number: int, candidate: Candidate, inventory: Inventory, private: tuple[str, ...] = ()
+) -> tuple[RankRun, ...]:
+    """The ranks of one group.
+
+    Args:
+        name: the public model name.
+        number: which of the deployment's groups, from 0.
+        candidate: what is run.
+        inventory: its nodes and links.
+        private: variables whose values are not shown.
+
+    Raises:
+        EngineError: the engine cannot do it, or the nodes are not joined.
+    """
+    met = meetings(inventory.links, candidate.shape.nodes)
+    sites = [_site(name, rank, candidate, inventory, met) for rank in range(candidate.shape.ranks)]
+    return tuple(_run(name, number, candidate, site, private) for site in sites)
+
+
+def _run(name: str, number: int, candidate: Candidate, site: RankSite, private: tuple[str, ...]) -> RankRun:
+    node = candidate.shape.nodes[site.rank]
+    launch = engine_by_name(candidate.engine).launch(candidate, site)
+    if candidate.runtime == "process":
+        return RankRun(
+            node=node,
+            rank=site.rank,
+            argv=launch.argv,
+            env=launch.env,
+            launch=launch,
+            files_dir=site.files_dir,
+        )
+    box = Box(
+        tool="docker",
+        image=candidate.image or "",
+        identity=Identity(
+            fleet="FLEET", deployment=name, generation=GENERATION, group=number, rank=site.rank
+        ),
+        gpu=candidate.device == "cuda",
+        rdma=candidate.shape.ranks > 1 and any(rail.rdma for rail in site.rails),
+        files_dir=site.files_dir,
+        private=private,
+    )
+    argv = run_argv(launch, box)
+    return RankRun(
+        node=node,
+        rank=site.rank,
+        argv=argv,
+        env=(),
+        launch=launch,
+        files_dir=site.files_dir,
+        image=box.image,
+    )
+
+
+def _site(
+    name: str, rank: int, candidate: Candidate, inventory: Inventory, met: tuple[Meeting, ...]
+) -> RankSite:
+    node = inventory.nodes[candidate.shape.nodes[rank]]
+    home = _home(node)
+    state = f"{home}/.local/state/sparkfleet/{inventory.fleet}"
+    model, draft = _lies(candidate.model, home), _lies(candidate.speculation.draft or "", home)
+    found = {} if not met else dict(met[rank])
+    return RankSite(
+        rank=rank,
+        python=candidate.python,
+        model_path=model,
+        draft_path=draft,
+        roots=tuple(_root(path) for path in (model, draft) if path),
+        served_name=name,
+        host=seats(inventory)[candidate.shape.nodes[rank]].address,
+        port=PORT,
+        leader_port=RENDEZVOUS if met else 0,
+        files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
+        cache_dir=f"{state}/kernels" if candidate.device == "cuda" else "",
+        encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
+        keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if met else "",
+        **found,
+    )
+
+
+def _home(node: Node) -> str:
+    if node.is_local:
+        return str(Path.home())
+    return "/root" if node.user == "root" else f"/home/{node.user}"
+
+
+def _lies(model: str, home: str) -> str:
+    """Where a checkpoint lies once it is staged."""
+    if not model or model.startswith("/"):
+        return model
+    if model.startswith("builtin:"):
+        return str(builtin_cache.path(model.removeprefix("builtin:")))
+    name, _, revision = model.partition("@")
+    return f"{home}/{CACHE}/models--{name.replace('/', '--')}/snapshots/{revision or COMMIT}"
+
+
+def _root(path: str) -> str:
+    """A snapshot of the Hub's cache is links to what lies beside it."""
+    parent = PurePosixPath(path).parent
+    return str(parent.parent) if parent.name == "snapshots" else path
+
+
+def shown_variables(run: RankRun, private: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Variables of the process itself; secrets are hidden."""
+    for name, value in run.env:
+        yield name, HIDDEN if name in private else value
+    if run.launch.token_env and run.env:
+        yield run.launch.token_env, HIDDEN

@@ -1,0 +1,258 @@
+"""Plan of deployments on a fleet: its facts, its measurements, and what would change. Starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sparkfleet.control.client import FleetClient
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.status import FleetStatus
+from sparkfleet.control.survey import survey
+from sparkfleet.errors import Infeasible, SpecError
+from sparkfleet.fabric.measure import load_measurements, measured_links
+from sparkfleet.facts.checkpoint import Checkpoint
+from sparkfleet.fleet.assumed_nodes import assume
+from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
+from sparkfleet.fleet.measured import measured_lines, measurements_of
+from sparkfleet.fleet.session import Session
+from sparkfleet.planning.choose import drafts_of, plan_fleet
+from sparkfleet.planning.diff import Change, Verb, compare
+from sparkfleet.planning.fleet import Fleet, links_of
+from sparkfleet.planning.outlook import outlook_of
+from sparkfleet.planning.plan import DeploymentPlan, Plan
+from sparkfleet.planning.prediction_terms import PredictionSum, prediction_sums
+from sparkfleet.planning.remembered import without_failed
+from sparkfleet.planning.tags import digests_of, with_digests
+from sparkfleet.spec.deployment import Deployment
+from sparkfleet.values import Value
+
+
+class Planned(Value):
+    """One deployment, planned, next to what is wanted now."""
+
+    spec: Deployment
+    plan: DeploymentPlan
+    change: Change
+    measured: tuple[str, ...] = ()
+    """What its groups have measured, each next to what was predicted when they were planned."""
+
+
+class Decided(NamedTuple):
+    """What becomes of all deployments of a command line."""
+
+    plan: Plan
+    planned: list[Planned]
+    """Those that fit, in the order in which they were asked for."""
+
+    @property
+    def pending(self) -> list[Planned]:
+        """Those of which something would change."""
+        return [one for one in self.planned if one.change.verb != "keep"]
+
+
+class FleetPlan(NamedTuple):
+    """A plan with the fleet that it was made for."""
+
+    specs: tuple[Deployment, ...]
+    fleet: Fleet
+    status: FleetStatus | None
+    """What ran when it was made; None if the fleet is down, or its nodes are assumed."""
+    decided: Decided
+    client: FleetClient | None
+    """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
+    checkpoints: Mapping[str, Checkpoint]
+    """Facts, by model."""
+
+    def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
+        """What the predicted ITL and TTFT of each deployment are made of, by its name; empty if nothing is predicted.
+
+        Args:
+            rung: which rung of the first group's ladder, from 0.
+
+        Raises:
+            SpecError: a ladder has no such rung.
+        """
+        return {one.spec.name: self._sums(one.plan, rung) for one in self.decided.planned}
+
+    def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
+        ladder = plan.groups[0].ladder
+        if not 0 <= rung < len(ladder):
+            raise SpecError(f"{plan.name}: there is no rung {rung + 1}; its ladder has {len(ladder)}.")
+        checkpoint = self.checkpoints.get(ladder[rung].candidate.model)
+        if checkpoint is None:
+            return ()
+        drafts = tuple(
+            (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
+        )
+        return prediction_sums(outlook_of(checkpoint, (), drafts), self.fleet, ladder[rung])
+
+    def require_feasible(self) -> None:
+        """Raise Infeasible if any deployment cannot be served: then nothing of the others is applied either."""
+        if not self.decided.plan.refused:
+            return
+        names = ", ".join(one.name for one in self.decided.plan.refused)
+        raise Infeasible(
+            f"Nothing was applied, because nothing in this fleet can serve {names}.",
+            do="Change the deployment or the inventory where a reason above says so, or leave its file out.",
+        )
+
+
+async def plan_deployments(
+    session: Session,
+    specs: Sequence[Deployment],
+    assumed: str | None = None,
+    *,
+    renew: bool = False,
+    retry: bool = False,
+) -> FleetPlan:
+    """The plan of deployments on the fleet as it is, or on nodes as they are assumed to be.
+
+    Args:
+        session: the fleet.
+        specs: what is asked for.
+        assumed: a kind of Spark or a file of facts, see `assume`; None: the nodes are asked.
+        renew: see `decide`.
+        retry: see `decide`.
+
+    Raises:
+        NodeError: a node cannot be reached, or refuses a command.
+        FactError: a checkpoint is nowhere to be found, or not understood.
+    """
+    fleet = await fleet_of(session, assumed)
+    # On assumed nodes nothing is asked, so nothing runs.
+    client = await session.find_controller() if assumed is None else None
+    checkpoints = await checkpoints_for(session, specs, fleet)
+    status = await current(client)
+    decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints)
+
+
+async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
+    """The fleet as its nodes say it is, or as it is assumed to be."""
+    name = session.inventory.fleet
+    if assumed is not None:
+        facts = assume(assumed, session.inventory)
+        nodes = tuple(node.name for node in facts)
+        return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
+    facts = await survey(session.inventory, session.channels)
+    links = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
+    return Fleet(name=name, nodes=facts, links=links)
+
+
+async def checkpoints_for(
+    session: Session, specs: Sequence[Deployment], fleet: Fleet
+) -> dict[str, Checkpoint]:
+    """The facts of the checkpoints, from this machine, and where it lacks them from the nodes, unless those are assumed."""
+    if fleet.assumed:
+        return checkpoints_of(specs, fleet.nodes)
+    return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
+
+
+async def current(client: FleetClient | None) -> FleetStatus | None:
+    """What runs now; None where the fleet is down."""
+    if client is None:
+        return None
+    async with client:
+        return await client.fleet()
+
+
+def decide(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    status: FleetStatus | None,
+    checkpoints: Mapping[str, Checkpoint],
+    *,
+    renew: bool = False,
+    retry: bool = False,
+) -> Decided:
+    """Plan deployments together, and compare those that fit with what is wanted now.
+
+    Args:
+        specs: what is asked for.
+        fleet: the nodes.
+        status: what runs now; None where the fleet is down.
+        checkpoints: facts, by model.
+        renew: whether what is deployed gives up the digests that its images' tags were found to stand for.
+        retry: whether what is remembered not to start is tried, and what runs at a lower rung begins at the top once more.
+    """
+    found = planned_with(specs, fleet, status, checkpoints)
+    planned = [
+        _planned(spec, one, status, renew=renew, retry=retry)
+        for spec in specs
+        if (one := found.of(spec.name)) is not None
+    ]
+    return Decided(found, planned)
+
+
+def planned_with(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    status: FleetStatus | None,
+    checkpoints: Mapping[str, Checkpoint],
+) -> Plan:
+    """The plan with what this fleet has measured of what it runs.
+
+    What runs as it is asked for is not replaced because of a number: applying twice changes nothing. Where measurements
+    would do that, the plan is made without them.
+    """
+    own = measurements_of(status)
+    plain = plan_fleet(specs, fleet, checkpoints, _running(status))
+    if not own:
+        return plain
+    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own)
+    kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
+    return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
+
+
+def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
+    """What the plan does with a deployment; None where it refuses it."""
+    found = plan.of(spec.name)
+    if found is None:
+        return None
+    return compare(spec, _as_deployed(found, status), _before(spec.name, status)).verb
+
+
+def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
+    """The plan with the digests under which the deployment's tags are deployed: a tag that moves replaces nothing."""
+    return with_digests(plan, digests_of(_running(status).get(plan.name)))
+
+
+def _planned(
+    spec: Deployment,
+    plan: DeploymentPlan,
+    status: FleetStatus | None,
+    *,
+    renew: bool = False,
+    retry: bool = False,
+) -> Planned:
+    before = _before(spec.name, status)
+    plan = plan if renew else _as_deployed(plan, status)
+    change = compare(spec, plan, before)
+    if change.verb != "keep" and not retry:  # what runs, at whatever rung, is left alone
+        plan = without_failed(plan, status.failures if status else ())
+        change = compare(spec, plan, before)
+    lowest = _lowest(spec.name, status)
+    if change.verb == "keep" and retry and lowest:
+        change = Change(verb="change", name=spec.name, fields=(f"rung: {lowest + 1} → 1",))
+    runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
+    measured = tuple(measured_lines(runs)) if runs else ()
+    return Planned(spec=spec, plan=plan, change=change, measured=measured)
+
+
+def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
+    return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
+
+
+def _lowest(name: str, status: FleetStatus | None) -> int:
+    """The lowest rung, from 0, at which a group of a deployment stands."""
+    found = [one for one in status.deployments if one.name == name] if status else []
+    return max((len(passed) for one in found for passed in one.passed), default=0)
+
+
+def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
+    """What is wanted now; None for what is given up: to apply it, even unchanged, is to ask for it once more."""
+    for deployment in status.deployments if status else ():
+        if deployment.name == name and deployment.plan is not None and deployment.state != "failed":
+            return Deployment.model_validate_json(deployment.spec), deployment.plan
+    return None

@@ -1,0 +1,144 @@
+"""Durations of steps: measured while they run, kept for the next start, and shown as what is expected."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.fleet.events import (
+    BytesMoving,
+    ExpectedTime,
+    FleetStep,
+    OnEvent,
+    StepEnded,
+    StepRunning,
+    UseCaseEvent,
+)
+from sparkfleet.nodes.files import write_atomically
+from sparkfleet.planning.plan import DeploymentPlan
+
+StepTimes = dict[str, dict[FleetStep, float]]
+"""Seconds by step, by what was started: `FLEET`, or the name of an engine with its models (`started_by`)."""
+
+FLEET = "fleet"
+"""Steps that do not depend on what is served."""
+OF_FLEET = frozenset({FleetStep.INSTALLING, FleetStep.STARTING_RAY, FleetStep.JOINING, FleetStep.STOPPING})
+
+TYPICAL_FLEET_S: Mapping[FleetStep, float] = {FleetStep.STARTING_RAY: 10.0}
+TYPICAL_EMBEDDED_S: Mapping[FleetStep, float] = {
+    FleetStep.TRAINING: 90.0,
+    FleetStep.STARTING_ENGINE: 20.0,
+    FleetStep.LOADING: 5.0,
+    FleetStep.WARMING_UP: 5.0,
+    FleetStep.FIRST_TOKEN: 10.0,
+}
+"""Of `builtin:tiny` on vLLM's CPU build, on two idle x86 cores: training as docs/builtin.md has it, the others rounded from
+starts of the demo, 40 s together. Other models and machines differ by too much for one number: nothing is expected of them
+before it was measured."""
+
+_FORM = TypeAdapter(StepTimes)
+
+
+def load_step_times(file: Path) -> StepTimes:
+    """What the last starts took; empty if nothing readable is there."""
+    try:
+        return _FORM.validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return {}
+
+
+def save_step_times(file: Path, subject: str, times: Mapping[FleetStep, float]) -> None:
+    """Keep what a start took, over what was kept of the same steps."""
+    known = load_step_times(file)
+    for step, seconds in times.items():
+        known.setdefault(FLEET if step in OF_FLEET else subject, {})[step] = round(seconds, 1)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(file, json.dumps(known, indent=2).encode())
+
+
+def started_by(plans: tuple[DeploymentPlan, ...]) -> str:
+    """A name for what these plans start, equal if the same models start on the same engines. Pure."""
+    candidates = {group.choice.candidate for plan in plans for group in plan.groups}
+    return " + ".join(sorted({f"{one.model} on {one.engine}, TP={one.shape.tp}" for one in candidates}))
+
+
+def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTime]:
+    """What each step of a start is expected to take: as measured last, else typical, else left out. Pure."""
+    typical = dict(TYPICAL_FLEET_S)
+    if subject and all(part.startswith("builtin:tiny on vllm") for part in subject.split(" + ")):
+        typical |= TYPICAL_EMBEDDED_S
+    measured = known.get(FLEET, {}) | known.get(subject, {})
+    return {step: ExpectedTime(seconds=s, measured=False) for step, s in typical.items()} | {
+        step: ExpectedTime(seconds=s, measured=True) for step, s in measured.items()
+    }
+
+
+def all_ready(settled: Mapping[str, DeploymentStatus]) -> bool:
+    """Whether a start is worth remembering: all of it came up, at once and at its first rung."""
+    return bool(settled) and all(one.state == "ready" and not any(one.passed) for one in settled.values())
+
+
+class StepTimer:
+    """Times steps between a use-case and whoever takes its events, and adds what is expected. Use as a context manager.
+
+    Args:
+        on_event: takes every event, and a `StepEnded` for every step.
+        expected: by step, see `expected_times`.
+        clock: seconds of any clock that only goes forward.
+    """
+
+    def __init__(
+        self,
+        on_event: OnEvent,
+        expected: Mapping[FleetStep, ExpectedTime],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_event = on_event
+        self._expected = expected
+        self._clock = clock
+        self._step: FleetStep | None = None
+        self._began = clock()
+        self.times: dict[FleetStep, float] = {}
+        """Seconds by step, in the order in which they began; one that came again is counted together."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __call__(self, event: UseCaseEvent) -> None:
+        """Pass an event on; the first one of another step ends the one before."""
+        match event:
+            case StepRunning():
+                self._enter(event.step)
+                event = event.model_copy(update={"expected": self._expected.get(event.step)})
+            case BytesMoving() if event.progress.phase != "done":
+                self._enter(FleetStep.STAGING)
+            case _:
+                pass
+        self._on_event(event)
+
+    def end(self) -> None:
+        """End the step that runs, if one does."""
+        if self._step is None:
+            return
+        seconds = self._clock() - self._began
+        self.times[self._step] = self.times.get(self._step, 0.0) + seconds
+        ended, self._step = self._step, None
+        self._on_event(StepEnded(step=ended, seconds=seconds))
+
+    def _enter(self, step: FleetStep) -> None:
+        if step is self._step:
+            return
+        self.end()
+        self._step, self._began = step, self._clock()

@@ -1,0 +1,156 @@
+"""Applying as another program does it: values in, values and events out, nothing printed and nobody asked."""
+
+import pytest
+
+from sparkfleet.control.head import Address
+from sparkfleet.control.paths import FleetPaths
+from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.errors import Infeasible
+from sparkfleet.facts.node import EngineHome, Memory, NodeFacts, Processors
+from sparkfleet.fleet import apply as module
+from sparkfleet.fleet.apply import carry_out, prepare_apply
+from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.step_times import load_step_times
+from sparkfleet.spec.deployment import Deployment
+
+TINY = Deployment(name="tiny", model="builtin:tiny", context=512, concurrency=4)
+ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+HERE = NodeFacts(
+    name="this",
+    memory=Memory(total=24 << 30, available=20 << 30),
+    processors=Processors(count=2, machine="x86_64"),
+    gpu=None,
+    engines={"vllm": EngineHome(python="python3", version="0.32.0+cpu")},
+)
+
+
+class Controller:
+    """One that has a deployment ready as soon as it is asked for, and then remembers it."""
+
+    def __init__(self, state="ready"):
+        self.address = ADDRESS
+        self.asked = []
+        self.made = []
+        self._state = state
+        self._looks = 0
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def fleet(self):
+        self._looks += 1
+        return FleetStatus(
+            fleet="home",
+            sparkfleet="0",
+            endpoint="",
+            gateways=(),
+            last_event=0,
+            deployments=tuple(self._deployed(request) for request in self.asked),
+        )
+
+    def _deployed(self, request):
+        return DeploymentStatus(
+            name=request.spec.name,
+            generation=1,
+            state="starting" if self._looks < 2 else self._state,
+            detail="",
+            who="",
+            since=0.0,
+            plan=request.plan,
+            groups=(),
+            spec=request.spec.model_dump_json(),
+        )
+
+    async def apply(self, request):
+        self.asked.append(request)
+        return 1, True
+
+    async def events(self, after, deployment=None, wait_s=0):
+        return []
+
+    async def keys(self):
+        return self.made
+
+    async def create_key(self, name):
+        self.made.append({"id": "1", "name": name})
+        return {"id": "1", "name": name, "key": "sk-x"}
+
+
+@pytest.fixture
+def controller():
+    return Controller()
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch, controller):
+    """A session with a fleet of this machine, down until it is brought up."""
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path / "state"))
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    session = Session(file)
+    up = []
+
+    async def surveyed(inventory, channels):
+        return (HERE,)
+
+    async def find_controller():
+        return controller if up else None
+
+    async def bring_up(requests, on_event):
+        on_event(StepRunning(step=FleetStep.STARTING_RAY))
+        controller.asked += requests
+        up.append(True)
+        return controller
+
+    monkeypatch.setattr("sparkfleet.fleet.plan.survey", surveyed)
+    monkeypatch.setattr(session, "find_controller", find_controller)
+    monkeypatch.setattr(session, "bring_up", bring_up)
+    return session
+
+
+async def test_a_fleet_that_is_down_is_brought_up_and_the_second_time_nothing_changes(
+    session, controller, capsys
+):
+    events = []
+    prepared = await prepare_apply(session, [TINY])
+    assert not prepared.changes_nothing
+    assert [one.change.verb for one in prepared.planned.decided.pending] == ["start"]
+    applied = await carry_out(session, prepared, events.append)
+    assert (applied.failed, applied.settled["tiny"].state) == (False, "ready")
+    assert [one.step for one in events if isinstance(one, StepEnded)] == list(applied.times)
+    assert [one.key for one in events if isinstance(one, KeyCreated)] == ["sk-x"]
+    known = load_step_times(FleetPaths.default("home").step_times)
+    assert FleetStep.STARTING_RAY in known["fleet"]
+    controller.asked[:] = controller.asked[:1]
+    assert (await prepare_apply(session, [TINY])).changes_nothing
+    assert capsys.readouterr() == ("", "")
+
+
+async def test_nothing_is_asked_for_before_it_is_carried_out(session, controller):
+    await prepare_apply(session, [TINY])
+    assert controller.asked == controller.made == []
+
+
+async def test_what_fails_is_told_and_no_measure_of_the_next_start(session, controller):
+    controller._state = "failed"
+    applied = await carry_out(session, await prepare_apply(session, [TINY]))
+    assert applied.failed
+    assert load_step_times(FleetPaths.default("home").step_times) == {}
+
+
+async def test_of_an_infeasible_plan_nothing_is_carried_out(session, controller, monkeypatch):
+    async def never(*_, **__):
+        raise AssertionError("weights were brought")
+
+    monkeypatch.setattr(module, "bring", never)
+    large = Deployment(name="large", model="builtin:tiny", replicas=99)
+    prepared = await prepare_apply(session, [TINY, large])
+    if not prepared.planned.decided.plan.refused:
+        pytest.fail("99 groups fit one node")
+    with pytest.raises(Infeasible, match="nothing in this fleet can serve large"):
+        await carry_out(session, prepared)
+    assert controller.asked == []

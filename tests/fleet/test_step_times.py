@@ -1,0 +1,99 @@
+import pytest
+
+from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.fleet.events import (
+    BytesMoving,
+    ExpectedTime,
+    FactFound,
+    FleetStep,
+    StepEnded,
+    StepRunning,
+)
+from sparkfleet.fleet.step_times import (
+    FLEET,
+    StepTimer,
+    all_ready,
+    expected_times,
+    load_step_times,
+    save_step_times,
+)
+from sparkfleet.staging.progress import Progress
+
+LOADING, WARMING, RAY = FleetStep.LOADING, FleetStep.WARMING_UP, FleetStep.STARTING_RAY
+TINY = "builtin:tiny on vllm, TP=1"
+
+
+def test_a_step_ends_with_the_first_event_of_another_and_the_last_with_the_timer():
+    now, seen = [0.0], []
+    expected = ExpectedTime(seconds=7, measured=True)
+    with StepTimer(seen.append, {LOADING: expected}, lambda: now[0]) as timer:
+        for at, event in [
+            (0.0, StepRunning(step=LOADING)),
+            (2.0, FactFound(line="x")),
+            (4.0, StepRunning(step=LOADING, detail="40%")),
+            (5.0, StepRunning(step=WARMING)),
+            (8.0, StepRunning(step=LOADING)),
+        ]:
+            now[0] = at
+            timer(event)
+        now[0] = 9.0
+    assert [one for one in seen if isinstance(one, StepEnded)] == [
+        StepEnded(step=LOADING, seconds=5.0),
+        StepEnded(step=WARMING, seconds=3.0),
+        StepEnded(step=LOADING, seconds=1.0),
+    ]
+    assert [one.expected for one in seen if isinstance(one, StepRunning)] == [
+        expected,
+        expected,
+        None,
+        expected,
+    ]
+    assert timer.times == {LOADING: 6.0, WARMING: 3.0}
+
+
+def test_bytes_that_move_are_a_step():
+    seen = []
+    with StepTimer(seen.append, {}, lambda: 0.0):
+        pass
+    assert seen == []
+    with StepTimer(seen.append, {}, lambda: 0.0) as timer:
+        timer(BytesMoving(progress=Progress(phase="hub", name="m", node="a")))
+    assert seen[-1] == StepEnded(step=FleetStep.STAGING, seconds=0.0)
+
+
+def test_what_was_measured_last_is_expected_and_a_typical_value_of_the_small_model_alone(tmp_path):
+    file = tmp_path / "deep" / "step-times.json"
+    assert load_step_times(file) == {}
+    save_step_times(file, TINY, {RAY: 8.0, LOADING: 3.04})
+    save_step_times(file, TINY, {WARMING: 2.0})
+    assert load_step_times(file) == {FLEET: {RAY: 8.0}, TINY: {LOADING: 3.0, WARMING: 2.0}}
+    found = expected_times(load_step_times(file), TINY)
+    assert found[RAY] == ExpectedTime(seconds=8.0, measured=True)
+    assert found[LOADING] == ExpectedTime(seconds=3.0, measured=True)
+    assert not found[FleetStep.TRAINING].measured
+    assert expected_times(load_step_times(file), "org/large on vllm, TP=2").keys() == {RAY}
+
+
+def test_times_that_cannot_be_read_are_none(tmp_path):
+    (tmp_path / "x").write_text('{"fleet": {"no such step": 1}}')
+    assert load_step_times(tmp_path / "x") == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "passed", "kept"),
+    [("ready", ((),), True), ("failed", ((),), False), ("ready", (("out of memory",),), False)],
+)
+def test_a_start_that_failed_or_fell_is_no_measure_of_the_next(state, passed, kept):
+    status = DeploymentStatus(
+        name="a",
+        generation=1,
+        state=state,
+        detail="",
+        who="",
+        since=0.0,
+        plan=None,
+        groups=(),
+        passed=passed,
+    )
+    assert all_ready({"a": status}) is kept
+    assert not all_ready({})
