@@ -13,17 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparkfleet.nodes.files import write_atomically
+from sparkfleet.spec.timeouts import Timeouts
 
-FIRST_S = 1.0
-LONGEST_S = 60.0
-"""An engine takes about that long to load, or more: to wait longer would bring it back noticeably later."""
 COUNTS_S = 600.0
 """A start that began longer ago no longer counts: what lived that long did not end because of it."""
 
 
-def pause_s(before: int) -> float:
-    """How long to wait where the same was done so many times of late, seconds: nothing, then twice as long each time."""
-    return min(FIRST_S * 2.0 ** (before - 1), LONGEST_S) if before else 0.0
+def pause_s(before: int, timeouts: Timeouts) -> float:
+    """How long to wait if the same was done so many times of late, seconds: nothing, then twice as long each time."""
+    return min(timeouts.pause_s * 2.0 ** (before - 1), timeouts.longest_pause_s) if before else 0.0
 
 
 class Backoff:
@@ -31,11 +29,13 @@ class Backoff:
 
     Args:
         path: the file; its directory is made. Where it cannot be written, nothing is waited for.
+        timeouts: the pauses.
         clock: Unix seconds, replaceable in tests.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, timeouts: Timeouts, clock: Callable[[], float] = time.time) -> None:
         self._path = path
+        self._timeouts = timeouts
         self._clock = clock
 
     def begin(self) -> float:
@@ -44,7 +44,7 @@ class Backoff:
         before = [at for at in self._begun() if now - COUNTS_S < at <= now]
         with suppress(OSError):
             write_atomically(self._path, json.dumps([*before, now]).encode())
-        return pause_s(len(before))
+        return pause_s(len(before), self._timeouts)
 
     def forget(self) -> None:
         """It was stopped because somebody wanted that: the next start is the first one."""

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from sparkfleet.planning.plan import Band, Prediction
+from sparkfleet.spec.timeouts import Timeouts
 
-STUCK_S = 20.0
-"""With work in hand and no figure that moves for this long, an engine is asked for a token: short enough for somebody who
-waits."""
-IDLE_S = 60.0
-"""The same of one that has nothing in hand by its own figures. Where it hangs they tell nothing: vLLM writes them after a
-step, TensorRT-LLM after an answer, so that a hang which began in a rest reads like the rest going on."""
-PROOF_S = 30.0
-"""The least that it is waited for the token."""
 PATIENCE_S = 3600.0
 """The most: whoever waits that long for an answer has given up."""
 MARGIN = 2.0
@@ -26,13 +19,13 @@ class Liveness:
     """Watches figures of an engine over time. What is asked of it because it is suspect does not count as work.
 
     Args:
-        stuck_s: how long nothing may move while it has work in hand.
-        idle_s: how long it may have none, by its own figures, before it has to show that it would take some.
+        timeouts: how long nothing may move while it has work in hand (`stuck_s`), and how long it may have none, by its own
+            figures, before it has to show that it would take some (`idle_s`).
     """
 
-    def __init__(self, stuck_s: float = STUCK_S, idle_s: float = IDLE_S) -> None:
-        self._stuck_s = stuck_s
-        self._idle_s = idle_s
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._stuck_s = timeouts.stuck_s
+        self._idle_s = timeouts.idle_s
         self._figures: tuple[float, ...] | None = None
         self._busy = False
         self._suspect = False
@@ -62,7 +55,9 @@ class Liveness:
         self._moved_at, self._suspect = now, False
 
 
-def patience_s(context: int, concurrency: int, prediction: Prediction, *, steps: bool) -> float:
+def patience_s(
+    context: int, concurrency: int, prediction: Prediction, *, steps: bool, proof_s: float
+) -> float:
     """How long an engine may owe a token while nothing of it moves and it is well, seconds.
 
     Args:
@@ -71,14 +66,15 @@ def patience_s(context: int, concurrency: int, prediction: Prediction, *, steps:
         prediction: of its rates.
         steps: whether its figures move with every step: then the longest silence is a prefill in one piece. Otherwise they
             move when a request is finished, and it is everybody's prefill and the longest answer.
+        proof_s: the least, seconds.
     """
     prefill_s = context / _least(prediction.prefill_tps, SLOWEST_PREFILL_TPS)
     if steps:
-        return max(PROOF_S, MARGIN * prefill_s)
+        return max(proof_s, MARGIN * prefill_s)
     alone = _least(prediction.decode_tps_per_request, SLOWEST_DECODE_TPS)
     together = _least(prediction.decode_tps_aggregate, alone) / (prediction.concurrency or 1)
     longest_s = MARGIN * (concurrency * prefill_s + context / min(alone, together))
-    return min(PATIENCE_S, max(PROOF_S, longest_s))
+    return min(PATIENCE_S, max(proof_s, longest_s))
 
 
 def _least(band: Band | None, unknown: float) -> float:
