@@ -37,6 +37,7 @@ class FakeEngine:
         fault: what goes wrong; may be set at any time.
         token: bearer token that it asks for; "": none.
         die: how it dies of a `die` fault; the default closes everything in this process.
+        step: awaited before each token, as a rank waits for its peers; the default waits for nobody.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FakeEngine:
         fault: Fault | None = None,
         token: str = "",
         die: Callable[[], None] | None = None,
+        step: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.model = model
         self.pace = pace or Pace()
@@ -69,6 +71,7 @@ class FakeEngine:
         """Notified whenever one of the counts above changes."""
         self.url = ""
         self._die = die or self._kill
+        self._step = step or _alone
         self._ids = itertools.count()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -202,6 +205,7 @@ class FakeEngine:
             await _sleep_until(due)
             if fault is not None and index == fault.after:
                 await self._fail(request, fault)
+            await self._step()
             opening = b"".join(api.opening(job)) if index == 0 else b""
             await response.write(opening + api.token(job, index))
             await self._tick(generated=1)
@@ -215,6 +219,7 @@ class FakeEngine:
     ) -> web.StreamResponse:
         for _, due in self._schedule(job):
             await _sleep_until(due)
+            await self._step()
             await self._tick(generated=1)
         body = json.dumps(api.whole(job)).encode()
         if fault is not None:
@@ -295,6 +300,10 @@ class FakeEngine:
             setattr(self, name, getattr(self, name) + change)
         async with self.changed:
             self.changed.notify_all()
+
+
+async def _alone() -> None:
+    """A group of one waits for nobody."""
 
 
 async def _sleep_until(due: float) -> None:
