@@ -28,7 +28,11 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give each test its tier and its time. One worker trains all models: each process would train its own."""
+    """Give each test its tier and its time. One worker trains all models: each process would train its own.
+
+    Files that share a fleet follow each other, and those without one come first, while none stands.
+    """
+    items.sort(key=_shared_fleet)
     for item in items:
         tiers = {mark.name for mark in item.iter_markers()} & set(TIERS)
         if not tiers and any(place in item.path.parents for place in REAL_PARTS):
@@ -38,6 +42,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(FLEET_S))
         if item.path.parent.name == "builtin":
             item.add_marker(pytest.mark.xdist_group("builtin"))
+
+
+def _shared_fleet(item):
+    """0 without one, 1 of the two Sparks, 2 of this machine."""
+    names = getattr(item, "fixturenames", ())
+    return 0 if "standing" not in names else 1 if "pair" in names else 2
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,7 +24,8 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def plain(fleet):
-    """What it says without speculation: as the session's other tests have left it."""
+    """What it says without speculation."""
+    fleet.apply(fleet.write("tiny.yaml", TINY))
     return [fleet.chat(question) for question in QUESTIONS]
 
 
