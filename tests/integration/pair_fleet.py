@@ -63,7 +63,8 @@ class PairFleet(LabFleet):
         return faked(text + more, start_s)
 
     def anew(self, spec):
-        """The same as another generation: the breaker has counted no fall of it."""
+        """The same as another generation: the breaker has counted no fall of it, and it is not remembered as one that did
+        not start."""
         return spec.replace("env: {", f"env: {{RUN: '{next(self._runs)}', ")
 
     def serve(self, spec):
