@@ -182,6 +182,20 @@ async def test_faults_are_set_over_http() -> None:
             assert (await http.put(url, data=nonsense)).status == 400
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_one_that_hangs_moves_no_figure(stream: bool) -> None:
+    """Whoever looks at its metrics takes a figure that moves for life, also when it is asked because it is suspect."""
+    async with FakeEngine(fault=Fault(kind="hang")) as engine:
+        asked = asyncio.create_task(
+            post(engine, "/v1/completions", model="fake", prompt="a b", stream=stream)
+        )
+        await engine.until(lambda engine: engine.running == 1)
+        await asyncio.sleep(0.05)
+        assert (engine.generated, engine.prompted) == (0, 0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
 # As a program
 
 

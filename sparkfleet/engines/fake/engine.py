@@ -208,7 +208,7 @@ class FakeEngine:
             await self._step()
             opening = b"".join(api.opening(job)) if index == 0 else b""
             await response.write(opening + api.token(job, index))
-            await self._tick(generated=1)
+            await self._count_token(job, index)
         for event in api.closing(job):
             await response.write(event)
         await response.write_eof()
@@ -217,16 +217,17 @@ class FakeEngine:
     async def _answer(
         self, request: web.Request, api: Api, job: Job, fault: Fault | None
     ) -> web.StreamResponse:
-        for _, due in self._schedule(job):
+        if fault is not None and not fault.after:
+            await self._fail(request, fault)
+        for index, due in self._schedule(job):
             await _sleep_until(due)
             await self._step()
-            await self._tick(generated=1)
+            await self._count_token(job, index)
         body = json.dumps(api.whole(job)).encode()
         if fault is not None:
-            if fault.after:
-                response = web.StreamResponse(headers={"content-length": str(len(body))})
-                await response.prepare(request)
-                await response.write(body[: len(body) // 2])
+            response = web.StreamResponse(headers={"content-length": str(len(body))})
+            await response.prepare(request)
+            await response.write(body[: len(body) // 2])
             await self._fail(request, fault)
         return web.Response(body=body, content_type="application/json")
 
@@ -285,7 +286,7 @@ class FakeEngine:
 
     @contextlib.asynccontextmanager
     async def _running(self, job: Job) -> AsyncIterator[None]:
-        await self._tick(running=1, prompted=job.prompt_tokens)
+        await self._tick(running=1)
         try:
             yield
             await self._tick(finished=1)
@@ -294,6 +295,10 @@ class FakeEngine:
             raise
         finally:
             await self._tick(running=-1)
+
+    async def _count_token(self, job: Job, index: int) -> None:
+        """As vLLM does: with the first token its prompt counts, and not before."""
+        await self._tick(generated=1, prompted=0 if index else job.prompt_tokens)
 
     async def _tick(self, **changes: int) -> None:
         for name, change in changes.items():
