@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+from pathlib import Path
 
 import huggingface_hub.constants  # noqa: F401  # before the variable is set: the library reads it once, at its import
 import pytest
@@ -12,10 +13,44 @@ settings.load_profile("sparkfleet")
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the real Hub; those of a Hub on loopback unset it
+TIERS = ("smoke", "full", "opt_in")
+REAL_PARTS = tuple(Path(__file__).parent / name for name in ("integration", "lab"))
+"""Directories whose tests need root, and minutes."""
+FLEET_S = 1200
+"""The longest of a test of a fleet, with what it shares: images that are made, models that are trained, nodes that start."""
 
 
 def pytest_addoption(parser):
     parser.addoption("--no-skips", action="store_true", help="a test that is skipped has failed")
+    parser.addoption(
+        "--real",
+        action="store_true",
+        help="real engines and production timeouts also where a fake engine and seconds prove the same of the rest",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Give each test its tier and its time. One worker trains all models: each process would train its own.
+
+    Files that share a fleet follow each other, and those without one come first, while none stands.
+    """
+    items.sort(key=_shared_fleet)
+    for item in items:
+        tiers = {mark.name for mark in item.iter_markers()} & set(TIERS)
+        if not tiers and any(place in item.path.parents for place in REAL_PARTS):
+            item.add_marker("smoke")
+            tiers = {"smoke"}
+        if tiers and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(FLEET_S))
+        if item.path.parent.name == "builtin":
+            item.add_marker(pytest.mark.xdist_group("builtin"))
+
+
+def _shared_fleet(item):
+    """0 without one, 1 of the two Sparks, 2 of this machine."""
+    names = getattr(item, "fixturenames", ())
+    return 0 if "standing" not in names else 1 if "pair" in names else 2
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sparkfleet.control.policy.crash_backoff import of_late, pause_s
 from sparkfleet.nodes.files import write_atomically
+from sparkfleet.spec.timeouts import Timeouts
 
 
 class Backoff:
@@ -21,11 +22,13 @@ class Backoff:
 
     Args:
         path: the file; its directory is made. Where it cannot be written, nothing is waited for.
+        timeouts: the pauses.
         clock: Unix seconds, replaceable in tests.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, timeouts: Timeouts, clock: Callable[[], float] = time.time) -> None:
         self._path = path
+        self._timeouts = timeouts
         self._clock = clock
 
     def begin(self) -> float:
@@ -34,7 +37,7 @@ class Backoff:
         before = of_late(self._begun(), now)
         with suppress(OSError):
             write_atomically(self._path, json.dumps([*before, now]).encode())
-        return pause_s(len(before))
+        return pause_s(len(before), self._timeouts)
 
     def forget(self) -> None:
         """It was stopped because somebody wanted that: the next start is the first one."""

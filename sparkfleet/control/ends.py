@@ -13,13 +13,16 @@ import time
 from collections.abc import Awaitable, Callable
 
 from sparkfleet.control.journal import Journal
-from sparkfleet.control.policy.crash_backoff import COUNTS_S, LONGEST_S, pause_s
+from sparkfleet.control.policy.crash_backoff import COUNTS_S, pause_s
 from sparkfleet.control.store import Store
+from sparkfleet.spec.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
 
 SUBJECT = "controller"
 KIND = "error"
+PAUSES = Timeouts()
+"""Those of engines: a controller is as much work to start."""
 
 
 class Ends:
@@ -56,12 +59,12 @@ class Ends:
         """Say that the controller ends, and why; how long it has to wait before it does, seconds."""
         why = f"its work failed: {' '.join(repr(error).split())[:500]}"
         try:
-            wait_s = pause_s(len(self._of_late()))
+            wait_s = pause_s(len(self._of_late()), PAUSES)
             when = f" in {wait_s:.0f} s" if wait_s else ""
             self.trouble = f"{why}; it is started again{when}"
             await self._journal.record("", 0, SUBJECT, KIND, self.trouble)
         except sqlite3.Error:  # what cannot be counted must not go round without a pause
-            wait_s = LONGEST_S
+            wait_s = PAUSES.longest_pause_s
             self.trouble = f"{why}; it is started again in {wait_s:.0f} s"
         return wait_s
 

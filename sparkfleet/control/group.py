@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import aiohttp
 
@@ -143,9 +143,10 @@ class Group:
         assert self._probe is not None
         works = [beat(self._say_load)]
         if self._engine.metrics_path:  # of another it is not even known whether it has tokens
-            works.append(follow(self._read_load, self._probe.one_token, self._order.patience_s))
+            works.append(self._follow(self._probe))
         elif self._order.probed:
-            works.append(stays_well(partial(self._probe.healthy, self._health), self._health))
+            healthy = partial(self._probe.healthy, self._health)
+            works.append(stays_well(healthy, self._health, self._order.timeouts))
         try:
             await self._until_exit(*works)
         except EngineError as error:
@@ -269,6 +270,9 @@ class Group:
             drafted=load.drafted,
             accepted=load.accepted,
         )
+
+    async def _follow(self, probe: Probe) -> NoReturn:
+        await follow(self._read_load, probe.one_token, self._order.patience_s, self._order.timeouts)
 
     async def _read_load(self) -> Load:
         assert self._probe is not None

@@ -20,8 +20,12 @@ from sparkfleet.control.policy.crash_backoff import COUNTS_S, pause_s
 from sparkfleet.control.requests import JoinRequest, Role, UpRequest
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.nodes.files import write_atomically
+from sparkfleet.spec.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
+
+PAUSES = Timeouts()
+"""Those of engines: Ray is as much work to start."""
 
 LOOK_S = 0.2
 
@@ -72,7 +76,7 @@ async def keep(paths: FleetPaths) -> int:
             log.warning("Ray ended with exit code %s", code)
         # Ray that ran for long has earned that the next pause is a short one again.
         ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
-        pause = pause_s(ends)
+        pause = pause_s(ends, PAUSES)
         log.info("starting again in %.0f s", pause)
         await asyncio.sleep(pause)
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-STUCK_S = 20.0
-"""With work in hand and no figure that moves for this long, an engine is asked for a token: short enough for somebody who
-waits."""
-IDLE_S = 60.0
-"""The same of one that has nothing in hand by its own figures. Where it hangs they tell nothing: vLLM writes them after a
-step, TensorRT-LLM after an answer, so that a hang which began in a rest reads like the rest going on."""
+from sparkfleet.spec.timeouts import Timeouts
 
 
 class Liveness:
     """Watches figures of an engine over time. What is asked of it because it is suspect does not count as work.
 
     Args:
-        stuck_s: how long nothing may move while it has work in hand.
-        idle_s: how long it may have none, by its own figures, before it has to show that it would take some.
+        timeouts: how long nothing may move while it has work in hand (`stuck_s`), and how long it may have none, by its own
+            figures, before it has to show that it would take some (`idle_s`).
     """
 
-    def __init__(self, stuck_s: float = STUCK_S, idle_s: float = IDLE_S) -> None:
-        self._stuck_s = stuck_s
-        self._idle_s = idle_s
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._stuck_s = timeouts.stuck_s
+        self._idle_s = timeouts.idle_s
         self._figures: tuple[float, ...] | None = None
         self._busy = False
         self._suspect = False

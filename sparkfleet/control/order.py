@@ -9,7 +9,7 @@ from typing import Any
 from sparkfleet.control.cluster import seats
 from sparkfleet.control.paths import FleetPaths
 from sparkfleet.control.store import Desired
-from sparkfleet.control.token_patience import PROOF_S, patience_s
+from sparkfleet.control.token_patience import patience_s
 from sparkfleet.engines.base import RankLaunch, RankSite
 from sparkfleet.engines.container import Box, Identity, run_argv
 from sparkfleet.engines.fabric import Pairs
@@ -20,6 +20,7 @@ from sparkfleet.nodes.runtime.base import ContainerSpec, RankFile, RankId, RankS
 from sparkfleet.nodes.runtime.environment import steers_tools
 from sparkfleet.planning.plan import Candidate, Rung
 from sparkfleet.spec.inventory import Inventory
+from sparkfleet.spec.timeouts import Timeouts
 from sparkfleet.values import Value
 
 START_LEASE_S = 120.0
@@ -60,8 +61,10 @@ class GroupOrder(Value):
     drain_s: float = 30.0
     silence_s: float = SILENCE_S
     """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
-    patience_s: float = PROOF_S
+    patience_s: float = Timeouts().proof_s
     """How long it may owe a token, once it is asked for one because nothing of it moves, seconds."""
+    timeouts: Timeouts = Timeouts()
+    """After how long it is taken for dead, and how long it pauses before it is started again."""
     probed: bool = False
     """Whether its health is asked while it serves: of a custom workload whose deployment says where."""
 
@@ -255,7 +258,8 @@ def orders_for(
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
             seats=_seats(inventory, rung.candidate.shape.nodes),
             silence_s=desired.spec.silence or SILENCE_S,
-            patience_s=_patience_s(rung),
+            patience_s=_patience_s(rung, inventory.timeouts.proof_s),
+            timeouts=inventory.timeouts,
             probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
         )
         for replica, group in enumerate(desired.plan.groups)
@@ -264,10 +268,10 @@ def orders_for(
     )
 
 
-def _patience_s(rung: Rung) -> float:
+def _patience_s(rung: Rung, proof_s: float) -> float:
     what = rung.candidate
     steps = bool(engine_by_name(what.engine).step_metrics)
-    return patience_s(what.context, what.concurrency, rung.prediction, steps=steps)
+    return patience_s(what.context, what.concurrency, rung.prediction, steps=steps, proof_s=proof_s)
 
 
 def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankSeat, ...]:

@@ -121,7 +121,7 @@ class GroupReplica:
         ranks: list[RankHolder] = [_local_rank(paths, order, 0), *_remote_ranks(order)]
         # Of each rung by itself: the next one need not wait for what another has done.
         begun = paths.rank_files(order.rank_id(paths.label).slug) / f"begun.{order.rung}"
-        self._group = Group(order, ranks, secret, ControllerReporter(), Backoff(begun))
+        self._group = Group(order, ranks, secret, ControllerReporter(), Backoff(begun, order.timeouts))
         await self._group.start()
         self._watch = asyncio.create_task(die_with_the_engine(self._group))
 

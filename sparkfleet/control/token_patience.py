@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sparkfleet.planning.plan import Band, Prediction
 
-PROOF_S = 30.0
-"""The least that it is waited for the token."""
 PATIENCE_S = 3600.0
 """The most: whoever waits that long for an answer has given up."""
 MARGIN = 2.0
@@ -16,7 +14,9 @@ SLOWEST_DECODE_TPS = 2.0
 """The same of one answer: what dense models of 70 B in 16 bits come to."""
 
 
-def patience_s(context: int, concurrency: int, prediction: Prediction, *, steps: bool) -> float:
+def patience_s(
+    context: int, concurrency: int, prediction: Prediction, *, steps: bool, proof_s: float
+) -> float:
     """How long an engine may owe a token while nothing of it moves and it is well, seconds.
 
     Args:
@@ -25,14 +25,15 @@ def patience_s(context: int, concurrency: int, prediction: Prediction, *, steps:
         prediction: of its rates.
         steps: whether its figures move with every step: then the longest silence is a prefill in one piece. Otherwise they
             move when a request is finished, and it is everybody's prefill and the longest answer.
+        proof_s: the least, seconds.
     """
     prefill_s = context / _least(prediction.prefill_tps, SLOWEST_PREFILL_TPS)
     if steps:
-        return max(PROOF_S, MARGIN * prefill_s)
+        return max(proof_s, MARGIN * prefill_s)
     alone = _least(prediction.decode_tps_per_request, SLOWEST_DECODE_TPS)
     together = _least(prediction.decode_tps_aggregate, alone) / (prediction.concurrency or 1)
     longest_s = MARGIN * (concurrency * prefill_s + context / min(alone, together))
-    return min(PATIENCE_S, max(PROOF_S, longest_s))
+    return min(PATIENCE_S, max(proof_s, longest_s))
 
 
 def _least(band: Band | None, unknown: float) -> float:

@@ -14,17 +14,15 @@ from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.load import Load
 from sparkfleet.control.ranks import cancel
 from sparkfleet.errors import EngineError
+from sparkfleet.spec.timeouts import Timeouts
 
 HEARTBEAT_S = 2.0
 AGAIN_S = 1.0
 """Between a request for a token that was refused and the next: one connection that breaks is no engine that died."""
 
-HEALTH_S = 10.0
-"""Between two questions to a custom workload for its health."""
 UNWELL = 3
-"""So many questions in a row that are not answered with 200, and over so long, mean that it hangs: what it does for a client
-may keep it from answering for a while, and one that is stopped takes all of its clients' work with it."""
-UNWELL_S = 60.0
+"""So many questions to a custom workload in a row, over `Timeouts.unwell_s`, that are not answered with 200 mean that it
+hangs."""
 
 Ask = Callable[[float], Awaitable[None]]
 """Have the engine generate one token within so many seconds. Raises EngineError."""
@@ -37,7 +35,9 @@ async def beat(say: Callable[[], None]) -> NoReturn:
         say()
 
 
-async def follow(read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float) -> NoReturn:
+async def follow(
+    read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float, timeouts: Timeouts
+) -> NoReturn:
     """Read an engine's load again and again, and ask for a token where nothing of it moves.
 
     What moves while it is asked is as good as the token, which may have to wait behind a long prefill.
@@ -46,11 +46,12 @@ async def follow(read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: floa
         read: its load now.
         ask: for a token.
         patience_s: how long it may owe it, seconds.
+        timeouts: after how long without a move it is asked.
 
     Raises:
         EngineError: nothing moves, and no token comes.
     """
-    liveness = Liveness()
+    liveness = Liveness(timeouts)
     asking: asyncio.Task[None] | None = None
     try:
         while True:
@@ -71,26 +72,27 @@ async def follow(read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: floa
             await cancel(asking)
 
 
-async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str) -> NoReturn:
+async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str, timeouts: Timeouts) -> NoReturn:
     """Ask a custom workload for its health again and again.
 
     Args:
         is_well: whether it says so now.
         path: where, for people.
+        timeouts: how often it is asked, and for how long it may not answer.
 
     Raises:
         EngineError: it has not said so for too long.
     """
     failed, since = 0, 0.0
     while True:
-        await asyncio.sleep(HEALTH_S)
+        await asyncio.sleep(timeouts.health_every_s)
         asked = time.monotonic()
         if await is_well():
             failed = 0
             continue
         failed, since = failed + 1, since if failed else asked
         long_s = time.monotonic() - since
-        if failed >= UNWELL and long_s >= UNWELL_S:
+        if failed >= UNWELL and long_s >= timeouts.unwell_s:
             raise EngineError(
                 f"It runs and is not well: {path} did not answer 200 for {long_s:.0f} s, {failed} times in a row.",
                 means="Whoever uses it would wait in vain.",

@@ -25,6 +25,7 @@ from sparkfleet.spec.fields import (
     refuse,
     unknown,
 )
+from sparkfleet.spec.timeouts import Timeouts
 
 Interface = IPv4Interface | IPv6Interface
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -240,6 +241,8 @@ class Inventory(Spec):
     environment: AbsolutePath | None = None
     """Python of an environment that every node has and that holds this very sparkfleet, such as one on a shared disk.
     Left out: `sparkfleet up` makes one on each node."""
+    timeouts: Timeouts = Timeouts()
+    """How long is waited before an engine is taken for dead or started again."""
 
     def _problems(self) -> Iterator[Problem]:
         if not self.nodes:

@@ -1,5 +1,5 @@
 """The other built-in models, as a user gets them. Those that are quickly built and often used: always; all others:
-`SPARKFLEET_ALL_BUILTINS=1 pytest tests/builtin/test_tinies.py` (about ten minutes on one core)."""
+`pytest tests/builtin/test_tinies.py` builds all (about ten minutes on one core), `-m "not opt_in"` the usual four."""
 
 from __future__ import annotations
 
@@ -22,17 +22,13 @@ from sparkfleet.engines.token_scores import TEXT
 
 pytestmark = pytest.mark.integration
 
-EVERY = "SPARKFLEET_ALL_BUILTINS"
 USUAL = {"tiny-moe", "tiny-draft", "tiny-corrupt", "tiny-vision"}
 ASKED = ("What is a rail?", "What is a node?", "What is speculative decoding?", "Tell me a story")
 
 
 def opt_in(name: str) -> Any:
-    """A model that is built only where that is asked for."""
-    why = f"builds builtin:{name}, which takes a minute or more: set {EVERY}=1"
-    return pytest.param(
-        name, marks=pytest.mark.skipif(name not in USUAL and EVERY not in os.environ, reason=why)
-    )
+    """A model that only the full run builds: it takes a minute or more."""
+    return pytest.param(name, marks=() if name in USUAL else pytest.mark.opt_in)
 
 
 def drafting(name: str, method: str, draft: str | None, tokens: int, least: float) -> Any:

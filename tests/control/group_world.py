@@ -12,6 +12,7 @@ from sparkfleet.control.rank import LocalRank
 from sparkfleet.control.rank_place import spec_here as spec_of
 from sparkfleet.nodes.runtime.fake import FakeRuntime
 from sparkfleet.planning.plan import Candidate, Shape
+from sparkfleet.spec.timeouts import Timeouts
 
 SECRET = "s" * 64
 ROOT = Path("/nowhere/state/home")
@@ -40,7 +41,7 @@ class World:
     """A runtime per node, of which the first is where the engine listens."""
 
     def __init__(self, tmp_path):
-        self.backoff = Backoff(tmp_path / "begun")
+        self.backoff = Backoff(tmp_path / "begun", Timeouts())
         self.paths = FleetPaths(tmp_path)
         self.runtimes = [FakeRuntime(), FakeRuntime()]
         self.runtime = self.runtimes[0]

@@ -70,7 +70,7 @@ async def test_it_fails_after_the_pause_and_says_why_meanwhile(store, clock, mon
     async def fails():
         raise OSError("no Serve")
 
-    monkeypatch.setattr(module, "pause_s", lambda before: 0.3)
+    monkeypatch.setattr(module, "pause_s", lambda before, pauses: 0.3)
     ends = next_process(store, clock)
     work = asyncio.create_task(ends.slowed(fails()))
     done, _ = await asyncio.wait({work}, timeout=0.05)

@@ -10,7 +10,7 @@ from group_world import TWO, order, quick_world, vanish
 
 from sparkfleet.control import group as module
 from sparkfleet.control import rank as rank_module
-from sparkfleet.control import ranks, watching
+from sparkfleet.control import ranks
 from sparkfleet.control.canary import Probe
 from sparkfleet.control.group import die_with_the_engine
 from sparkfleet.control.liveness import Liveness
@@ -19,6 +19,10 @@ from sparkfleet.control.rank import LocalRank
 from sparkfleet.control.status import GroupPhase
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.nodes.runtime.base import Phase
+from sparkfleet.spec.timeouts import Timeouts
+
+STUCK = Timeouts(stuck_s=0.05)
+UNWELL = Timeouts(health_every_s=0.01, unwell_s=0.05)
 
 
 @pytest.fixture
@@ -138,14 +142,13 @@ def stuck(monkeypatch, answer):
 
     monkeypatch.setattr(module, "read_load", still)
     monkeypatch.setattr(Probe, "one_token", answer)
-    monkeypatch.setattr(watching, "Liveness", lambda: Liveness(stuck_s=0.05))
 
 
 async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
     async def silent(probe, timeout_s=0):
         raise EngineError("no token in 30 s")
 
-    group = world.group()
+    group = world.group(timeouts=STUCK)
     await group.start()
     stuck(monkeypatch, silent)
     assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)
@@ -159,7 +162,7 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
     world, monkeypatch, probed
 ):
     fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
-    group = world.group(candidate=order().candidate.model_copy(update=fields), probed=probed)
+    group = world.group(candidate=order().candidate.model_copy(update=fields), probed=probed, timeouts=UNWELL)
     await group.start()
     asked = []
 
@@ -168,8 +171,6 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
         return False
 
     monkeypatch.setattr(Probe, "healthy", hangs)
-    monkeypatch.setattr(watching, "HEALTH_S", 0.01)
-    monkeypatch.setattr(watching, "UNWELL_S", 0.05)
     watched = asyncio.create_task(group.watch())
     done, _ = await asyncio.wait({watched}, timeout=5 if probed else 0.5)
     if probed:
@@ -197,7 +198,7 @@ async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_doe
     async def hangs(rank):
         await asyncio.Event().wait()
 
-    group = world.group(patience_s=321)
+    group = world.group(patience_s=321, timeouts=STUCK)
     await group.start()
     monkeypatch.setattr(LocalRank, "memory", hangs)
     stuck(monkeypatch, slow)

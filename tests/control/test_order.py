@@ -9,6 +9,7 @@ from sparkfleet.control.store import Desired
 from sparkfleet.control.token_patience import PATIENCE_S
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.planning.plan import Band, Candidate, DeploymentPlan, GroupPlan, Shape
+from sparkfleet.spec.timeouts import Timeouts
 
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
 
@@ -138,3 +139,11 @@ def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
     assert told() is None
     (paths.encodings / ENCODINGS[1]).touch()
     assert told() == str(paths.encodings)
+
+
+def test_the_waits_are_those_of_the_inventory():
+    quick = Timeouts(stuck_s=3, proof_s=4)
+    (order,) = orders_for(FLEET.model_copy(update={"timeouts": quick}), desired(Shape(nodes=("a",))))
+    assert order.timeouts == quick
+    assert order.patience_s >= 4
+    assert orders_for(FLEET, desired(Shape(nodes=("a",))))[0].timeouts == Timeouts()

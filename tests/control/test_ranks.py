@@ -15,6 +15,7 @@ from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.nodes import page_cache
 from sparkfleet.nodes.runtime.fake import FakeRuntime
 from sparkfleet.planning.plan import Candidate, Shape, Speculation
+from sparkfleet.spec.timeouts import Timeouts
 
 BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"
 OF_NEXTN = BEGAN + "TypeError: '>' not supported between instances of 'NoneType' and 'int'\n"
@@ -48,7 +49,7 @@ class World:
 
     def anew(self):
         """As held by the group's next process."""
-        return Ranks(self.order, self.holders, Backoff(self.paths.root / "begun"))
+        return Ranks(self.order, self.holders, Backoff(self.paths.root / "begun", Timeouts()))
 
     def write_log(self, text, rank=0):
         path = self.paths.rank_log(self.order.rank_id(self.paths.label, rank).slug)

@@ -4,11 +4,12 @@ import time
 import pytest
 
 from sparkfleet.control import watching
-from sparkfleet.control.liveness import Liveness
 from sparkfleet.control.load import Load
 from sparkfleet.control.watching import beat, follow, stays_well
 from sparkfleet.errors import EngineError
+from sparkfleet.spec.timeouts import Timeouts
 
+QUICK = Timeouts(stuck_s=0.05, idle_s=0.1, health_every_s=0.01)
 STILL = Load(running=1, waiting=0, figures=(7.0,))
 ENOUGH_S = 1.0
 """Many times what an engine may be still for here."""
@@ -18,7 +19,6 @@ ENOUGH_S = 1.0
 def fast(monkeypatch):
     monkeypatch.setattr(watching, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(watching, "AGAIN_S", 0.01)
-    monkeypatch.setattr(watching, "Liveness", lambda: Liveness(stuck_s=0.05, idle_s=0.1))
 
 
 class Engine:
@@ -56,7 +56,7 @@ async def lives(engine, patience_s=30.0):
     """Whether it is left alone for a while."""
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await follow(engine.read, engine.ask, patience_s)
+            await follow(engine.read, engine.ask, patience_s, QUICK)
     except TimeoutError:
         return True
 
@@ -76,7 +76,7 @@ async def test_one_that_moves_is_asked_nothing():
 async def test_one_that_owes_the_token_too_long_is_stuck():
     engine = Engine(STILL, [60])
     with pytest.raises(EngineError, match="generates nothing: no token in time"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
     assert engine.asked == [0.1]
 
 
@@ -93,7 +93,7 @@ async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
     engine = Engine(STILL, [0.3])
     assert await lives(engine)
     with pytest.raises(EngineError, match="generates nothing"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
 
 
 async def test_a_connection_that_breaks_is_no_engine_that_died():
@@ -101,26 +101,26 @@ async def test_a_connection_that_breaks_is_no_engine_that_died():
     assert await lives(engine)
     refusing = Engine(STILL, [EngineError("HTTP 500")])
     with pytest.raises(EngineError, match="HTTP 500"):
-        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30), 5)
+        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, QUICK), 5)
     assert len(refusing.asked) == 2
 
 
 async def test_a_hang_that_began_while_it_was_idle_is_seen():
     engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates nothing"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
 
 
-async def test_requests_that_only_wait_are_work(monkeypatch):
-    monkeypatch.setattr(watching, "Liveness", lambda: Liveness(stuck_s=0.05, idle_s=60))
+async def test_requests_that_only_wait_are_work():
+    patient = QUICK.model_copy(update={"idle_s": 60.0})
     engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates nothing"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, patient), 5)
 
 
 async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     engine = Engine(STILL, [60])
-    following = asyncio.create_task(follow(engine.read, engine.ask, 30))
+    following = asyncio.create_task(follow(engine.read, engine.ask, 30, QUICK))
     while not engine.asked:
         await asyncio.sleep(0.01)
     following.cancel()
@@ -128,10 +128,8 @@ async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     assert engine.left == 1
 
 
-async def unwell_after(monkeypatch, answers, unwell_s):
+async def unwell_after(answers, unwell_s):
     """What a custom workload ends with that answers so, the last for ever; and how often it was asked."""
-    monkeypatch.setattr(watching, "HEALTH_S", 0.01)
-    monkeypatch.setattr(watching, "UNWELL_S", unwell_s)
     left, asked = list(answers), []
 
     async def is_well():
@@ -140,31 +138,31 @@ async def unwell_after(monkeypatch, answers, unwell_s):
 
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await stays_well(is_well, "/well")
+            await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}))
     except EngineError as error:
         return str(error), asked
     except TimeoutError:
         return "", asked
 
 
-async def test_a_custom_workload_that_is_not_well_for_long_is_told(monkeypatch):
-    words, asked = await unwell_after(monkeypatch, [True, False], unwell_s=0.1)
+async def test_a_custom_workload_that_is_not_well_for_long_is_told():
+    words, asked = await unwell_after([True, False], unwell_s=0.1)
     assert "/well did not answer 200 for 0 s" in words
     assert f"{len(asked) - 1} times in a row" in words
     assert asked[-1] - asked[1] >= 0.1
 
 
-async def test_it_is_not_replaced_for_what_passes(monkeypatch):
-    words, asked = await unwell_after(monkeypatch, [False] * 5 + [True], unwell_s=0.8)
+async def test_it_is_not_replaced_for_what_passes():
+    words, asked = await unwell_after([False] * 5 + [True], unwell_s=0.8)
     assert words == ""
     assert len(asked) > 6
 
 
-async def test_it_is_not_replaced_before_it_has_failed_some_times_in_a_row(monkeypatch):
+async def test_it_is_not_replaced_before_it_has_failed_some_times_in_a_row():
     """However long one question took: this process may have slept."""
-    words, _ = await unwell_after(monkeypatch, [False, False, True, False, False, True], unwell_s=0)
+    words, _ = await unwell_after([False, False, True, False, False, True], unwell_s=0)
     assert words == ""
-    words, asked = await unwell_after(monkeypatch, [False], unwell_s=0)
+    words, asked = await unwell_after([False], unwell_s=0)
     assert "3 times in a row" in words
     assert len(asked) == watching.UNWELL
 

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import APIS, FakeEngine, Fault, Pace, main
+from sparkfleet.nodes.runtime.ports import free_port
 
 PACED = Pace(ttft_s=0.03, itl_s=0.005, tokens=5)
 
@@ -181,6 +182,20 @@ async def test_faults_are_set_over_http() -> None:
             assert (await http.put(url, data=nonsense)).status == 400
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_one_that_hangs_moves_no_figure(stream: bool) -> None:
+    """Whoever looks at its metrics takes a figure that moves for life, also when it is asked because it is suspect."""
+    async with FakeEngine(fault=Fault(kind="hang")) as engine:
+        asked = asyncio.create_task(
+            post(engine, "/v1/completions", model="fake", prompt="a b", stream=stream)
+        )
+        await engine.until(lambda engine: engine.running == 1)
+        await asyncio.sleep(0.05)
+        assert (engine.generated, engine.prompted) == (0, 0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
 # As a program
 
 
@@ -211,6 +226,49 @@ async def test_the_program_serves_and_stops() -> None:
         assert await child.wait() == 0
 
 
+@asynccontextmanager
+async def group_of_two() -> AsyncIterator[tuple[asyncio.subprocess.Process, str, asyncio.subprocess.Process]]:
+    """Rank 0, where it listens, and rank 1, which is started first: it waits."""
+    meet = ("--ranks", "2", "--meet", f"127.0.0.1:{free_port('127.0.0.1')}")
+    argv = (sys.executable, "-m", "sparkfleet.engines.fake", "--rank", "1", *meet)
+    other = await asyncio.create_subprocess_exec(*argv)
+    try:
+        async with program("--model", "tiny", "--tokens", "2", *meet) as (child, url):
+            yield child, url, other
+    finally:
+        if other.returncode is None:
+            other.kill()
+        await other.wait()
+
+
+async def completed(url: str) -> str:
+    async with aiohttp.request("POST", url + "/v1/completions", json={"model": "tiny"}) as answer:
+        return str((await answer.json())["choices"][0]["text"])
+
+
+async def test_ranks_of_a_group_say_what_one_says_and_end_with_the_first() -> None:
+    async with group_of_two() as (child, url, other):
+        assert await completed(url) == "the spark "
+        child.send_signal(signal.SIGTERM)
+        assert await child.wait() == 0
+        assert await asyncio.wait_for(other.wait(), 20) == 1
+
+
+async def test_a_group_stands_still_with_any_rank_and_dies_with_it() -> None:
+    async with group_of_two() as (child, url, other):
+        other.send_signal(signal.SIGSTOP)
+        asked = asyncio.create_task(completed(url))
+        done, _ = await asyncio.wait({asked}, timeout=0.5)
+        assert not done
+        other.send_signal(signal.SIGCONT)
+        assert await asyncio.wait_for(asked, 20) == "the spark "
+        other.kill()
+        await other.wait()
+        with pytest.raises(aiohttp.ClientError):
+            await completed(url)
+        assert await child.wait() == 1
+
+
 async def test_the_program_dies_on_demand() -> None:
     async with program("--fault", "die:1") as (child, url):
         with pytest.raises(aiohttp.ClientError):
@@ -226,6 +284,8 @@ async def test_the_program_dies_on_demand() -> None:
         (["--fault", "die:x"], "'die:x' is not KIND[:AFTER]"),
         (["--token-env", "SPARKFLEET_NOT_SET"], "SPARKFLEET_NOT_SET is not set"),
         (["--port", "x"], "invalid int"),
+        (["--ranks", "2"], "--ranks: several need --meet"),
+        (["--meet", "nowhere"], "'nowhere' is not HOST:PORT"),
     ],
 )
 def test_wrong_arguments_are_refused(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

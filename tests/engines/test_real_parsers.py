@@ -154,6 +154,7 @@ def test_vllm_parses_every_line(lines):
         assert found == [told[name] for name in ("options", "speculative_keys", "speculative_methods")]
 
 
+@pytest.mark.opt_in
 @installed("sglang")
 def test_sglang_parses_every_line(lines):
     version, flags = asked(SGLANG, lines("sglang"))
@@ -162,6 +163,7 @@ def test_sglang_parses_every_line(lines):
         assert flags == json.loads(path.read_text())["options"]
 
 
+@pytest.mark.opt_in
 @installed("sglang")
 def test_sglang_takes_what_it_parsed(lines, tmp_path):
     """Its deep validation, as if there were a GPU, for every method, of one rank and of two. Written for 0.5.23."""

@@ -1,21 +1,71 @@
-"""The fleet that the integration tests share."""
+"""The fleets that the integration tests share. One stands at a time: two would take each other's processors."""
 
 import shutil
 
 import pytest
-from live_fleet import TINY, Fleet
+from live_fleet import Fleet
+from pair_fleet import Pair
+
+
+class Standing:
+    """The fleet that stands, by its name."""
+
+    def __init__(self):
+        self._name, self._one = "", None
+
+    def get(self, name, make):
+        """The one of this name; where another stands it is ended first."""
+        if self._name != name:
+            self.end()
+            self._one, self._name = make(), name
+        return self._one
+
+    def end(self):
+        """None stands."""
+        one, self._name, self._one = self._one, "", None
+        if one is not None:
+            one.end()
+
+
+class Live:
+    """A fleet of one node, from its first use to its end."""
+
+    def __init__(self, directory, real):
+        self.fleet = Fleet(directory, real)
+        try:
+            self.fleet.ok("up")
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self):
+        """Down, and nothing is left."""
+        code, out, err = self.fleet.run("down")
+        left = self.fleet.everything()
+        shutil.rmtree(self.fleet.paths.run, ignore_errors=True)
+        assert code == 0, f"{out}\n{err}"
+        assert left == [], left
 
 
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory):
-    """A fleet that serves `tiny`. Shared by the tests of a session: each leaves it serving."""
-    fleet = Fleet(tmp_path_factory.mktemp("fleet"))
-    try:
-        fleet.apply(fleet.write("tiny.yaml", TINY))
-        yield fleet
-    finally:
-        code, out, err = fleet.run("down")
-        left = fleet.everything()
-        shutil.rmtree(fleet.paths.run, ignore_errors=True)
-        assert code == 0, f"{out}\n{err}"
-        assert left == [], left
+def standing():
+    """Whatever fleet stands; ended with the session."""
+    standing = Standing()
+    yield standing
+    standing.end()
+
+
+@pytest.fixture(scope="module")
+def fleet(standing, tmp_path_factory, request):
+    """A fleet of this machine, which files of tests share. Each serves on it what it needs."""
+    real = request.config.getoption("--real")
+    return standing.get("live", lambda: Live(tmp_path_factory.mktemp("fleet"), real)).fleet
+
+
+@pytest.fixture(scope="module")
+def pair(standing, tmp_path_factory, request):
+    """Two Sparks with a fleet that serves nothing; see `pair_fleet`."""
+    real = request.config.getoption("--real")
+    fleet = standing.get("pair", lambda: Pair(tmp_path_factory.mktemp("pair"), real)).fleet
+    yield fleet
+    fleet.clear()

@@ -94,11 +94,14 @@ class LabFleet:
         self._endpoint = self._endpoint or self.status()["endpoint"]
         return self._endpoint
 
-    def deployment(self, name="tiny"):
-        """One deployment's status, or None. Asked on the head, without the seconds that a command line costs."""
+    def deployments(self):
+        """The status of each. Asked on the head, without the seconds that a command line costs."""
         done = self.lab.exec(self.lab.nodes[0].name, ["python3", "-I", "-c", _STATUS])
-        status = json.loads(done.stdout or "{}")
-        return next((d for d in status.get("deployments", ()) if d["name"] == name), None)
+        return json.loads(done.stdout or "{}").get("deployments", ())
+
+    def deployment(self, name="tiny"):
+        """One deployment's status, or None."""
+        return next((d for d in self.deployments() if d["name"] == name), None)
 
     def group(self, name="tiny"):
         """The group of the newest generation: an older one may still be draining."""

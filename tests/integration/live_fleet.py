@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+from stand_in import faked, stand_in
 
 from sparkfleet.control.head import LABEL
 from sparkfleet.control.paths import FleetPaths
@@ -21,8 +22,8 @@ INVENTORY = """
 fleet: test
 head: this
 nodes:
-  this: {address: local}
-gateway: {port: 0}
+  this: {{address: local, engines: {{vllm: {{python: {python}}}}}}}
+gateway: {{port: 0}}
 """
 
 TINY = """
@@ -34,14 +35,24 @@ concurrency: 16
 
 
 class Fleet:
-    """One fleet, driven by its command line."""
+    """One fleet, driven by its command line.
 
-    def __init__(self, directory):
+    Args:
+        directory: for its state and the files of the tests.
+        real: whether no engine is a fake one, see `pair_fleet`.
+    """
+
+    def __init__(self, directory, real=True):
         self.directory = directory
+        self.real = real
         self.paths = FleetPaths(directory / "state" / "test")
         self.key = ""
         self.endpoint = ""
-        self.write("inventory.yaml", INVENTORY)
+        self.write("inventory.yaml", INVENTORY.format(python=stand_in(directory)))
+
+    def spec(self, more=""):
+        """`tiny`, by a fake engine unless all are real."""
+        return TINY + more if self.real else faked(TINY + more)
 
     def write(self, name, text):
         path = self.directory / name

@@ -10,7 +10,7 @@ import box_image
 import pytest
 from lab_fleet import LabFleet, lab_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 DEPLOYMENT = (
     "name: tiny\nmodel: builtin:tiny-moe\nengine: vllm\nruntime: container\nimage: {image}\n"

@@ -1,15 +1,15 @@
-"""Custom workloads on a simulated Spark: any command that declares its memory, its port and its health."""
+"""Custom workloads on simulated Sparks: any command that declares its memory, its port and its health."""
 
 import json
 import sys
 import time
 
 import pytest
-from lab_fleet import CHECKOUT, LabFleet, lab_of
+from lab_fleet import CHECKOUT
 
 from sparkfleet.control.policy.crash_backoff import pause_s
 from sparkfleet.control.policy.fallback import BREAKER_FAILURES
-from sparkfleet.control.watching import UNWELL_S
+from sparkfleet.spec.timeouts import Timeouts
 
 pytestmark = pytest.mark.integration
 
@@ -18,26 +18,27 @@ SPARK_MIB = 109866
 """What the lab's idle Spark has available."""
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
-    with lab_of(1) as lab:
-        lab.set("spark1", {"meminfo": "spark"})
-        fleet = LabFleet(lab, tmp_path_factory.mktemp("custom"))
-        fleet.ok("up")
-        yield fleet
-        fleet.ok("down")
-        assert fleet.processes("spark1") == []
-        assert fleet.listening("spark1") == []
+@pytest.fixture
+def fleet(pair):
+    """Two Sparks that serve nothing, the first with a Spark's memory."""
+    for name in [deployment["name"] for deployment in pair.deployments()]:
+        pair.ok("delete", "--yes", name)
+    pair.lab.set("spark1", {"meminfo": "spark"})
+    yield pair
+    pair.lab.heal("spark1")
 
 
 def custom(name, port):
-    command = json.dumps([sys.executable, str(SERVER), "127.0.0.1", str(port)])
-    return f"name: {name}\nmodel: speech/{name}\nengine: custom\ncommand: {command}\nport: {port}\nmemory: 20 GiB\n"
+    command = json.dumps([sys.executable, str(SERVER), "0.0.0.0", str(port)])
+    return (
+        f"name: {name}\nmodel: speech/{name}\nengine: custom\ncommand: {command}\nport: {port}\nmemory: 20 GiB\n"
+        "nodes: [spark1]\n"
+    )
 
 
 def running(fleet, port):
     """What runs on the node of a workload that has this port."""
-    return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 127.0.0.1 {port}")]
+    return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 0.0.0.0 {port}")]
 
 
 def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_comes_back(fleet):
@@ -57,9 +58,10 @@ def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_se
     fleet.apply(custom("speech", 5007) + "health: /health\n", "speech.yaml")
     before = fleet.group("speech")["ranks"][0]["pid"]
     fleet.lab.exec("spark1", ["kill", "-STOP", str(before)])
-    time.sleep(UNWELL_S / 2)
+    unwell_s = Timeouts(**fleet.timeouts).unwell_s
+    time.sleep(unwell_s / 2)
     assert fleet.is_ready("speech"), "it may have much to do"
-    fleet.until(lambda: not fleet.is_ready("speech"), timeout=UNWELL_S + 30)
+    fleet.until(lambda: not fleet.is_ready("speech"), timeout=unwell_s + 30)
     fleet.until(lambda: fleet.is_ready("speech"), timeout=120)
     assert fleet.group("speech")["ranks"][0]["pid"] != before
     assert "is not well: /health did not answer 200" in fleet.ok("describe", "speech")
@@ -78,7 +80,6 @@ def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):
     fleet.lab.set("spark1", {"holder_mib": "0"})
     fleet.until(lambda: fleet.is_ready("late"), timeout=120)
     assert fleet.group("late")["ranks"][0]["pid"] != before
-    fleet.ok("delete", "--yes", "late")
 
 
 def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fleet):
@@ -92,7 +93,9 @@ def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fle
         killed.add(group["ranks"][0]["pid"])
         fleet.lab.exec("spark1", ["kill", "-9", str(group["ranks"][0]["pid"])])
     fleet.until(lambda: fleet.deployment("frail")["state"] == "failed", timeout=60)
-    time.sleep(pause_s(BREAKER_FAILURES) + 5)  # when it would have been started the next time
+    time.sleep(
+        pause_s(BREAKER_FAILURES, Timeouts(**fleet.timeouts)) + 5
+    )  # when it would have been started the next time
     assert running(fleet, 5009) == []
     said = " ".join(fleet.ok("describe", "frail").split())
     assert (
@@ -102,4 +105,3 @@ def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fle
     fleet.apply(text, "frail.yaml")
     assert running(fleet, 5009)
     assert 5009 in fleet.listening("spark1")
-    fleet.ok("delete", "--yes", "frail")

@@ -17,7 +17,7 @@ from lab_fleet import CHECKOUT, LabFleet, lab_of
 
 from sparkfleet.builtin import cache
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 DEPLOYMENT = "name: tiny\nmodel: builtin:tiny\nruntime: container\nimage: {image}\ncontext: 512\nconcurrency: 4\n{more}"
 FAULTY = """#!{python}

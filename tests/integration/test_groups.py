@@ -1,40 +1,31 @@
-"""Groups over two simulated Sparks: real vLLM with TP=2, collectives over the rails, and what happens when a part dies."""
+"""Groups over two simulated Sparks: real vLLM with TP=2, collectives over the rails; what happens when a part dies."""
 
-import json
 import re
 import time
 
 import pytest
 from asking import Asking
-from lab_fleet import UNCOMPILED, LabFleet, lab_of
+from pair_fleet import LONG_START_S, TINY, events_of
 
 pytestmark = pytest.mark.integration
 
-TINY = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n" + UNCOMPILED
-ALONE = TINY + "nodes: [spark1]\n"
-PAIR = TINY + "parallel: {tp: 2}\n"
 QUESTION = {"model": "tiny", "prompt": "A rail is", "max_tokens": 40, "temperature": 0}
 RAILS = ("enp1s0f1np1", "enP2p1s0f1np1")
 LAN = "enP7s7"
+TWO = "parallel: {tp: 2}\n"
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
-    """Two Sparks. The tests build on each other: each but the first finds `tiny` served by both of them as one."""
-    with lab_of(2) as lab:
-        fleet = LabFleet(lab, tmp_path_factory.mktemp("groups"))
-        fleet.bring()
-        fleet.ok("up")
-        yield fleet
-        remove(fleet)
-        # Before `down`, which would sweep whatever is left.
-        fleet.until(lambda: fleet.placement_groups() == [], timeout=60)
-        for node in lab.nodes:
-            engines = [words for words in listed(fleet, node.name).values() if "vllm" in words.lower()]
-            assert not engines, f"{node.name}: {engines}"
-        fleet.ok("down")
-        for look in (fleet.processes, fleet.listening):
-            assert {node.name: look(node.name) for node in lab.nodes} == {"spark1": [], "spark2": []}
+@pytest.fixture
+def fleet(pair):
+    """Two Sparks; each test serves on them what it needs."""
+    return pair
+
+
+@pytest.fixture
+def served(fleet):
+    """The fleet with `tiny` served by both Sparks as one, by a generation that has not fallen."""
+    fleet.serve(fleet.anew(fleet.spec(TWO)))
+    return fleet
 
 
 def says(fleet):
@@ -46,24 +37,12 @@ def group(fleet):
     return max(fleet.deployment()["groups"], key=lambda group: group["generation"])
 
 
-def remove(fleet):
-    """Nothing is served."""
-    if fleet.deployment() is not None:
-        fleet.ok("delete", "--yes", "tiny")
-
-
 def pids(fleet):
     return pids_of(group(fleet))
 
 
 def pids_of(group):
     return [rank["pid"] for rank in group["ranks"]]
-
-
-def listed(fleet, node):
-    """Command lines on a node, by process id."""
-    lines = fleet.lab.exec(node, ["ps", "-eo", "pid,args", "--no-headers"]).stdout.splitlines()
-    return {int(pid): words for pid, _, words in (line.strip().partition(" ") for line in lines)}
 
 
 def children(fleet, node, pid):
@@ -78,24 +57,22 @@ def children(fleet, node, pid):
 
 def alone_on(fleet, node):
     """Whether one rank runs on a node, and none of an earlier start beside it."""
-    return (
-        sum("vllm.entrypoints" in words and "-m" in words.split() for words in listed(fleet, node).values())
-        == 1
-    )
+    ranks = [words for words in fleet.engines(node).values() if " -m " in words]
+    return len(ranks) == 1
 
 
 def replaced(fleet, before, timeout=300):
     """Wait until the group is ready with other processes on every node; of the old ones none may be left."""
     fleet.until(lambda: (now := fleet.ready_group()) and not set(pids_of(now)) & set(before), timeout=timeout)
     for rank, old in zip(group(fleet)["ranks"], before, strict=True):
-        assert old not in listed(fleet, rank["node"])
+        assert old not in fleet.listed(rank["node"])
 
 
 def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
-    fleet.apply(ALONE)
+    fleet.serve(fleet.spec("nodes: [spark1]\n", real=True))
     alone = says(fleet)
     fleet.ok("delete", "--yes", "tiny")
-    out = fleet.apply(PAIR)
+    out = fleet.serve(fleet.spec(TWO, real=True))
     assert "ready" in out
     assert re.search(r"rank 0: .+ · rank 1: ", " ".join(out.split())), out
     assert [rank["node"] for rank in group(fleet)["ranks"]] == ["spark1", "spark2"]
@@ -109,6 +86,9 @@ def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
 
 @pytest.mark.parametrize("victim", [1, 0])
 def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_whole(fleet, victim):
+    """The first of real vLLM, as the test before leaves it if there was one."""
+    spec = fleet.spec(TWO, real=True) if victim == 1 else fleet.anew(fleet.spec(TWO))
+    fleet.serve(spec)
     before = pids(fleet)
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"] > 1, timeout=60)
@@ -122,27 +102,38 @@ def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_wh
     assert not asking.dishonest, asking.dishonest
 
 
-def test_a_supervisor_that_dies_takes_its_rank_along(fleet):
+def test_a_supervisor_that_dies_takes_its_rank_along(served):
     """Children of a rank do not outlive what watches them: their memory would be missing, and nobody would know why."""
+    fleet = served
     before = pids(fleet)
     spark2 = children(fleet, "spark2", before[1])
     supervisor = fleet.lab.exec("spark2", ["ps", "-o", "ppid=", "-p", str(before[1])]).stdout.strip()
     fleet.lab.exec("spark2", ["kill", "-9", supervisor])
     replaced(fleet, before)
-    assert not spark2 & set(listed(fleet, "spark2")), "of the old rank nothing is left"
+    assert not spark2 & set(fleet.listed("spark2")), "of the old rank nothing is left"
     assert says(fleet)
 
 
-def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(fleet):
-    """Its core is stopped, as one that hangs in a kernel is; the server before it still says 200."""
-    before = pids(fleet)
-    (core,) = [pid for pid, words in listed(fleet, "spark1").items() if "EngineCore" in words]
+def hang(fleet):
+    """Have the engine compute nothing any more, as one that hangs in a kernel; its server still says 200."""
+    url = group(fleet)["url"]
+    if fleet.real:
+        (core,) = [pid for pid, words in fleet.listed("spark1").items() if "EngineCore" in words]
+        fleet.lab.exec("spark1", ["kill", "-STOP", str(core)])
+    else:
+        told = "u.Request(sys.argv[1]+'/fake/fault', b'{\"kind\":\"hang\"}', method='PUT')"
+        put = f"import sys,urllib.request as u; u.urlopen({told})"
+        assert fleet.lab.exec("spark1", ["python3", "-c", put, url]).returncode == 0
+    health = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1]+'/health', timeout=5).status)"
+    done = fleet.lab.exec("spark1", ["python3", "-c", health, url])
+    assert done.stdout == "200\n", done.stderr
+
+
+def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(served):
+    fleet, before = served, pids(served)
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"], timeout=60)
-        fleet.lab.exec("spark1", ["kill", "-STOP", str(core)])
-        health = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1]+'/health', timeout=5).status)"
-        done = fleet.lab.exec("spark1", ["python3", "-c", health, group(fleet)["url"]])
-        assert done.stdout == "200\n", done.stderr
+        hang(fleet)
         replaced(fleet, before)
         again = time.time()
         fleet.until(lambda: asking.whole_since(again), timeout=60)
@@ -151,12 +142,21 @@ def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(flee
     assert "generates nothing" in events
 
 
-def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
+def test_one_that_hangs_while_it_is_idle_is_replaced(served):
+    """Its own figures show that there is nothing to do, before and after: they are written by what hangs."""
+    before = pids(served)
+    hang(served)
+    replaced(served, before)
+    assert "generates nothing" in served.ok("describe", "tiny")
+    assert says(served)
+
+
+def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(served):
+    fleet = served
     before = pids(fleet)
     code = "import os,signal,sys\nos.kill(int(sys.stdin.read()), signal.SIGKILL)"
-    listed = fleet.lab.exec("spark1", ["ps", "-eo", "pid,args", "--no-headers"]).stdout.splitlines()
-    actor = next(line.split()[0] for line in listed if "ray::ServeReplica:tiny" in line)
-    fleet.lab.exec("spark1", ["python3", "-c", code], stdin=actor)
+    actor = next(pid for pid, words in fleet.listed("spark1").items() if "ray::ServeReplica:tiny" in words)
+    fleet.lab.exec("spark1", ["python3", "-c", code], stdin=str(actor))
     fleet.until(lambda: (now := fleet.ready_group()) is None or now["adopted"], timeout=60)
     fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"])
     assert pids(fleet) == before
@@ -164,10 +164,11 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(fleet):
 
 
 def controllers(fleet):
-    return [pid for pid, words in listed(fleet, "spark1").items() if "ray::ControllerActor" in words]
+    return [pid for pid, words in fleet.listed("spark1").items() if "ray::ControllerActor" in words]
 
 
-def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(fleet):
+def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(served):
+    fleet = served
     before = pids(fleet)
     (old,) = controllers(fleet)
     fleet.lab.exec("spark1", ["kill", "-9", str(old)])
@@ -177,9 +178,8 @@ def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(fleet)
     assert says(fleet)
 
 
-def test_a_rail_that_is_away_for_seconds_costs_nothing(fleet):
-    # A generation of its own: the breaker has counted every fall of the one before.
-    fleet.apply(PAIR.replace("concurrency: 4", "concurrency: 3"))
+def test_a_rail_that_is_away_for_seconds_costs_nothing(served):
+    fleet = served
     before = pids(fleet)
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"], timeout=60)
@@ -194,20 +194,19 @@ def test_a_rail_that_is_away_for_seconds_costs_nothing(fleet):
 
 def failures(fleet):
     """Why groups of the present generation fell, in order."""
-    told = json.loads(fleet.ok("describe", "tiny", "--json"))
-    now = told["deployment"]["generation"]
-    return [e["message"] for e in told["events"] if (e["generation"], e["kind"]) == (now, "failed")]
+    return [event["message"] for event in events_of(fleet, "tiny")[1] if event["kind"] == "failed"]
 
 
-def test_a_rail_that_is_away_for_a_minute_ends_the_group_and_it_is_replaced_as_a_whole(fleet):
-    """Ranks hang in a collective, since Gloo has this rail alone: 20 s without a token, then 30 s in which they owe one."""
+def test_a_rail_that_is_away_for_long_ends_the_group_and_it_is_replaced_as_a_whole(served):
+    """Ranks hang in a collective, since Gloo has this rail alone: no token for `stuck_s`, then as long as they owe one."""
+    fleet = served
     before, fell = pids(fleet), len(failures(fleet))
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"], timeout=60)
         fleet.lab.cut("spark1-spark2", 0)
         cut = time.time()
         fleet.until(lambda: len(failures(fleet)) > fell, timeout=120)
-        time.sleep(max(0.0, cut + 60 - time.time()))
+        time.sleep(max(0.0, cut + (60 if fleet.real else 20) - time.time()))
         fleet.lab.mend("spark1-spark2")
         replaced(fleet, before)
         again = time.time()
@@ -217,7 +216,8 @@ def test_a_rail_that_is_away_for_a_minute_ends_the_group_and_it_is_replaced_as_a
     fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=60)
 
 
-def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(fleet):
+def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(served):
+    fleet = served
     before = pids(fleet)
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"], timeout=60)
@@ -225,7 +225,7 @@ def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(fleet
         fleet.until(lambda: not fleet.is_ready(), timeout=90)
         fleet.until(lambda: any(answer["words"].startswith("503") for answer in asking.answers), timeout=60)
         # Clients are told at once; an engine that is asked to end takes its seconds. No rank survives alone.
-        fleet.until(lambda: before[0] not in listed(fleet, "spark1"), timeout=60)
+        fleet.until(lambda: before[0] not in fleet.listed("spark1"), timeout=60)
         fleet.lab.boot("spark2")
         fleet.until(fleet.is_ready, timeout=400)
         again = time.time()
@@ -233,28 +233,30 @@ def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(fleet
     assert not asking.dishonest, asking.dishonest
 
 
+@pytest.mark.full
 def test_experts_are_dealt_out_over_both_and_say_what_one_says(fleet):
     """TP=2 with EP=2: each rank holds half of the experts."""
     fleet.bring("tiny-moe")
-    moe = "name: tiny\nmodel: builtin:tiny-moe\ncontext: 512\nconcurrency: 4\n"
-    remove(fleet)
-    fleet.apply(moe + "nodes: [spark1]\n")
+    moe = TINY.replace("builtin:tiny", "builtin:tiny-moe")
+    fleet.serve(fleet.spec("nodes: [spark1]\n", text=moe, real=True))
     alone = says(fleet)
-    remove(fleet)
-    fleet.apply(moe + "parallel: {tp: 2, ep: 2}\n")
+    fleet.ok("delete", "--yes", "tiny")
+    fleet.serve(fleet.spec("parallel: {tp: 2, ep: 2}\n", text=moe, real=True))
     assert len(group(fleet)["ranks"]) == 2
-    serving = [words for words in listed(fleet, "spark2").values() if "vllm.entrypoints" in words]
+    serving = [words for words in fleet.listed("spark2").values() if "vllm.entrypoints" in words]
     assert any("--enable-expert-parallel" in words for words in serving)
     assert says(fleet) == alone
     assert group(fleet)["measured"]["own_agreement"] > 0.9
-    remove(fleet)
 
 
-@pytest.mark.parametrize("away_s", [5, 90])
+@pytest.mark.parametrize("away_s", [5, pytest.param(90, marks=pytest.mark.full)])
 def test_a_node_that_loses_its_power_while_a_group_starts_is_waited_for(fleet, away_s):
     """It is back before Ray has seen that it was away, or after that."""
-    remove(fleet)
-    fleet.ok("apply", "--yes", "--no-wait", fleet.write("pair.yaml", PAIR.replace("tiny\n", "pair\n", 1)))
+    for other in [d["name"] for d in fleet.deployments()]:
+        fleet.ok("delete", "--yes", other)
+    text = TINY.replace("tiny\n", "pair\n", 1)
+    spec = fleet.anew(fleet.spec(TWO, text=text, start_s=LONG_START_S))
+    fleet.ok("apply", "--yes", "--no-wait", fleet.write("pair.yaml", spec))
 
     fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=120)
     assert fleet.deployment("pair")["state"] == "starting"
@@ -262,12 +264,9 @@ def test_a_node_that_loses_its_power_while_a_group_starts_is_waited_for(fleet, a
     time.sleep(away_s)
     fleet.lab.boot("spark2")
     fleet.until(lambda: (fleet.deployment("pair") or {}).get("state") in ("ready", "failed"), timeout=400)
-    told = json.loads(fleet.ok("describe", "pair", "--json"))
-    now = told["deployment"]["generation"]
-    events = [event for event in told["events"] if event["generation"] == now]
-    assert told["deployment"]["state"] == "ready", events
-    assert told["deployment"]["groups"][0]["rung"] == 0
+    deployment, events = events_of(fleet, "pair")
+    assert deployment["state"] == "ready", events
+    assert deployment["groups"][0]["rung"] == 0
     (counted,) = (event["message"] for event in events if event["kind"] == "fallback")
     assert "spark2 went away while it was starting" in counted
     assert fleet.status()["failures"] == []
-    fleet.ok("delete", "--yes", "pair")

@@ -9,7 +9,7 @@ import box_image
 import pytest
 from lab_fleet import UNCOMPILED, LabFleet, lab_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 TAG = f"{box_image.NAME}:1"
 DEPLOYMENT = (

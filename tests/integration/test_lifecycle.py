@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import threading
@@ -56,7 +55,7 @@ def _serving(fleet):
     for other in [d["name"] for d in fleet.deployments() if d["name"] != "tiny"]:
         fleet.ok("delete", "--yes", other)
     if fleet.deployment() is None:
-        fleet.apply(fleet.write("tiny.yaml", TINY))
+        fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
     fleet.until(lambda: ready(fleet))
 
 
@@ -75,7 +74,7 @@ def ready(fleet, name="tiny"):
 
 
 def test_applying_the_same_again_changes_nothing(fleet):
-    file = fleet.write("tiny.yaml", TINY)
+    file = fleet.write("tiny.yaml", fleet.spec())
     pid = engine_pid(group(fleet))
     assert fleet.run("plan", file)[0] == 0
     assert "No change" in fleet.apply(file)
@@ -83,7 +82,7 @@ def test_applying_the_same_again_changes_nothing(fleet):
 
 
 def test_plan_says_what_would_change_and_exits_with_2(fleet):
-    code, out, _ = fleet.run("plan", fleet.write("changed.yaml", TINY.replace("16", "8")))
+    code, out, _ = fleet.run("plan", fleet.write("changed.yaml", fleet.spec().replace("16", "8")))
     assert code == 2
     assert "concurrency: 16 → 8" in out
 
@@ -104,39 +103,24 @@ def test_a_wrong_file_names_its_line(fleet):
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_applied(fleet):
-    code, _, err = fleet.run("apply", fleet.write("changed.yaml", TINY.replace("16", "8")))
+    code, _, err = fleet.run("apply", fleet.write("changed.yaml", fleet.spec().replace("16", "8")))
     assert code == 1
     assert "--yes" in err
-
-
-def test_describe_and_logs_say_what_happened(fleet):
-    said = fleet.ok("describe", "tiny")
-    assert "ready" in said
-    assert re.search(
-        r"canary: perplexity of a known text [\d.]+, of its own answer 1\.\d+, 100% of it chosen again", said
-    )
-    assert fleet.json("describe", "tiny")["deployment"]["groups"][0]["measured"]["ttft_ms"] > 0
-    assert fleet.ok("logs", "tiny", "--tail", "5").strip()
-
-
-def test_logs_follow(fleet):
-    with fleet.popen("logs", "tiny", "--follow", "--tail", "0") as process, Load(fleet, pause=0.5):
-        assert process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
 
 
 def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and_no_request_fails(fleet):
     before = group(fleet)
     code, out, err = fleet.run(
-        "apply", "--yes", fleet.write("tiny.yaml", TINY + "engine_args: [--no-such-flag]\n")
+        "apply",
+        "--yes",
+        fleet.write("tiny.yaml", TINY + "engine_args: [--no-such-flag]\n"),  # real vLLM refuses it
     )
     assert code == 1
     assert "--no-such-flag" in out + err
     assert engine_pid(group(fleet)) == engine_pid(before)
     assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
     with Load(fleet) as load:
-        out = fleet.apply(fleet.write("tiny.yaml", TINY.replace("16", "8")))
+        out = fleet.apply(fleet.write("tiny.yaml", fleet.spec().replace("16", "8")))
         fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
     assert "concurrency" in out
     after = group(fleet)
@@ -174,7 +158,7 @@ def actors(fleet, name):
 
 def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
     """Two deployments: the group of one is replaced, and is 503 meanwhile; what the other streams arrives whole."""
-    other = fleet.write("other.yaml", TINY.replace("name: tiny", "name: other"))
+    other = fleet.write("other.yaml", fleet.spec().replace("name: tiny", "name: other"))
     fleet.apply(other)
     victim = engine_pid(group(fleet))
     results, flowing = {}, threading.Event()
@@ -300,7 +284,7 @@ def test_delete_leaves_no_process_and_no_port_and_ctrl_c_stops_the_watching_not_
     code, _, err = fleet.run("delete", "--yes", "tiny")
     assert code == 1
     assert "tiny" in err
-    with fleet.popen("apply", "--yes", fleet.write("tiny.yaml", TINY)) as process:
+    with fleet.popen("apply", "--yes", fleet.write("tiny.yaml", fleet.spec())) as process:
         fleet.until(fleet.deployment)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130

@@ -11,10 +11,11 @@ import httpx
 import pytest
 from live_fleet import Fleet
 
-from sparkfleet.control.liveness import IDLE_S, STUCK_S
-from sparkfleet.control.token_patience import PROOF_S
+from sparkfleet.spec.timeouts import Timeouts
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+USUAL = Timeouts()
 
 CHUNK = 8
 """Tokens of a prompt that the engine takes in one step: a long prefill on a model that has none."""
@@ -91,7 +92,7 @@ def test_a_long_prefill_is_no_death(fleet):
     before, pid, since = core(fleet), group(fleet)["ranks"][0]["pid"], generated(fleet)
     os.kill(before, signal.SIGSTOP)
     long = Question(fleet, prompt=[100 + n % 150 for n in range(LONG)])
-    until = time.monotonic() + STUCK_S + PROOF_S + 20
+    until = time.monotonic() + USUAL.stuck_s + USUAL.proof_s + 20
     try:
         while time.monotonic() < until:
             time.sleep(3)
@@ -116,7 +117,7 @@ def test_an_engine_that_hangs_while_it_is_idle_is_replaced_and_clients_are_told(
     os.kill(stuck, signal.SIGSTOP)
     time.sleep(3)
     asked = Question(fleet, prompt="A rail is")
-    asked.join(IDLE_S + PROOF_S + 30)
+    asked.join(USUAL.idle_s + USUAL.proof_s + 30)
     assert not asked.is_alive(), (
         "it is told within the time that an idle engine has, and the time for a proof"
     )

@@ -4,6 +4,10 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import signal
+import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -11,8 +15,16 @@ import anthropic
 import httpx
 import openai
 import pytest
+from live_fleet import TINY
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _serving(fleet):
+    """`tiny` on real vLLM."""
+    fleet.apply(fleet.write("tiny.yaml", TINY))
+    fleet.until(lambda: fleet.deployment()["state"] == "ready" and len(fleet.deployment()["groups"]) == 1)
 
 
 @pytest.fixture
@@ -215,3 +227,26 @@ def test_the_key_is_nowhere_in_the_state_directory(fleet):
                 contents[path] = path.read_bytes()
     assert contents
     assert [path for path, content in contents.items() if secret in content] == []
+
+
+def test_describe_and_logs_say_what_happened(fleet):
+    said = fleet.ok("describe", "tiny")
+    assert "ready" in said
+    assert re.search(
+        r"canary: perplexity of a known text [\d.]+, of its own answer 1\.\d+, 100% of it chosen again", said
+    )
+    assert fleet.json("describe", "tiny")["deployment"]["groups"][0]["measured"]["ttft_ms"] > 0
+    assert fleet.ok("logs", "tiny", "--tail", "5").strip()
+
+
+def test_logs_follow(fleet):
+    with fleet.popen("logs", "tiny", "--follow", "--tail", "0") as process:
+        deadline = time.monotonic() + 60
+        line = threading.Thread(target=process.stdout.readline)
+        line.start()
+        while line.is_alive() and time.monotonic() < deadline:
+            assert chat(fleet, fleet.key)[0] == 200
+            time.sleep(0.5)
+        assert not line.is_alive()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130

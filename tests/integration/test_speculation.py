@@ -1,7 +1,5 @@
 """Speculation through the whole of sparkfleet: what is drafted is accepted, shown, and changes no answer."""
 
-import os
-
 import pytest
 from live_fleet import TINY
 
@@ -15,10 +13,7 @@ WAYS = {
 }
 QUICK = ("ngram", "draft")
 """Methods whose drafts are built within a minute, or need none."""
-trains_long = pytest.mark.skipif(
-    "SPARKFLEET_ALL_BUILTINS" not in os.environ,
-    reason="trains a head for a minute or two: set SPARKFLEET_ALL_BUILTINS=1",
-)
+trains_long = pytest.mark.opt_in
 QUESTIONS = (
     "What is a rail?",
     "What is a group?",
@@ -29,7 +24,8 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def plain(fleet):
-    """What it says without speculation: as the session's other tests have left it."""
+    """What it says without speculation."""
+    fleet.apply(fleet.write("tiny.yaml", TINY))
     return [fleet.chat(question) for question in QUESTIONS]
 
 

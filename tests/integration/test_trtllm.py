@@ -23,9 +23,11 @@ import yaml
 from lab_fleet import LabFleet, lab_of
 
 from sparkfleet.builtin import cache
-from sparkfleet.control.liveness import STUCK_S
+from sparkfleet.spec.timeouts import Timeouts
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+STUCK_S = Timeouts().stuck_s
 
 MODEL = f"/home/nvidia/.cache/sparkfleet/builtin/{cache.path('tiny').name}"
 """By its path: an embedded model by its name is for CPUs."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-FIRST_S = 1.0
-LONGEST_S = 60.0
-"""An engine takes about that long to load, or more: to wait longer would bring it back noticeably later."""
+from sparkfleet.spec.timeouts import Timeouts
+
 COUNTS_S = 600.0
 """A start that began longer ago no longer counts: what lived that long did not end because of it."""
 
 
-def pause_s(before: int) -> float:
+def pause_s(before: int, timeouts: Timeouts) -> float:
     """The pause after so many starts of late, seconds."""
-    return min(FIRST_S * 2.0 ** (before - 1), LONGEST_S) if before else 0.0
+    return min(timeouts.pause_s * 2.0 ** (before - 1), timeouts.longest_pause_s) if before else 0.0
 
 
 def of_late(times: Iterable[float], now: float) -> list[float]:

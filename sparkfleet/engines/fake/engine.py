@@ -37,6 +37,7 @@ class FakeEngine:
         fault: what goes wrong; may be set at any time.
         token: bearer token that it asks for; "": none.
         die: how it dies of a `die` fault; the default closes everything in this process.
+        step: awaited before each token, as a rank waits for its peers; the default waits for nobody.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FakeEngine:
         fault: Fault | None = None,
         token: str = "",
         die: Callable[[], None] | None = None,
+        step: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.model = model
         self.pace = pace or Pace()
@@ -69,6 +71,7 @@ class FakeEngine:
         """Notified whenever one of the counts above changes."""
         self.url = ""
         self._die = die or self._kill
+        self._step = step or _alone
         self._ids = itertools.count()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -202,9 +205,10 @@ class FakeEngine:
             await _sleep_until(due)
             if fault is not None and index == fault.after:
                 await self._fail(request, fault)
+            await self._step()
             opening = b"".join(api.opening(job)) if index == 0 else b""
             await response.write(opening + api.token(job, index))
-            await self._tick(generated=1)
+            await self._count_token(job, index)
         for event in api.closing(job):
             await response.write(event)
         await response.write_eof()
@@ -213,15 +217,17 @@ class FakeEngine:
     async def _answer(
         self, request: web.Request, api: Api, job: Job, fault: Fault | None
     ) -> web.StreamResponse:
-        for _, due in self._schedule(job):
+        if fault is not None and not fault.after:
+            await self._fail(request, fault)
+        for index, due in self._schedule(job):
             await _sleep_until(due)
-            await self._tick(generated=1)
+            await self._step()
+            await self._count_token(job, index)
         body = json.dumps(api.whole(job)).encode()
         if fault is not None:
-            if fault.after:
-                response = web.StreamResponse(headers={"content-length": str(len(body))})
-                await response.prepare(request)
-                await response.write(body[: len(body) // 2])
+            response = web.StreamResponse(headers={"content-length": str(len(body))})
+            await response.prepare(request)
+            await response.write(body[: len(body) // 2])
             await self._fail(request, fault)
         return web.Response(body=body, content_type="application/json")
 
@@ -280,7 +286,7 @@ class FakeEngine:
 
     @contextlib.asynccontextmanager
     async def _running(self, job: Job) -> AsyncIterator[None]:
-        await self._tick(running=1, prompted=job.prompt_tokens)
+        await self._tick(running=1)
         try:
             yield
             await self._tick(finished=1)
@@ -290,11 +296,19 @@ class FakeEngine:
         finally:
             await self._tick(running=-1)
 
+    async def _count_token(self, job: Job, index: int) -> None:
+        """As vLLM does: with the first token its prompt counts, and not before."""
+        await self._tick(generated=1, prompted=0 if index else job.prompt_tokens)
+
     async def _tick(self, **changes: int) -> None:
         for name, change in changes.items():
             setattr(self, name, getattr(self, name) + change)
         async with self.changed:
             self.changed.notify_all()
+
+
+async def _alone() -> None:
+    """A group of one waits for nobody."""
 
 
 async def _sleep_until(due: float) -> None:
