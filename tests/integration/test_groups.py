@@ -155,7 +155,8 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(served)
     fleet = served
     before = pids(fleet)
     code = "import os,signal,sys\nos.kill(int(sys.stdin.read()), signal.SIGKILL)"
-    actor = next(pid for pid, words in fleet.listed("spark1").items() if "ray::ServeReplica:tiny" in words)
+    own = f"ray::ServeReplica:tiny--g{group(fleet)['generation']}-"  # the one of an older generation may still be ending
+    actor = next(pid for pid, words in fleet.listed("spark1").items() if own in words)
     fleet.lab.exec("spark1", ["python3", "-c", code], stdin=str(actor))
     fleet.until(lambda: (now := fleet.ready_group()) is None or now["adopted"], timeout=60)
     fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"])
