@@ -15,11 +15,11 @@ import statistics
 import time
 from pathlib import Path
 
-from sparkfleet.doctor.gather import gather, with_context
+from sparkfleet.doctor.collect import gather, with_context
 from sparkfleet.doctor.registry import examine
 from sparkfleet.lab import Lab
-from sparkfleet.nodes.open import open_channels
-from sparkfleet.spec.load import parse_inventory
+from sparkfleet.remote.open_channel import open_channels
+from sparkfleet.specs.load import parse_inventory
 
 
 def sent(name: str) -> int:

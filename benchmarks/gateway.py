@@ -32,11 +32,11 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from sparkfleet.gateway.app import Gateway
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.keys import digest, generate
-from sparkfleet.gateway.pick import StaticPicker, Target
-from sparkfleet.gateway.server import serve
-from sparkfleet.gateway.table import GroupEntry, KeyEntry, ModelEntry, Table
+from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 TTFT_MS = 40.0
 ITL_MS = 20.0
@@ -162,9 +162,9 @@ async def run_gateway(engine: str, model: str, key_sha256: str) -> None:
     """The gateway, in this process, until it is killed."""
     entry = ModelEntry(name=model, groups=(GroupEntry(app="fake"),), deployment="fake", state="ready")
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
-    table = Table(version=1, models={model: entry}, keys=(key,))
+    table = RoutingTable(version=1, models={model: entry}, keys=(key,))
     picker = StaticPicker([Target(url=engine, app="fake")])
-    server = await serve(Gateway(picker, table=table), "127.0.0.1", 0)
+    server = await serve(GatewayApp(picker, table=table), "127.0.0.1", 0)
     print(f"gateway on {server.url}", flush=True)
     await asyncio.Event().wait()
 

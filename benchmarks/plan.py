@@ -13,12 +13,12 @@ import json
 import statistics
 import time
 
-from sparkfleet.facts.link import LinkFacts
-from sparkfleet.facts.node import Gpu, Memory, NodeFacts, Processors
-from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.fleet import Fleet
-from sparkfleet.spec.deployment import Deployment
+from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.specs.deployment import Deployment
 
 MODELS = (
     "Qwen/Qwen3.6-27B-FP8",
@@ -42,7 +42,7 @@ def fleet(nodes: int) -> Fleet:
     facts = tuple(
         NodeFacts(
             name=name,
-            memory=Memory(total=130_600_000_000, available=115_200_000_000),
+            memory=UnifiedMemory(total=130_600_000_000, available=115_200_000_000),
             processors=Processors(count=20, machine="aarch64"),
             gpu=Gpu(name="NVIDIA GB10", driver="580.142"),
             engines={},

@@ -28,8 +28,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.nodes.ssh import SshChannel
-from sparkfleet.nodes.ssh_config import Hop
+from sparkfleet.remote.ssh.channel import SshChannel
+from sparkfleet.remote.ssh.config import Hop
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "sshd"
 CONFIG = """

@@ -22,20 +22,21 @@ from pathlib import Path
 
 import aiohttp
 
-from sparkfleet.control.canary import Probe, wait_healthy
-from sparkfleet.control.head import LABEL
-from sparkfleet.control.order import Ports, orders_for
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.rank_place import spec_here
-from sparkfleet.control.store import Desired
-from sparkfleet.control.survey import survey
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.errors import EngineError
-from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.nodes.runtime import processes
-from sparkfleet.nodes.runtime.environment import FLEET_LABEL
-from sparkfleet.nodes.runtime.ports import free_port
-from sparkfleet.planning.choose import plan_deployment
-from sparkfleet.spec.load import parse_deployment, parse_inventory
+from sparkfleet.fleet.collect_node_facts import survey
+from sparkfleet.group.canary import Probe, wait_healthy
+from sparkfleet.group.launch_plan import Ports
+from sparkfleet.group.rank_place import spec_here
+from sparkfleet.planner.search.planner import plan_deployment
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.environment import FLEET_LABEL
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.ports import free_port
+from sparkfleet.specs.load import parse_deployment, parse_inventory
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 INVENTORY = "fleet: start\nhead: this\nnodes:\n  this: {address: local}\ngateway: {port: 0}\n"
@@ -75,7 +76,7 @@ class Bench:
         (facts,) = await survey(inventory, {"this": LocalChannel("this")})
         spec = parse_deployment(DEPLOYMENT, "deployment")
         desired = Desired(spec=spec, plan=plan_deployment(spec, [facts]), generation=1, who="bench", since=0)
-        (order,) = orders_for(inventory, desired)
+        (order,) = launches_for(inventory, desired)
         rank = spec_here(self.paths, order, 0, Ports(http=free_port("127.0.0.1")), "secret")
         env = {**os.environ, **dict(rank.env), **dict(rank.secret_env)}
         began = time.perf_counter()
@@ -142,7 +143,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     subprocess.run(
-        [sys.executable, "-m", "sparkfleet.builtin", "build", "tiny"], check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "sparkfleet.tiny_models", "build", "tiny"],
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     times: dict[str, list[float]] = {"bare": [], "cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as directory:

@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 
 from sparkfleet.fleet.assumed_nodes import assume
-from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.fleet import Fleet, links_of
-from sparkfleet.planning.plan import DeploymentPlan, Plan
-from sparkfleet.spec.load import load_deployment, load_inventory
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.specs.load import load_deployment, load_inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "field-reports.md"

@@ -13,8 +13,8 @@ import re
 import sys
 from pathlib import Path
 
-from sparkfleet.bench.notes import telling
-from sparkfleet.bench.rows import read_rows
+from sparkfleet.accuracy.notes import telling
+from sparkfleet.accuracy.rows import read_rows
 
 TARGET = Path(__file__).parents[1] / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
 DROPPED = ("peak_mem_gb", "startup_s", "max_model_len")

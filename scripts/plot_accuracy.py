@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkfleet.bench.accuracy import Report, Scored, run
-from sparkfleet.bench.rows import METRICS
+from sparkfleet.accuracy.accuracy import AccuracyReport, ScoredCase, run
+from sparkfleet.accuracy.rows import METRICS
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
@@ -27,7 +27,7 @@ TITLES = {
 }
 
 
-def picture(metric: str, scored: list[Scored]) -> str:
+def picture(metric: str, scored: list[ScoredCase]) -> str:
     """One log-log scatter as SVG."""
     shown = scored[:: max(1, len(scored) // AT_MOST)]
     values = [x for s in shown for x in (s.measured, s.predicted.mid)]
@@ -70,7 +70,7 @@ def _line(low: float, high: float, factor: float, at: Callable[[float], float], 
 
 def main() -> None:
     """Predict all rows and write one picture per metric."""
-    report: Report = run(Path(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
+    report: AccuracyReport = run(Path(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
     target = ROOT / "docs" / "pictures"
     target.mkdir(parents=True, exist_ok=True)
     for metric in METRICS:

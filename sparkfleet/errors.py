@@ -8,7 +8,7 @@
     ├── EngineError            exit 1   an engine did not start or died
     └── ControlError           exit 1   the controller is not there or refused
 
-Exit codes are part of the public interface; `cli/exits.py` names the others.
+Exit codes are part of the public interface; `cli/exit_codes.py` names the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class Cause(StrEnum):
-    """Why an engine did not start, in the order in which that is believed. `engines/signatures.py` tells most of them."""
+    """Causes of a failed start, most credible first. `engines/failure_signatures.py` recognises most of them."""
 
     KNOWN = "known"
     MEMORY = "memory"
@@ -35,8 +35,8 @@ class SparkfleetError(Exception):
 
     Args:
         what: what happened, one sentence, with the offending value.
-        means: what follows from it, or "" where it is obvious.
-        do: what the user can do about it, or "" where nothing is known.
+        means: what follows from it, or "" if it is obvious.
+        do: what the user can do about it, or "" if nothing is known.
         because: why an engine does not start, where whoever raises this knows; None elsewhere.
     """
 

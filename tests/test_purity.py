@@ -150,10 +150,10 @@ def test_no_module_is_pure_with_an_exception() -> None:
 
 
 def test_what_it_looks_for_is_found() -> None:
-    source = '"""Pure."""\nimport os\nfrom sparkfleet.nodes.netdev import netdev_of\nPath("x").is_file()\nopen("y")\n'
+    source = '"""Pure."""\nimport os\nfrom sparkfleet.remote.netdev import netdev_of\nPath("x").is_file()\nopen("y")\n'
     assert list(effects(ast.parse(source))) == [
         "imports os",
-        "imports netdev_of of sparkfleet.nodes.netdev",
+        "imports netdev_of of sparkfleet.remote.netdev",
         "calls Path('x').is_file",
         "calls open",
     ]

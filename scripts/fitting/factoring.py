@@ -13,11 +13,11 @@ import numpy as np
 from fitting.priors import DECODE_PRIORS, NUISANCE, PREFILL_PRIORS, expected
 from fitting.problems import YIELD, Problem, decode_problem, prefill_problem, with_sources
 from fitting.solver import Fit, solve
-from sparkfleet.bench.accuracy import predict
-from sparkfleet.bench.rows import Case
+from sparkfleet.accuracy.accuracy import predict
+from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.factors import Effect, Factors
-from sparkfleet.planning.calibration import decode_coefficient, prefill_coefficient
-from sparkfleet.planning.rates import Model, model_of
+from sparkfleet.perf.latency.factor_keys import decode_coefficient, prefill_coefficient
+from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 
 
 def as_factors(
@@ -68,8 +68,8 @@ class Found:
 
 
 def fit(
-    cases: Sequence[Case],
-    use: Callable[[Case], bool],
+    cases: Sequence[PublishedCase],
+    use: Callable[[PublishedCase], bool],
     *,
     start: Found | None = None,
     bands: dict[str, float] | None = None,
@@ -100,11 +100,11 @@ def fit(
     return Found(factors, prefill, decode)
 
 
-def _prefill_seconds(factors: Factors) -> Callable[[Case, float], float]:
+def _prefill_seconds(factors: Factors) -> Callable[[PublishedCase, float], float]:
     """How long a batch of a case's prompts takes; each setup is worked out once."""
-    models: dict[int, Model] = {}
+    models: dict[int, LatencyModel] = {}
 
-    def seconds(case: Case, batch: float) -> float:
+    def seconds(case: PublishedCase, batch: float) -> float:
         model = models.setdefault(id(case), model_of(case.setup, factors))
         return model.prefill_s(batch, case.workload)
 
@@ -131,7 +131,7 @@ def _spreads(quantity: str, problem: Problem, factors: Factors) -> dict[tuple[st
     return {key: float(1.48 * np.median(errors)) for key, errors in left.items()}
 
 
-def case_errors(case: Case, factors: Factors) -> dict[str, float]:
+def case_errors(case: PublishedCase, factors: Factors) -> dict[str, float]:
     """log(predicted / measured) of each metric of a case, by a whole prediction."""
     predicted = predict(case, factors)
     return {m: math.log(predicted[m].mid / v) for m, v in case.measured if predicted.get(m) is not None}

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from sparkfleet.knowledge.physics import physics
-from sparkfleet.planning.arch import Layers, from_counts
-from sparkfleet.planning.calibration import ENGINE_GROUPS
-from sparkfleet.planning.speed import Setup
+from sparkfleet.knowledge.ceilings import physics
+from sparkfleet.perf.latency.factor_keys import ENGINE_GROUPS
+from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.model_shape import Layers, from_counts
 
 Priors = dict[str, tuple[float, float]]
 

@@ -19,17 +19,22 @@ from fitting.priors import (
     PREFILL_ROBUST_AT,
     Priors,
 )
-from sparkfleet.bench.models import Declined
-from sparkfleet.bench.rows import Case, case_of, read_rows
-from sparkfleet.planning.acceptance import acceptance_keys
-from sparkfleet.planning.calibration import decode_coefficient, decode_keys, prefill_coefficient, prefill_keys
-from sparkfleet.planning.rates import MAX_RUNNING, kept, waits
-from sparkfleet.planning.speed import Setup, burst_terms, costs, step_terms
+from sparkfleet.accuracy.models import Declined
+from sparkfleet.accuracy.rows import PublishedCase, case_of, read_rows
+from sparkfleet.perf.latency.acceptance import acceptance_keys
+from sparkfleet.perf.latency.factor_keys import (
+    decode_coefficient,
+    decode_keys,
+    prefill_coefficient,
+    prefill_keys,
+)
+from sparkfleet.perf.latency.latency_model import MAX_RUNNING, kept, waits
+from sparkfleet.perf.latency.roofline_terms import Setup, burst_terms, costs, step_terms
 
 Array = np.ndarray
 
 
-def load(rows: Path, configs: Path) -> list[Case]:
+def load(rows: Path, configs: Path) -> list[PublishedCase]:
     """All cases of a file that can be predicted."""
     known = json.loads(configs.read_text())
     cases = []
@@ -41,7 +46,7 @@ def load(rows: Path, configs: Path) -> list[Case]:
     return [case for case in cases if case.measured]
 
 
-def run_of(case: Case) -> str:
+def run_of(case: PublishedCase) -> str:
     """One model in one format by one source."""
     return f"{case.source} {case.model} {case.quant}"
 
@@ -54,7 +59,7 @@ CROWDING = 0.3
 class Problem:
     """Measurements of one quantity as rows of a matrix."""
 
-    cases: list[Case]
+    cases: list[PublishedCase]
     what: list[str]
     y: Array
     """Logarithm of the measured time."""
@@ -85,16 +90,16 @@ class Problem:
         self.weight = np.array([0.4 * max(1, counts[case.source]) ** -CROWDING for case in self.cases])
 
 
-def batch_of(case: Case) -> float:
+def batch_of(case: PublishedCase) -> float:
     """Requests that really run together on one replica."""
     return min(max(1.0, case.workload.concurrency / case.replicas), case.setup.max_running or MAX_RUNNING)
 
 
-Row = tuple[Case, str, float, bool]
+Row = tuple[PublishedCase, str, float, bool]
 """Case, metric, measured seconds, and whether it is fitted on."""
 
 
-def prefill_problem(cases: Sequence[Case]) -> Problem:
+def prefill_problem(cases: Sequence[PublishedCase]) -> Problem:
     """Prefill rates and times to the first token."""
     rows: list[Row] = []
     terms: list[dict[str, float]] = []
@@ -116,7 +121,7 @@ def prefill_problem(cases: Sequence[Case]) -> Problem:
     )
 
 
-def _prefill_rows(case: Case) -> Iterator[tuple[Row, bool, bool]]:
+def _prefill_rows(case: PublishedCase) -> Iterator[tuple[Row, bool, bool]]:
     """(row, mean of a burst or its last, with what a request costs whatever its length) of each prefill figure."""
     work, measured = case.workload, dict(case.measured)
     running = max(1.0, work.concurrency / case.replicas)
@@ -130,7 +135,7 @@ def _prefill_rows(case: Case) -> Iterator[tuple[Row, bool, bool]]:
         yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued and not staggered), True, True
 
 
-def _prefill_terms(case: Case, *, mean: bool, fixed: bool) -> dict[str, float]:
+def _prefill_terms(case: PublishedCase, *, mean: bool, fixed: bool) -> dict[str, float]:
     work = case.workload
     depth = work.depth if work.depth_cached else 0
     terms = burst_terms(case.setup, costs(case.setup), batch_of(case), work.prefill, depth, mean=mean)
@@ -141,7 +146,9 @@ YIELD = "yield"
 """Tokens per step, where somebody published them, are fitted beside the rates: they tell acceptance from the step."""
 
 
-def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float]) -> Problem:
+def decode_problem(
+    cases: Sequence[PublishedCase], prefill: Callable[[PublishedCase, float], float]
+) -> Problem:
     """Decode rates; `prefill` says how long a batch of the case's prompts takes."""
     rows: list[Row] = []
     mixes: list[tuple[float, ...]] = []
@@ -174,11 +181,11 @@ def decode_problem(cases: Sequence[Case], prefill: Callable[[Case, float], float
     )
 
 
-def said_of_several(cases: Sequence[Case]) -> set[str]:
+def said_of_several(cases: Sequence[PublishedCase]) -> set[str]:
     """Ids of rows whose tokens per step are one figure for texts of several kinds: it is true of none of them."""
     kinds: dict[tuple[object, ...], set[str]] = collections.defaultdict(set)
 
-    def figure(case: Case) -> tuple[object, ...]:
+    def figure(case: PublishedCase) -> tuple[object, ...]:
         return run_of(case), case.setup.method, case.setup.k, case.yielded
 
     for case in cases:
@@ -187,12 +194,14 @@ def said_of_several(cases: Sequence[Case]) -> set[str]:
     return {case.id for case in cases if case.yielded and len(kinds[figure(case)]) > 1}
 
 
-def _step_terms(case: Case) -> dict[str, float]:
+def _step_terms(case: PublishedCase) -> dict[str, float]:
     width = case.setup.k + 1 if case.speculative else 1
     return step_terms(case.setup, costs(case.setup), batch_of(case), width, case.workload.context)
 
 
-def _mix(case: Case, batch: float, what: str, prefill: Callable[[Case, float], float]) -> tuple[float, ...]:
+def _mix(
+    case: PublishedCase, batch: float, what: str, prefill: Callable[[PublishedCase, float], float]
+) -> tuple[float, ...]:
     """Seconds of prefill per token of the answer of each request, as planning.rates counts them."""
     if not case.workload.prefill or case.workload.arrivals_per_s is not None:
         return (0.0,)
@@ -254,7 +263,7 @@ def with_sources(problem: Problem) -> Problem:
     return problem
 
 
-def _own(case: Case, *, drafts: bool) -> list[str]:
+def _own(case: PublishedCase, *, drafts: bool) -> list[str]:
     """What is true of one source: its box, and what it lets its drafters guess."""
     both = [f"source={case.source}", f"run={run_of(case)}"]
     if drafts and case.speculative:

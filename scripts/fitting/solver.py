@@ -10,7 +10,7 @@ import numpy as np
 
 from fitting.priors import ACCEPTANCE_PRIORS, ACCEPTANCE_RIDGE, expectation
 from fitting.problems import Array, Problem
-from sparkfleet.planning.acceptance import CEILING
+from sparkfleet.perf.latency.acceptance import CEILING
 
 
 @dataclass

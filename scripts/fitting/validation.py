@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from fitting.factoring import Found, case_errors, fit
-from sparkfleet.bench.accuracy import winner
-from sparkfleet.bench.duels import duel_of, read_duels
-from sparkfleet.bench.models import Configs, Declined
-from sparkfleet.bench.rows import Case, source_of
+from sparkfleet.accuracy.accuracy import winner
+from sparkfleet.accuracy.duels import duel_of, read_duels
+from sparkfleet.accuracy.models import Configs, Declined
+from sparkfleet.accuracy.rows import PublishedCase, source_of
 from sparkfleet.knowledge.factors import Factors
-from sparkfleet.planning.rates import support
+from sparkfleet.perf.latency.latency_model import support
 
 
-def groups(cases: Sequence[Case], key: Callable[[Case], str], folds: int | None) -> dict[str, int]:
+def groups(
+    cases: Sequence[PublishedCase], key: Callable[[PublishedCase], str], folds: int | None
+) -> dict[str, int]:
     """Which fold each group is left out in; a group with a third of all rows is a fold of its own."""
     sizes = collections.Counter(key(case) for case in cases)
     if folds is None:
@@ -31,12 +33,12 @@ def groups(cases: Sequence[Case], key: Callable[[Case], str], folds: int | None)
     return found
 
 
-Errors = list[tuple[Case, str, float, str]]
+Errors = list[tuple[PublishedCase, str, float, str]]
 """(case, metric, log error, support) of predictions."""
 
 
 def left_out(
-    cases: Sequence[Case], key: Callable[[Case], str], folds: int | None, start: Found
+    cases: Sequence[PublishedCase], key: Callable[[PublishedCase], str], folds: int | None, start: Found
 ) -> tuple[Errors, dict[str, Factors]]:
     """Errors of predictions from fits that had not seen the case's group, and those fits by group."""
     fold = groups(cases, key, folds)
@@ -70,7 +72,7 @@ def head_to_heads(path: Path, configs: Configs, factors: Callable[[str], Factors
         print(f"  {tag:14} {n['right']:4} right of {n['decided']:4} decided ({n['rows']} in all)")
 
 
-def table(title: str, errors: Errors, where: Callable[[Case], bool] = lambda _: True) -> None:
+def table(title: str, errors: Errors, where: Callable[[PublishedCase], bool] = lambda _: True) -> None:
     """Median and p90 absolute error by metric, without and with speculation."""
     print(f"\n{title}")
     print(
@@ -115,7 +117,7 @@ def monotone(halves: dict[str, float]) -> dict[str, float]:
     return bands
 
 
-def noise_floor(cases: Sequence[Case]) -> None:
+def noise_floor(cases: Sequence[PublishedCase]) -> None:
     """How well one source predicts another that measured an equal configuration."""
     cells: dict[tuple, dict[str, list[float]]] = collections.defaultdict(
         lambda: collections.defaultdict(list)

@@ -1,1 +1,1 @@
-"""What people type: one file per verb."""
+"""Verbs of the command line: arguments and output only."""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.bench.accuracy import run as measure
-from sparkfleet.cli.exits import Exit
+from sparkfleet.accuracy.accuracy import run as measure
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import console
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.agree import agree
+from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.dry_run import DryRunOption, show_dry_run
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
     InventoryOption,
@@ -21,13 +21,13 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import console, errors
 from sparkfleet.cli.plan import AssumeOption, FilesArgument, tell, tell_origins
-from sparkfleet.cli.watch import ProgressLine, times_line
-from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.cli.progress import ProgressLine, times_line
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.apply import carry_out, prepare_apply
 from sparkfleet.fleet.measured import is_predicted, measured_words
 from sparkfleet.fleet.outcome import failed_lines, rung_lines
-from sparkfleet.spec.load import load_deployments
+from sparkfleet.specs.load import load_deployments
 
 
 def apply(  # noqa: PLR0917  # its parameters are the command line's
@@ -79,7 +79,7 @@ async def _apply(
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
         return Exit.DONE
-    agree("Apply?", yes)
+    confirm("Apply?", yes)
     with ProgressLine() as progress:
         applied = await carry_out(session, prepared, progress, wait=wait)
     _report(applied.settled)

@@ -12,7 +12,7 @@ import aiohttp
 import typer
 
 from sparkfleet.cli.describe import NameArgument
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.cli.output import errors
 from sparkfleet.errors import ControlError

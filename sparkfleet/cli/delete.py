@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparkfleet.cli.agree import agree
+from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.describe import NameArgument
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
     InventoryOption,
@@ -14,7 +14,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.watch import ProgressLine
+from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.deployments import delete_deployment
 from sparkfleet.fleet.session import Session
 
@@ -31,7 +31,7 @@ def delete(
 
 async def _delete(name: str, session: Session, yes: bool, json: bool) -> int:
     with ProgressLine(quiet=json) as progress:
-        await delete_deployment(session, name, lambda: agree(f"Delete {name}?", yes), progress)
+        await delete_deployment(session, name, lambda: confirm(f"Delete {name}?", yes), progress)
     if json:
         print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, "deleted": name})
     else:

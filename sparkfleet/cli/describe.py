@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
-from sparkfleet.control.status import DeploymentStatus, GroupReport
-from sparkfleet.control.store import Event
+from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.controlplane.state.store import Event
 from sparkfleet.fleet.deployments import describe_deployment
 from sparkfleet.fleet.measured import canary_words, measured_words
 from sparkfleet.fleet.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
-from sparkfleet.planning.explain import explain_plan
+from sparkfleet.group.report import GroupReport
+from sparkfleet.planner.report.explain import explain_plan
 
 NameArgument = Annotated[
     str, typer.Argument(help="The deployment's name.", metavar="NAME", show_default=False)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import console, errors, print_error, print_json
 from sparkfleet.doctor.findings import Severity
-from sparkfleet.doctor.report import Report, lines
+from sparkfleet.doctor.report import DoctorReport, lines
 from sparkfleet.fleet.doctor import examine_fleet
-from sparkfleet.spec.load import load_deployments
+from sparkfleet.specs.load import load_deployments
 
 STYLES = {
     Severity.ERROR: "bold red",
@@ -58,7 +58,7 @@ def doctor(  # noqa: PLR0917  # its parameters are the command line's
     return Exit.ERROR if report.failed else Exit.DONE
 
 
-def _print(report: Report, everything: bool) -> None:
+def _print(report: DoctorReport, everything: bool) -> None:
     for severity, line in lines(report, everything=everything):
         style = (
             "bold"

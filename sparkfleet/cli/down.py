@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.watch import ProgressLine
+from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.bring_up import take_down
 from sparkfleet.fleet.session import Session
 

@@ -9,18 +9,18 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import open_session
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.plan import refusal_lines
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.fleet.dry_run import HIDDEN, RankRun, dry_run, private_variables, rank_runs, shown_variables
-from sparkfleet.planning.fleet import Fleet
-from sparkfleet.planning.plan import DeploymentPlan, GroupPlan, Plan
-from sparkfleet.planning.tags import image_of, tag_words
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.inventory import Inventory
-from sparkfleet.spec.load import load_deployments
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.types.image_refs import image_of, tag_words
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Plan
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.load import load_deployments
 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show the command of every rank instead of running it.")

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.knowledge.rules import Rule
-from sparkfleet.planning.rules import explain_rule, find_rule
+from sparkfleet.planner.rules.judgement import explain_rule, find_rule
 
 
 def explain(

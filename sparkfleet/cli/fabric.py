@@ -10,25 +10,25 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.text import Text
 
-from sparkfleet.cli.agree import agree
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.control.paths import FleetPaths
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper
-from sparkfleet.fabric.enrol import describe
-from sparkfleet.fabric.found import Found
+from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.inventory_builder import describe
 from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, render
-from sparkfleet.fabric.node_view import NodeView
+from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.open import open_channel, open_channels
-from sparkfleet.spec.inventory import Inventory
-from sparkfleet.spec.load import load_inventory
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.open_channel import open_channel, open_channels
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.load import load_inventory
 
 app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
 
@@ -44,10 +44,10 @@ SecondsOption = Annotated[
 
 
 class Picture(NamedTuple):
-    """What was seen, and what would be better."""
+    """Problem, and a suggestion."""
 
-    views: tuple[NodeView, ...]
-    found: Found
+    views: tuple[PortScan, ...]
+    found: DiscoveredLinks
     plan: FabricPlan
 
 
@@ -102,7 +102,7 @@ async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
         _show(picture, helpers)
         if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
             raise _together(missing)
-        agree(
+        confirm(
             f"Apply? Links go down for a moment; taken back unless everything works within {rollback_s} s.",
             yes,
         )
@@ -178,7 +178,7 @@ def _tell_seen(picture: Picture) -> None:
 
 
 def _told(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, object]:
-    """What `fabric plan` shows, for programs."""
+    """JSON document of `fabric plan`."""
     return picture.found.model_dump(mode="json") | {
         "nodes": {
             view.node: {
@@ -197,7 +197,7 @@ def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> Non
         _show_node(picture.plan, view, helpers[view.node])
 
 
-def _show_node(plan: FabricPlan, view: NodeView, helper: Helper | NotPermitted) -> None:
+def _show_node(plan: FabricPlan, view: PortScan, helper: Helper | NotPermitted) -> None:
     mine = plan.of(view.node)
     if not mine.ports:
         return

@@ -16,27 +16,27 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from sparkfleet.cli.agree import agree
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, run
 from sparkfleet.cli.output import console
-from sparkfleet.doctor.recognise import Kind, Recognised, recognise
+from sparkfleet.doctor.machine_kind import MachineKind, Recognised, recognise
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fabric.ask import value_or
-from sparkfleet.fabric.enrol import Machine, describe, merge, name_machines, usable_links
-from sparkfleet.fabric.found import Found
+from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.inventory_builder import EnrolledMachine, describe, merge, name_machines, usable_links
 from sparkfleet.fabric.mdns import discover
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.facts.fact import text
-from sparkfleet.facts.identity import Identity, ReadIdentity, ReadPciDevices
-from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.batch import run_batch
-from sparkfleet.nodes.host_keys import HostKey, fingerprint
-from sparkfleet.nodes.open import open_channel
-from sparkfleet.spec.inventory import Inventory, Node
-from sparkfleet.spec.load import load_inventory, parse_inventory
-from sparkfleet.spec.write import write_inventory
+from sparkfleet.hostfacts.fact import text
+from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciDevices
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.open_channel import open_channel
+from sparkfleet.remote.ssh.host_keys import HostKey, fingerprint
+from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.specs.load import load_inventory, parse_inventory
+from sparkfleet.specs.write import write_inventory
 
 _HOST = re.compile(
     r"(?:(?P<user>[^@\s]{1,64})@)?(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
@@ -69,7 +69,7 @@ FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet."
 
 
 class Options(NamedTuple):
-    """What was asked for beside the hosts."""
+    """Options beside the hosts."""
 
     inventory: Path
     user: str | None
@@ -113,7 +113,7 @@ def parse_host(text: str) -> Host:
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """What was given on the command line may be no user name, no address, no file."""
+    """Rejects command-line values that are no user name, address or file."""
     try:
         yield
     except ValidationError as error:
@@ -217,7 +217,7 @@ def _agree(
             asked.append(where[0])
         console.print(Text(f"  {_at(where)}  {key.type}  {key.fingerprint}{note}"))
     if changed:
-        agree(
+        confirm(
             f"The host key of {', '.join(changed)} is another than the pinned one: the system was installed anew,"
             " or another machine answers. Pin the new key?",
             alone="--yes does not answer this: compare the key on the machine's own console, and run it in a terminal.",
@@ -226,7 +226,7 @@ def _agree(
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        agree(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
+        confirm(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
 
 
 def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Options) -> str:
@@ -255,13 +255,13 @@ def _at(where: tuple[str, int]) -> str:
 
 async def _machines(
     nodes: Sequence[Node], channels: Mapping[str, Channel], options: Options
-) -> list[Machine]:
+) -> list[EnrolledMachine]:
     """Host names; SparkfleetError where a machine is none that sparkfleet knows."""
     answers = await asyncio.gather(*(_ask(channel) for channel in channels.values()))
     strangers = []
     for node, (hostname, found) in zip(nodes, answers, strict=True):
         console.print(Text(f"  {hostname or node.address}: {found.name or 'not a Spark'} ({found.because})"))
-        if found.kind is not Kind.SPARK:
+        if found.kind is not MachineKind.SPARK:
             strangers.append(f"{node.address} is {found.name or 'no Spark'}: {found.because}.")
     if strangers and not options.any:
         raise SparkfleetError(
@@ -269,18 +269,20 @@ async def _machines(
             means="What sparkfleet knows of memory, speed and cables is known of Sparks.",
             do="Leave it out, or add --any to take it in all the same.",
         )
-    return [Machine(node=node, hostname=name) for node, (name, _) in zip(nodes, answers, strict=True)]
+    return [EnrolledMachine(node=node, hostname=name) for node, (name, _) in zip(nodes, answers, strict=True)]
 
 
 async def _ask(channel: Channel) -> tuple[str, Recognised]:
     name, identity, pci = await run_batch(channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv])
     if isinstance(name, NodeError):
         raise name
-    said = value_or(identity, ReadIdentity.parse, Identity(), fine=ReadIdentity.fine)
+    said = value_or(identity, ReadIdentity.parse, MachineIdentity(), fine=ReadIdentity.fine)
     return text(name.stdout.strip(), 64), recognise(said, value_or(pci, ReadPciDevices.parse, ()))
 
 
-async def _found(named: Mapping[str, Node], nodes: Sequence[Node], channels: Mapping[str, Channel]) -> Found:
+async def _found(
+    named: Mapping[str, Node], nodes: Sequence[Node], channels: Mapping[str, Channel]
+) -> DiscoveredLinks:
     """The cables between machines, by the names they have now."""
     by_node = dict(zip(nodes, channels.values(), strict=True))
     console.print("Looking for cables …")
@@ -291,7 +293,7 @@ async def _found(named: Mapping[str, Node], nodes: Sequence[Node], channels: Map
 # --- what is said and written -----------------------------------------------------------------------------------------
 
 
-def _tell(found: Found, doubts: Sequence[str]) -> None:
+def _tell(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
     if not found.links:
         console.print("No cable was found between them.")
     for link in found.links:
@@ -305,7 +307,7 @@ def _tell(found: Found, doubts: Sequence[str]) -> None:
         console.print(Text(f"  left out: {doubt}"))
 
 
-def _about(found: Found) -> list[str]:
+def _about(found: DiscoveredLinks) -> list[str]:
     return [
         "yaml-language-server: $schema=./docs/schema/inventory.schema.json",
         "",
@@ -325,7 +327,7 @@ def _write(text: str, options: Options) -> int:
             before.splitlines(), text.splitlines(), str(file), "new", lineterm=""
         ):
             console.print(Text(line, {"+": "green", "-": "red"}.get(line[:1], "")))
-        agree(f"Write this into {file}?", options.yes)
+        confirm(f"Write this into {file}?", options.yes)
     try:
         file.write_text(text)
     except OSError as error:

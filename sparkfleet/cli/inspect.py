@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.builtin import cache as builtin_cache
-from sparkfleet.cli.exits import Exit
+from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind, read_checkpoint
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, JsonOption, OfflineOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.errors import FactError
-from sparkfleet.facts.checkpoint import Checkpoint, LayerKind, read_checkpoint
 from sparkfleet.fleet.checkpoints import find_checkpoint, search, whole_here
 from sparkfleet.fleet.session import Session
+from sparkfleet.tiny_models import cache as builtin_cache
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
@@ -67,7 +67,7 @@ def _find(model: str, inventory: Path | None) -> Checkpoint:
         if not builtin_cache.is_built(name):
             raise FactError(
                 f"{model} is not there yet: it is trained on the node that serves it, when it is first served.",
-                do=f"`sparkfleet apply` a deployment of it, or `python -m sparkfleet.builtin build {name}`.",
+                do=f"`sparkfleet apply` a deployment of it, or `python -m sparkfleet.tiny_models build {name}`.",
             )
         return read_checkpoint(builtin_cache.path(name), id=model)
     whole = whole_here(model)

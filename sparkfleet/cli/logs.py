@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.describe import NameArgument
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
-from sparkfleet.control.status import GroupReport, RankReport
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.deployments import find
 from sparkfleet.fleet.session import Session
-from sparkfleet.nodes.base import Channel
+from sparkfleet.group.report import GroupReport, RankReport
+from sparkfleet.remote.channel import Channel
 
 CHUNK = 1 << 20
 FOLLOW_S = 0.3

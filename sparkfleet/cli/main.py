@@ -29,7 +29,7 @@ from sparkfleet.cli import (
     up,
     version,
 )
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.output import errors, print_error
 from sparkfleet.errors import SparkfleetError
 

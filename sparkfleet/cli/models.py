@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from sparkfleet.cli.agree import agree
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
     InventoryOption,
@@ -19,7 +19,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json, size_text
-from sparkfleet.cli.watch import ProgressLine
+from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.models import (
     ModelRow,
     chosen_nodes,
@@ -30,8 +30,8 @@ from sparkfleet.fleet.models import (
     whole_bytes,
 )
 from sparkfleet.fleet.session import Session
-from sparkfleet.staging.look import Held
-from sparkfleet.staging.manifest import Wanted
+from sparkfleet.staging.agent.scan import HeldVersion
+from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.settings import Need, Staged
 
 app = typer.Typer(help="Weights: where they are, and how they get there.", no_args_is_help=True)
@@ -72,7 +72,7 @@ def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
     ) -> int:
         session = open_session(inventory)
         need = Need(
-            wanted=Wanted.model(model, revision or None),
+            wanted=StagingItem.model(model, revision or None),
             nodes=chosen_nodes(session.inventory, nodes),
             hub=hub,
         )
@@ -132,7 +132,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         doomed = await unused_models(session, keep, progress)
     if doomed and not yes:
         (errors if json else console).print(_table(doomed))
-        agree(f"Remove {_counted(len(doomed))} from the nodes?")
+        confirm(f"Remove {_counted(len(doomed))} from the nodes?")
     with ProgressLine(quiet=json) as progress:
         removed = await remove_models(session, doomed, progress)
     if json:
@@ -158,7 +158,7 @@ def _table(rows: Iterable[ModelRow]) -> Table:
     return table
 
 
-def _share(node: str, held: Held, total: int) -> str:
+def _share(node: str, held: HeldVersion, total: int) -> str:
     """`spark1`, or `spark2 62 %` where something is missing."""
     if held.complete:
         return node

@@ -1,4 +1,4 @@
-"""How things look on a terminal. Colours, boxes and redrawing only where there is one."""
+"""Terminal output. Colours, boxes and redrawing only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupReport, NodeReport
-from sparkfleet.control.store import Event
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.staging.progress import Progress
+from sparkfleet.group.report import GroupReport
+from sparkfleet.staging.progress import TransferProgress
 from sparkfleet.units import GIB
 
 OUTPUT_VERSION = 1
 _TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
 """Behind the indentation, or behind a label and the spaces that set it apart."""
 
-# Width follows the terminal; where there is none, nothing is wrapped, so that a line stays a line for grep.
+# Width follows the terminal; if there is none, nothing is wrapped, so that a line stays a line for grep.
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -69,7 +70,7 @@ def fold(line: str, width: int) -> str:
 
 
 def print_error(error: SparkfleetError) -> None:
-    """What happened, what it means, what to do."""
+    """Error with its fact, its meaning and its remedy."""
     errors.print(Text.assemble(("error: ", "bold red"), error.what))
     for part in (error.means, error.do):
         if part:
@@ -149,7 +150,7 @@ def size_text(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: TransferProgress) -> str:
     """`spark1 → spark2: 62 %, 31.2 of 50.3 GB, 1.1 GB/s, 17 s left`."""
     where = f"{progress.source} → {progress.node}" if progress.source else progress.node
     if progress.text:

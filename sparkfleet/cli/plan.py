@@ -8,7 +8,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
     InventoryOption,
@@ -19,9 +20,9 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.errors import NodeError
-from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.fleet.plan import Decided, Planned, plan_deployments
-from sparkfleet.planning.explain import (
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.report.explain import (
     explain_change,
     explain_fleet,
     explain_measured,
@@ -30,11 +31,10 @@ from sparkfleet.planning.explain import (
     explain_refusal,
     explain_why,
 )
-from sparkfleet.planning.fleet import Fleet
-from sparkfleet.planning.plan import DeploymentPlan, Refusal
-from sparkfleet.planning.prediction_terms import PredictionSum, sum_lines
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.load import load_deployments
+from sparkfleet.planner.report.prediction_terms import PredictionSum, sum_lines
+from sparkfleet.planner.types.plan import DeploymentPlan, InfeasibleDeployment
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.load import load_deployments
 
 FilesArgument = Annotated[
     list[Path], typer.Argument(help="Deployment files.", metavar="FILE", show_default=False)
@@ -77,7 +77,7 @@ Sums = Mapping[str, tuple[PredictionSum, ...]]
 
 
 class Shown(NamedTuple):
-    """How much of a plan is shown, and how."""
+    """Amount and format of a plan's output."""
 
     everything: bool = False
     why: str | None = None
@@ -168,8 +168,10 @@ def _plan_lines(one: Planned, fleet: Fleet, shown: Shown) -> Iterator[str]:
         yield from _lines(one, everything=shown.everything)
 
 
-def refusal_lines(spec: Deployment, refusal: Refusal, fleet: Fleet, shown: Shown = SHORT) -> Iterator[str]:
-    """Why a deployment cannot be served."""
+def refusal_lines(
+    spec: Deployment, refusal: InfeasibleDeployment, fleet: Fleet, shown: Shown = SHORT
+) -> Iterator[str]:
+    """Reason why a deployment cannot be served."""
     yield from _headline(spec, None, fleet)
     if shown.why is not None:
         yield from explain_why(None, refusal.rejected, shown.why)

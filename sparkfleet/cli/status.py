@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import console, fleet_table, nodes_table, print_json
 from sparkfleet.fleet.deployments import fleet_state

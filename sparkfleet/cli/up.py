@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.watch import ProgressLine
+from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.bring_up import BroughtUp, bring_up, page_cache_denied
 from sparkfleet.fleet.session import Session
 
@@ -61,7 +61,7 @@ def _print(session: Session, brought: BroughtUp) -> None:
 
 
 async def _advise(session: Session, brought: BroughtUp) -> None:
-    """What a person may want to do about the nodes that were brought up."""
+    """Commands that follow on nodes that were brought up."""
     if brought.left_by_a_reboot:
         names = ", ".join(brought.left_by_a_reboot)
         console.print(

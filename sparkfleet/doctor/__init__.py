@@ -1,1 +1,1 @@
-"""What is wrong with a fleet, what that means, and what to type: checks are pure, gathering is thin."""
+"""Checks of nodes and links: the fault, its meaning, the command to type."""

@@ -1,4 +1,4 @@
-"""What a check is. Its parameters name what it needs; where one of them is not known, that is its finding.
+"""Declares a check. Its parameters name its inputs; an input that is not known becomes the finding.
 
     @node_check("clock-skew", "its clock agrees with the others'", source="…")
     def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]: …
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sparkfleet.doctor.findings import Fault, Finding, Scope, Severity, not_known
-from sparkfleet.doctor.gathered import FleetView, LinkView, NodeView, PathView
+from sparkfleet.doctor.findings import CheckFault, Finding, Scope, Severity, not_known
+from sparkfleet.doctor.snapshot import FleetReadings, LinkSnapshot, NodeSnapshot, PathSnapshot
 
-Look = Callable[..., Iterator[Fault]]
+Look = Callable[..., Iterator[CheckFault]]
 
 _VIEWS = frozenset({"node", "link", "path", "fleet"})
 
@@ -47,7 +47,7 @@ class Check:
     source: str = ""
     of_paths: bool = False
 
-    def findings(self, fleet: FleetView) -> Iterator[Finding]:
+    def findings(self, fleet: FleetReadings) -> Iterator[Finding]:
         """Everything it says about a fleet; where nothing is wrong, that."""
         match self.scope:
             case "node":
@@ -62,28 +62,28 @@ class Check:
             case "fleet":
                 yield from self._about(fleet.name, self._lacking(fleet.answered) or self.look(fleet=fleet))
 
-    def _of_node(self, node: NodeView, fleet: FleetView) -> Iterable[Fault]:
+    def _of_node(self, node: NodeSnapshot, fleet: FleetReadings) -> Iterable[CheckFault]:
         return self._lacking((node,)) or self.look(**self._arguments(node, fleet))
 
-    def _of_link(self, link: LinkView, fleet: FleetView) -> Iterable[Fault]:
+    def _of_link(self, link: LinkSnapshot, fleet: FleetReadings) -> Iterable[CheckFault]:
         ends = [fleet.node(name) for name in link.nodes]
         silent = [node.name for node in ends if node.silence is not None]
         if silent:
             return [not_known(f"{self.title}: not known, because {' and '.join(silent)} did not answer")]
         return self._lacking(ends) or self.look(link=link, fleet=fleet)
 
-    def _of_path(self, path: PathView) -> Iterable[Fault]:
+    def _of_path(self, path: PathSnapshot) -> Iterable[CheckFault]:
         if path.why_not:
             return [not_known(f"{self.title}: not known, because {path.why_not}")]
         return self.look(path=path)
 
-    def _arguments(self, node: NodeView, fleet: FleetView) -> dict[str, Any]:
+    def _arguments(self, node: NodeSnapshot, fleet: FleetReadings) -> dict[str, Any]:
         given: dict[str, Any] = {name: getattr(node, name) for name in self.needs}
         wanted = inspect.signature(self.look).parameters
         views = {"node": node, "fleet": fleet}
         return given | {name: view for name, view in views.items() if name in wanted}
 
-    def _lacking(self, nodes: Iterable[NodeView]) -> list[Fault]:
+    def _lacking(self, nodes: Iterable[NodeSnapshot]) -> list[CheckFault]:
         return [
             not_known(f"{self.title}: not known of {node.name}, because {_why(node, field)}")
             for node in nodes
@@ -91,7 +91,7 @@ class Check:
             if getattr(node, field) is None
         ][:1]
 
-    def _about(self, subject: str, faults: Iterable[Fault]) -> Iterator[Finding]:
+    def _about(self, subject: str, faults: Iterable[CheckFault]) -> Iterator[Finding]:
         clean = True
         for fault in faults:
             clean = False
@@ -104,7 +104,7 @@ class Check:
             )
 
 
-def _why(node: NodeView, field: str) -> str:
+def _why(node: NodeSnapshot, field: str) -> str:
     return node.unknown.get(field, f"nothing was read of its {field.replace('_', ' ')}")
 
 

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Scope = Literal["node", "link", "fleet"]
 
 
 class Severity(StrEnum):
-    """How bad it is, worst first."""
+    """Severity, worst first."""
 
     ERROR = "error"
     """Serving fails, or is far slower than it should be; or somebody can do what they must not."""
@@ -48,8 +48,8 @@ class Finding(Value):
     """What was read, by name."""
 
 
-class Fault(Value):
-    """What a check yields: a finding that does not know yet whom it is about."""
+class CheckFault(Value):
+    """Result of a check before it is attributed to a node or link."""
 
     severity: Severity
     what: str
@@ -60,9 +60,9 @@ class Fault(Value):
 
 def _fault(
     severity: Severity, what: str, means: str, do: str | tuple[str, ...], evidence: dict[str, object]
-) -> Fault:
+) -> CheckFault:
     steps = (do,) if isinstance(do, str) else do
-    return Fault(
+    return CheckFault(
         severity=severity,
         what=what,
         means=means,
@@ -71,21 +71,21 @@ def _fault(
     )
 
 
-def error(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> Fault:
+def error(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> CheckFault:
     """Something that has to be repaired."""
     return _fault(Severity.ERROR, what, means, do, evidence)
 
 
-def warning(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> Fault:
+def warning(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> CheckFault:
     """Something that will hurt."""
     return _fault(Severity.WARNING, what, means, do, evidence)
 
 
-def note(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> Fault:
+def note(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> CheckFault:
     """Something to know."""
     return _fault(Severity.INFO, what, means, do, evidence)
 
 
-def not_known(what: str, *, do: str | tuple[str, ...] = ()) -> Fault:
+def not_known(what: str, *, do: str | tuple[str, ...] = ()) -> CheckFault:
     """Something that could not be told."""
     return _fault(Severity.UNKNOWN, what, "", do, {})

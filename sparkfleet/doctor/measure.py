@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparkfleet.doctor import thresholds
-from sparkfleet.doctor.gathered import EndView, FleetView, PathView, RailSpeed
+from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, PathSnapshot, RailSpeed
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.measure import LinkMeasurement, Pair, measure_pair, pairs_of
-from sparkfleet.nodes.base import Channel, Completed
-from sparkfleet.nodes.batch import run_batch
-from sparkfleet.spec.inventory import Inventory, RailEnd
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel, Completed
+from sparkfleet.specs.inventory import Inventory, RailEnd
 
 LOAD_S = 2.0
 """How long the rails of a pair are loaded."""
@@ -26,14 +26,16 @@ _TIMES = re.compile(r"^rtt min/avg/max/mdev = [\d.]{1,12}/([\d.]{1,12})/", re.MU
 _RECEIVED = re.compile(r"\b(\d{1,6}) received", re.ASCII)
 
 
-class Measured(NamedTuple):
-    """What checks look at, and what the planner may keep."""
+class MeasuredPaths(NamedTuple):
+    """Measurements for the checks, and those that the planner may keep."""
 
-    paths: tuple[PathView, ...]
+    paths: tuple[PathSnapshot, ...]
     kept: tuple[LinkMeasurement, ...]
 
 
-async def measure_paths(inventory: Inventory, fleet: FleetView, channels: Mapping[str, Channel]) -> Measured:
+async def measure_paths(
+    inventory: Inventory, fleet: FleetReadings, channels: Mapping[str, Channel]
+) -> MeasuredPaths:
     """Every pair of linked nodes that answered. Pairs that share a node wait for each other, others do not.
 
     What cannot be measured is told with its reason.
@@ -41,12 +43,12 @@ async def measure_paths(inventory: Inventory, fleet: FleetView, channels: Mappin
     locks = {node.name: asyncio.Lock() for node in fleet.answered}
     asked = [pair for pair in pairs_of(inventory) if {node.name for node in fleet.nodes} >= set(pair.nodes)]
     found = await asyncio.gather(*(_path(pair, locks, channels) for pair in asked))
-    return Measured(tuple(path for path, _ in found), tuple(one for _, one in found if one is not None))
+    return MeasuredPaths(tuple(path for path, _ in found), tuple(one for _, one in found if one is not None))
 
 
 async def _path(
     pair: Pair, locks: Mapping[str, asyncio.Lock], channels: Mapping[str, Channel]
-) -> tuple[PathView, LinkMeasurement | None]:
+) -> tuple[PathSnapshot, LinkMeasurement | None]:
     path = path_of(pair)
     silent = [name for name in pair.nodes if name not in locks]
     if silent:
@@ -65,10 +67,10 @@ async def _path(
     return with_measurement(path, measured), measured
 
 
-def path_of(pair: Pair) -> PathView:
+def path_of(pair: Pair) -> PathSnapshot:
     """A pair, with nothing measured."""
     here, there = pair.nodes
-    return PathView(
+    return PathSnapshot(
         name=f"{here}–{there}" + (f" over {pair.switch}" if pair.switch else ""),
         nodes=pair.nodes,
         switch=pair.switch,
@@ -76,17 +78,17 @@ def path_of(pair: Pair) -> PathView:
     )
 
 
-def _end(node: str, end: RailEnd) -> EndView:
-    return EndView(node=node, netdev=end.netdev, rdma=end.rdma, address=end.address)
+def _end(node: str, end: RailEnd) -> EndSnapshot:
+    return EndSnapshot(node=node, netdev=end.netdev, rdma=end.rdma, address=end.address)
 
 
-def _unmeasured(path: PathView, why: str) -> PathView:
+def _unmeasured(path: PathSnapshot, why: str) -> PathSnapshot:
     """Pings may have said something all the same, and then that is looked at."""
     told = any(rail.jumbo is not None for rail in path.rails)
     return path if told else path.model_copy(update={"why_not": why})
 
 
-def with_measurement(path: PathView, measured: LinkMeasurement) -> PathView:
+def with_measurement(path: PathSnapshot, measured: LinkMeasurement) -> PathSnapshot:
     """The path with speeds and the proof."""
     by_netdev = {rail.netdev: rail for rail in measured.rails}
     rails = (
@@ -102,7 +104,7 @@ def with_measurement(path: PathView, measured: LinkMeasurement) -> PathView:
     return path.model_copy(update={"rails": tuple(rails), "proof": measured.proof})
 
 
-async def _pinged(path: PathView, channel: Channel) -> PathView:
+async def _pinged(path: PathSnapshot, channel: Channel) -> PathSnapshot:
     """Full packets and small ones on every rail, in one round trip."""
     argvs = [
         ping(rail.here.netdev, rail.there.ip, size)
@@ -143,7 +145,7 @@ def ping(netdev: str, address: str, size: int) -> tuple[str, ...]:
 
 
 def passed(answer: Completed | SparkfleetError) -> bool | None:
-    """Whether any of the packets came back; None where `ping` could not be run, or not on this device."""
+    """True if any of the packets came back; None if `ping` could not run, or not on this device."""
     if not isinstance(answer, Completed):
         return None
     found = _RECEIVED.search(answer.stdout[:20_000])

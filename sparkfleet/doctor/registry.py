@@ -19,8 +19,8 @@ from sparkfleet.doctor.checks import (
     versions,
 )
 from sparkfleet.doctor.findings import Finding, Severity
-from sparkfleet.doctor.gathered import FleetView, NodeView, Silence
-from sparkfleet.doctor.known import rule_findings
+from sparkfleet.doctor.rule_checks import rule_findings
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot, Silence
 
 CHECKS: tuple[Check, ...] = (
     *identity.CHECKS,
@@ -43,20 +43,20 @@ COVERED = frozenset(rule for check in CHECKS for rule in check.rules)
 """Rules of knowledge/rules.yaml that a check stands for."""
 
 
-def examine(fleet: FleetView) -> tuple[Finding, ...]:
+def examine(fleet: FleetReadings) -> tuple[Finding, ...]:
     """Everything that is to be said of a fleet, worst first. Pure."""
     found = [*_silent(fleet), *(one for check in CHECKS for one in check.findings(fleet))]
     found += rule_findings(fleet, COVERED)
     return tuple(sorted(found, key=lambda finding: finding.severity.rank))
 
 
-def _silent(fleet: FleetView) -> Iterator[Finding]:
+def _silent(fleet: FleetReadings) -> Iterator[Finding]:
     for node in fleet.nodes:
         if node.silence is not None:
             yield _silence(node, node.silence)
 
 
-def _silence(node: NodeView, silence: Silence) -> Finding:
+def _silence(node: NodeSnapshot, silence: Silence) -> Finding:
     return Finding(
         id=CHANGED if silence.key_changed else SILENT,
         severity=Severity.ERROR,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sparkfleet.doctor.findings import Finding, Severity
-from sparkfleet.spec.fields import escape
+from sparkfleet.specs.fields import escape
 from sparkfleet.values import Value
 
 REPORT_VERSION = 1
@@ -16,7 +16,7 @@ REPORT_VERSION = 1
 TOLD = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
-class Group(Value):
+class FindingGroup(Value):
     """The findings about one node, link, or the fleet, worst first."""
 
     scope: str
@@ -25,25 +25,25 @@ class Group(Value):
 
     @property
     def worst(self) -> Severity:
-        """How bad it is."""
+        """Severity of the finding."""
         return min((finding.severity for finding in self.findings), key=lambda one: one.rank)
 
 
-class Report(Value):
+class DoctorReport(Value):
     """Everything that the doctor has to say."""
 
     fleet: str
-    groups: tuple[Group, ...]
+    groups: tuple[FindingGroup, ...]
     """Worst first; among equals links before nodes before the fleet, because a bad link looks like bad nodes."""
 
     @classmethod
-    def of(cls, fleet: str, findings: Iterable[Finding]) -> Report:
+    def of(cls, fleet: str, findings: Iterable[Finding]) -> DoctorReport:
         """From findings in any order."""
         by_subject: dict[tuple[str, str], list[Finding]] = defaultdict(list)
         for finding in findings:
             by_subject[finding.scope, finding.subject].append(finding)
         groups = [
-            Group(scope=scope, subject=subject, findings=tuple(sorted(found, key=_badness)))
+            FindingGroup(scope=scope, subject=subject, findings=tuple(sorted(found, key=_badness)))
             for (scope, subject), found in by_subject.items()
         ]
         order = {"link": 0, "node": 1, "fleet": 2}
@@ -53,12 +53,12 @@ class Report(Value):
         )
 
     def count(self, severity: Severity) -> int:
-        """How many findings are that bad."""
+        """Number of findings of that severity."""
         return sum(finding.severity is severity for group in self.groups for finding in group.findings)
 
     @property
     def failed(self) -> bool:
-        """Whether something has to be repaired."""
+        """True if something has to be repaired."""
         return self.count(Severity.ERROR) > 0
 
     @property
@@ -87,7 +87,7 @@ class Report(Value):
         }
 
 
-def lines(report: Report, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
+def lines(report: DoctorReport, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
     """The report for a person, line by line, with what colours a line; None: a heading or plain text."""
     for group in report.groups:
         told = [finding for finding in group.findings if everything or finding.severity in TOLD]
@@ -120,7 +120,7 @@ def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str
 
 
 def _reason(finding: Finding) -> str:
-    """What stands behind "because"; rules name the facts that they want, which only `--all` shows."""
+    """Text after "because"; the facts that rules lack are shown only with `--all`."""
     if "for want of " in finding.what:
         return "rules that need facts which are not read, or not yet"
     return finding.what.partition("because ")[2] or finding.what

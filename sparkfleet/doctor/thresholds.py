@@ -1,4 +1,4 @@
-"""Where fine ends. Every number has its unit in its name and its source beside it."""
+"""Thresholds of the checks. Every number has its unit in its name and its source beside it."""
 
 from __future__ import annotations
 

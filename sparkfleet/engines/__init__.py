@@ -1,1 +1,1 @@
-"""How engines are told: argv, environment, probes. Pure."""
+"""Commands, environment and files of each engine's ranks. Pure but for the fake engine."""

@@ -1,4 +1,4 @@
-"""How an engine is told what to do. Pure: values in, values out; nothing here starts anything."""
+"""Contract between sparkfleet and an engine. Pure: values in, values out; nothing here starts anything."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from sparkfleet.engines.token_api import TokenApi
-from sparkfleet.knowledge.situation import parse_flags
-from sparkfleet.planning.plan import Candidate
+from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.values import Value
 
 FILES_IN_CONTAINER = "/run/sparkfleet"
 """Where a container finds the files that its rank was given. The same on every node, so that arguments can be, too."""
 
 
-class Rail(Value):
+class RankRail(Value):
     """One end of a rail: a netdev of one node with its address."""
 
     netdev: str
@@ -24,8 +24,8 @@ class Rail(Value):
     """IP address, without its prefix length."""
 
 
-class RankSite(Value):
-    """Where one rank is to run, known only when a group starts."""
+class RankContext(Value):
+    """Runtime context of one rank, known only when a group starts."""
 
     rank: int
     python: str
@@ -33,7 +33,7 @@ class RankSite(Value):
     model_path: str
     """Directory of the checkpoint on that node."""
     draft_path: str = ""
-    """Directory of the draft checkpoint on that node; "" where the candidate has none."""
+    """Directory of the draft checkpoint on that node; "" if the candidate has none."""
     roots: tuple[str, ...] = ()
     """Directories that a container has to see to follow the links inside checkpoints, such as the cache that they lie in.
     (): the checkpoints' own."""
@@ -45,7 +45,7 @@ class RankSite(Value):
     leader: str = "127.0.0.1"
     """Address of rank 0 on the rail, for the rendezvous of a group of more than one rank."""
     leader_port: int = 0
-    rails: tuple[Rail, ...] = ()
+    rails: tuple[RankRail, ...] = ()
     """This node's ends of the rails that join it to the group's other ranks; the first carries the rendezvous."""
     peers: tuple[str, ...] = ()
     """The address of every rank on the rail that carries the rendezvous, by rank. Engines that use MPI ask for it."""
@@ -58,7 +58,7 @@ class RankSite(Value):
     keys_dir: str = ""
     """Directory on the node with the group's own SSH key pair, `id_ed25519` and `id_ed25519.pub`; only for MPI."""
     encodings_dir: str = ""
-    """Directory on the node with tiktoken's encodings, which gpt-oss needs offline; "" where it is not needed."""
+    """Directory on the node with tiktoken's encodings, which gpt-oss needs offline; "" if it is not needed."""
 
     @property
     def netdev(self) -> str:
@@ -74,7 +74,7 @@ class RankSite(Value):
 
 
 class LaunchFile(Value):
-    """A file that must lie in `RankSite.files_dir` before the rank starts. Holds no secrets."""
+    """A file that must lie in `RankContext.files_dir` before the rank starts. Holds no secrets."""
 
     name: str
     """Relative to that directory; its own directories are made."""
@@ -90,7 +90,7 @@ class Mount(Value):
     read_only: bool = True
 
 
-class RankLaunch(Value):
+class RankCommand(Value):
     """Exactly what to run for one rank."""
 
     argv: tuple[str, ...]
@@ -98,22 +98,22 @@ class RankLaunch(Value):
     env: tuple[tuple[str, str], ...]
     """Set on top of a clean environment. Where the deployment gave variables of its own, they may be secret."""
     token_env: str
-    """Name of the variable that carries the internal bearer token; "" where the engine asks for none."""
+    """Name of the variable that carries the internal bearer token; "" if the engine asks for none."""
     files: tuple[LaunchFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
     """What a container has to see, apart from the files."""
     ports: tuple[int, ...] = ()
     """TCP ports that it listens on by our wish; engines open more of their own choice."""
     health_path: str = "/health"
-    """Answers 200 when the server is up; says nothing about whether it can generate. "" where nothing answers."""
+    """Answers 200 when the server is up; says nothing about whether it can generate. "" if nothing answers."""
 
     @property
     def serves(self) -> bool:
-        """Whether requests go to this rank: to rank 0 alone, in every engine here."""
+        """True for the rank that takes requests: rank 0, in every engine here."""
         return bool(self.health_path)
 
 
-class Drafts(NamedTuple):
+class DraftTokenCounts(NamedTuple):
     """Draft tokens since an engine started."""
 
     proposed: float = 0.0
@@ -127,7 +127,7 @@ class Engine(Protocol):
     health_path: str
     """Answers 200 when the server is up; says nothing about whether it can generate."""
     metrics_path: str
-    """Prometheus text; "" where there are none."""
+    """Prometheus text; "" if there are none."""
     running_metric: str
     """Gauge: requests being decoded."""
     waiting_metric: str
@@ -135,17 +135,17 @@ class Engine(Protocol):
     tokens_metric: str
     """Counter: tokens generated."""
     step_metrics: tuple[str, ...]
-    """Further series, of which one moves with every step of a prefill; () where none does before a request is finished."""
+    """Further series, of which one moves with every step of a prefill; () if none does before a request is finished."""
     draft_metrics: tuple[str, ...]
-    """Counters that `drafts` reads; () where nothing tells."""
+    """Counters that `drafts` reads; () if nothing tells."""
     token_api: TokenApi
     """Its way to the ids and probabilities of tokens."""
 
-    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""
         ...
 
-    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
         """The command line and environment of one rank.
 
         Raises:
@@ -174,18 +174,18 @@ def _positive(flag: str) -> str:
     return f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else flag
 
 
-def files_at(candidate: Candidate, site: RankSite) -> str:
-    """Where the rank itself finds its files: in a container always at one place."""
+def files_at(candidate: Candidate, site: RankContext) -> str:
+    """Path of the rank's own files: in a container always the same."""
     return FILES_IN_CONTAINER if candidate.runtime == "container" else site.files_dir
 
 
-def checkpoint_mounts(site: RankSite) -> tuple[Mount, ...]:
+def checkpoint_mounts(site: RankContext) -> tuple[Mount, ...]:
     """The checkpoints read-only, at the same path inside as outside, so that argv is the same for a process."""
     seen = site.roots or tuple(path for path in (site.model_path, site.draft_path) if path)
     return tuple(Mount(source=path, target=path) for path in dict.fromkeys(seen))
 
 
-def cache_mounts(site: RankSite) -> tuple[Mount, ...]:
+def cache_mounts(site: RankContext) -> tuple[Mount, ...]:
     """The directory of compiled kernels, to be written to."""
     found = site.cache_dir
     return (Mount(source=found, target=found, read_only=False),) if found else ()

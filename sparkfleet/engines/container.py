@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sparkfleet.engines.base import FILES_IN_CONTAINER, Mount, RankLaunch
+from sparkfleet.engines.base import FILES_IN_CONTAINER, Mount, RankCommand
 from sparkfleet.errors import EngineError
 from sparkfleet.values import Value
 
@@ -37,8 +37,8 @@ OWN_ENTRYPOINT = (
 the environment (NGC's switches CUDA forward compatibility on) and run what they are given."""
 
 
-class Identity(Value):
-    """Who a rank is: the labels by which its container is found again, and its name."""
+class RankLabels(Value):
+    """Labels and name of a rank's container, by which it is found again."""
 
     fleet: str
     deployment: str
@@ -53,15 +53,15 @@ class Identity(Value):
         return f"sparkfleet-{self.fleet}-{self.deployment}-g{self.generation}-{self.group}-{self.rank}"
 
 
-class Box(Value):
-    """What a container is given besides its launch."""
+class ContainerOptions(Value):
+    """Options of a container beside the rank's command."""
 
     tool: Tool
     image: str
     """By digest (`name@sha256:…`), or the id of an image that is on the node."""
     origin: str = ""
-    """What it is called where it comes from, which tells of its entrypoint; "" where that is `image`, too."""
-    identity: Identity
+    """What it is called where it comes from, which tells of its entrypoint; "" if that is `image`, too."""
+    identity: RankLabels
     gpu: bool = True
     rdma: bool = False
     """The group has more than one rank, on rails with RoCE devices."""
@@ -71,7 +71,7 @@ class Box(Value):
     """Variables of the launch whose values are given to the tool's own environment and only named in its arguments."""
 
 
-def run_argv(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     """`docker run` or `podman run` for one rank.
 
     The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself. Whoever may
@@ -94,7 +94,7 @@ def run_argv(launch: RankLaunch, box: Box) -> tuple[str, ...]:
     )
 
 
-def specification(launch: RankLaunch, image: str) -> str:
+def specification(launch: RankCommand, image: str) -> str:
     """Hash of what is run: image, command, variables, files and mounts. A running container with it may be adopted.
 
     The ports do not count, where they are words of their own: a group that starts again gets others.
@@ -124,17 +124,17 @@ def find_argv(tool: Tool, fleet: str) -> tuple[str, ...]:
     )
 
 
-class Found(Value):
+class RunningContainer(Value):
     """A container of ours on a node."""
 
     name: str
-    identity: Identity
+    identity: RankLabels
     specification: str
     running: bool
 
 
-def found(listing: str) -> tuple[Found, ...]:
-    """What `find_argv` printed: from docker one JSON object per line, from podman one array of them.
+def found(listing: str) -> tuple[RunningContainer, ...]:
+    """Parses the output of `find_argv`: one JSON object per line from docker, one array from podman.
 
     Containers whose labels are not ours, or not whole, are left out: somebody else made them.
     """
@@ -151,15 +151,15 @@ def _json(text: str) -> object:
     return value
 
 
-def _found(row: Mapping[str, Any]) -> Found | None:
+def _found(row: Mapping[str, Any]) -> RunningContainer | None:
     names, labels = row.get("Names"), _told(row.get("Labels"))
     name = names[0] if isinstance(names, list) and names else names
     try:
-        identity = Identity(
+        identity = RankLabels(
             fleet=labels["fleet"], deployment=labels["deployment"], generation=int(labels["generation"]),
             group=int(labels["group"]), rank=int(labels["rank"]),
         )  # fmt: skip
-        return Found(
+        return RunningContainer(
             name=str(name),
             identity=identity,
             specification=labels["spec"],
@@ -182,12 +182,12 @@ def _told(labels: object) -> dict[str, str]:
     }
 
 
-def _labels(identity: Identity, digest: str) -> tuple[str, ...]:
+def _labels(identity: RankLabels, digest: str) -> tuple[str, ...]:
     pairs = {**identity.model_dump(), "spec": digest}
     return tuple(word for name, value in pairs.items() for word in ("--label", f"{LABEL}{name}={value}"))
 
 
-def _isolation(box: Box) -> tuple[str, ...]:
+def _isolation(box: ContainerOptions) -> tuple[str, ...]:
     flags = ["--network", "host", "--shm-size", SHM]
     if box.gpu:
         flags += ["--gpus", "all"] if box.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
@@ -197,7 +197,7 @@ def _isolation(box: Box) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _mounts(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+def _mounts(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     mounts = list(launch.mounts)
     if launch.files:
         if not box.files_dir:
@@ -210,7 +210,7 @@ def _volume(mount: Mount) -> str:
     return f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"
 
 
-def _env(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+def _env(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     flags: list[str] = []
     for name, value in launch.env:
         flags += ["--env", name if name in box.private else f"{name}={value}"]
@@ -219,7 +219,7 @@ def _env(launch: RankLaunch, box: Box) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _command(launch: RankLaunch, box: Box) -> tuple[str, ...]:
+def _command(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     if launch.argv and _repository(box.origin or box.image) in OWN_ENTRYPOINT:
         return ("--entrypoint", launch.argv[0], box.image, *launch.argv[1:])
     return (box.image, *launch.argv)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.engines.base import Drafts, RankLaunch, RankSite, checkpoint_mounts
-from sparkfleet.engines.fabric import merged
+from sparkfleet.engines.base import DraftTokenCounts, RankCommand, RankContext, checkpoint_mounts
+from sparkfleet.engines.nccl_env import merged
 from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
-from sparkfleet.planning.plan import Candidate
+from sparkfleet.planner.types.plan import Candidate
 
 
 class Custom:
@@ -21,7 +21,7 @@ class Custom:
 
     name = "custom"
     health_path = "/health"
-    """Where the deployment gives none; `RankLaunch.health_path` is the one to ask."""
+    """Where the deployment gives none; `RankCommand.health_path` is the one to ask."""
     metrics_path = ""
     running_metric = ""
     waiting_metric = ""
@@ -30,11 +30,11 @@ class Custom:
     draft_metrics: tuple[str, ...] = ()
     token_api: TokenApi = TextCompletions()
 
-    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Nothing is known of it."""
-        return Drafts()
+        return DraftTokenCounts()
 
-    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
         """The deployment's command, or the image's own where it gives none. Raises EngineError for more than one rank."""
         if candidate.shape.ranks > 1:
             raise EngineError("A custom workload is one rank.", do="Leave out `parallel`.")
@@ -47,7 +47,7 @@ class Custom:
             ("SPARKFLEET_HOST", site.host),
             ("SPARKFLEET_PORT", str(port)),
         )
-        return RankLaunch(
+        return RankCommand(
             argv=candidate.command,
             env=merged(told, candidate.env),
             token_env="",

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkfleet.engines.base import (
-    Drafts,
+    DraftTokenCounts,
     LaunchFile,
-    RankLaunch,
-    RankSite,
+    RankCommand,
+    RankContext,
     cache_mounts,
     checkpoint_mounts,
     with_users,
 )
-from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
-from sparkfleet.engines.parsers import parsers_of
+from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.token_api import NativeGenerate, TokenApi
+from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.errors import EngineError
-from sparkfleet.planning.plan import Candidate, Speculation
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.types.plan import Candidate
 
 TOKEN_ENV = "SPARKFLEET_ENGINE_TOKEN"  # noqa: S105 (the name of a variable)
 
@@ -75,18 +76,18 @@ class Sglang:
     )
     token_api: TokenApi = NativeGenerate()
 
-    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """A step verifies one chain of drafts and yields those accepted and one more; a request's first token is prefill's.
 
         Of a beam its depth is counted, not its branches: only one of them can be accepted.
         """
         steps, generated, requests = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return Drafts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)
+        return DraftTokenCounts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)
 
-    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
         """The server bound to one address. Rank 0 alone serves; the others answer /health with nothing behind it."""
         python = candidate.python if candidate.runtime == "container" else site.python
-        return RankLaunch(
+        return RankCommand(
             argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
             env=merged(_environment(candidate, site), candidate.env),
             token_env=TOKEN_ENV,
@@ -97,7 +98,7 @@ class Sglang:
         )
 
 
-def _flags(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     return (
         *("--model-path", site.model_path),
         *("--served-model-name", site.served_name),
@@ -132,7 +133,7 @@ def _quantization(candidate: Candidate) -> tuple[str, ...]:
     return ("--quantization", "modelopt_fp4") if nvidias else ()
 
 
-def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
@@ -165,7 +166,7 @@ def _parsers(candidate: Candidate) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _group(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _group(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     shape = candidate.shape
     flags = ["--tp-size", str(shape.tp)]
     flags += ["--pp-size", str(shape.pp)] if shape.pp > 1 else []
@@ -196,11 +197,11 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
     return ("--device", "cpu", *scheduling, "--max-total-tokens", tokens, *share)
 
 
-def _environment(candidate: Candidate, site: RankSite) -> Pairs:
+def _environment(candidate: Candidate, site: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
     common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *_meeting(candidate, site))
     ranks = candidate.shape.ranks
-    # Without it SGLang asks the default route for its own address, and hangs where there is none.
+    # Without it SGLang asks the default route for its own address, and hangs if there is none.
     own = (("SGLANG_HOST_IP", site.address), ("HOST_IP", site.address)) if ranks > 1 else ()
     fabric = fabric_env(site, candidate.device) if ranks > 1 else ()
     if candidate.device == "cpu":
@@ -210,8 +211,8 @@ def _environment(candidate: Candidate, site: RankSite) -> Pairs:
     return (*common, *cache_env(site), *own, *fabric)
 
 
-def _meeting(candidate: Candidate, site: RankSite) -> Pairs:
-    """Where one rank meets itself: in a file.
+def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
+    """Rendezvous of a single rank: a file.
 
     Left alone SGLang takes a random port for it, on which PyTorch's store listens on every address (decisions.md, 17).
     """
@@ -227,6 +228,6 @@ def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
     return (LaunchFile(name=STORE, text=""),) if alone else ()
 
 
-def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
+def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:
     leads = site.rank == 0 and candidate.shape.ranks > 1
     return (site.port, site.leader_port) if leads else (site.port,)

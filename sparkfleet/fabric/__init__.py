@@ -1,1 +1,1 @@
-"""The cables: who is joined to whom, which addresses the rails should have, and how fast they really are."""
+"""Cables and rails: found from both ends, addressed by netplan, measured."""

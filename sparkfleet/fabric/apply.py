@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fabric.netplan import FabricPlan, NodePlan
-from sparkfleet.facts.fact import json_of, text
-from sparkfleet.nodes.base import Channel, Completed
-from sparkfleet.nodes.batch import run_batch
+from sparkfleet.hostfacts.fact import json_of, text
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.values import Value
 
 HELPER_PATH = "/usr/local/sbin/sparkfleet-rails"
@@ -44,7 +44,7 @@ class _Shown(Value):
 
 
 class Helper(Value):
-    """How the helper is started on one node, and what it said about the node."""
+    """Starts the helper on one node and keeps its answer."""
 
     node: str
     argv: tuple[str, ...]
@@ -53,8 +53,8 @@ class Helper(Value):
     """The node's netplan files, path to content."""
 
 
-class Applied(Value):
-    """What became of a change."""
+class FabricOutcome(Value):
+    """Outcome of a change."""
 
     kept: bool
     problems: tuple[str, ...]
@@ -130,7 +130,7 @@ async def apply_plan(
     reopen: Reopen,
     *,
     rollback_s: int = ROLLBACK_S,
-) -> Applied:
+) -> FabricOutcome:
     """Change all nodes, look whether they are reached anew and reach each other, then confirm or take back.
 
     Args:
@@ -156,7 +156,7 @@ async def apply_plan(
         problems += await _answer(word, tokens, helpers, fresh)
     finally:
         await asyncio.gather(*(channel.close() for channel in fresh.values()))
-    return Applied(kept=not problems, problems=tuple(problems))
+    return FabricOutcome(kept=not problems, problems=tuple(problems))
 
 
 async def _begin(plan: NodePlan, helper: Helper, channel: Channel, rollback_s: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from sparkfleet.errors import FactError, NodeError
-from sparkfleet.nodes.base import Channel, Completed
+from sparkfleet.remote.channel import Channel, Completed
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

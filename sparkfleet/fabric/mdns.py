@@ -81,7 +81,7 @@ def question(services: tuple[str, ...]) -> bytes:
 
 
 def announced(packet: bytes) -> Iterator[Announced]:
-    """Every host with an IPv4 address in an answer; nothing where it is no DNS message."""
+    """Every host with an IPv4 address in an answer; nothing if it is no DNS message."""
     try:
         found = list(records(packet))
     except (IndexError, ValueError, struct.error):

@@ -1,4 +1,4 @@
-"""How fast the links really are, and the proof that it was they that carried the bytes.
+"""Measures the speed of the links and proves that the bytes used the rails.
 
 A link that is up and a test that succeeds say nothing about the way: traffic falls back to another network without a
 word, and a ConnectX-7 that came up badly shows 200 Gb/s and carries 13. So all rails of a link are loaded at the same
@@ -18,15 +18,15 @@ from pydantic import ValidationError
 
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.ask import ask, value_or
-from sparkfleet.fabric.load import Loader, RailPair, Rdma, Tcp, has_perftest
-from sparkfleet.facts.link import LinkFacts, LinkProvenance
-from sparkfleet.facts.netdev import Netdev, ReadNetdevs
-from sparkfleet.facts.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
-from sparkfleet.facts.traffic import ReadTraffic
-from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.batch import run_batch
-from sparkfleet.planning.fleet import links_of
-from sparkfleet.spec.inventory import Inventory, Link, RailEnd
+from sparkfleet.fabric.link_load import Loader, RailPair, Rdma, Tcp, has_perftest
+from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
+from sparkfleet.hostfacts.netdev import Netdev, ReadNetdevs
+from sparkfleet.hostfacts.netdev_counters import ReadTraffic
+from sparkfleet.hostfacts.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
+from sparkfleet.planner.place.fleet_map import links_of
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel
+from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.values import Value
 
 MOVED_BYTES = 1_000_000
@@ -58,7 +58,7 @@ class RailMeasurement(Value):
 
 
 class TransportProof(Value):
-    """Where the bytes went while a link was loaded."""
+    """Devices that carried the bytes while a link was under load."""
 
     moved: dict[str, int]
     """Bytes sent by each device of the sending node, the rails' first."""
@@ -89,7 +89,7 @@ class LinkMeasurement(Value):
 
     @property
     def by_rdma(self) -> bool:
-        """Whether all of it went by RDMA."""
+        """True if every byte went by RDMA."""
         return all(rail.method == Rdma.method for rail in self.rails)
 
 
@@ -247,7 +247,7 @@ def _leads_out(netdev: Netdev) -> bool:
 
 
 def prove(pair: Pair, before: Mapping[str, int], after: Mapping[str, int], method: str) -> TransportProof:
-    """Whether every rail carried its part, and no other device did. Pure.
+    """True if every rail carried its share and no other device carried any. Pure.
 
     RDMA is counted by the RDMA device: the kernel's counters of its netdev may stand still meanwhile.
     """
@@ -302,7 +302,7 @@ def save_measurements(path: Path, measured: Sequence[LinkMeasurement]) -> Path:
 
 
 def load_measurements(path: Path) -> tuple[LinkMeasurement, ...]:
-    """What was kept; empty where nothing was.
+    """Saved measurements; empty if there are none.
 
     Raises:
         SparkfleetError: the file was edited, or is of another version.
@@ -324,7 +324,7 @@ def load_measurements(path: Path) -> tuple[LinkMeasurement, ...]:
 
 
 def measured_links(inventory: Inventory, measured: Sequence[LinkMeasurement]) -> tuple[LinkFacts, ...]:
-    """The links as `links_of` gives them, with measured numbers where there are any that say something.
+    """The links as `links_of` gives them, with measured numbers if there are any that say something.
 
     A RoCE link is known by RDMA: what TCP reached on it says nothing of what NCCL will, and is left out. Raw numbers
     are no collectives: a published all-reduce on a healthy cable is scaled by what this cable reaches of the raw

@@ -1,4 +1,4 @@
-"""Which addresses the rails should have, and the netplan file that says so. Pure.
+"""Addresses of the rails, and the netplan file that sets them. Pure.
 
 Every rail gets a subnet of its own: the kernel sends for a subnet through one device, so two rails in one subnet are
 one rail. MTU 9000 lets RoCE use 4096-byte packets; link-local addresses are off, because they move the index of the
@@ -13,8 +13,8 @@ from ipaddress import IPv4Interface, IPv4Network, ip_network
 from typing import Any
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fabric.found import Found, FoundEnd
-from sparkfleet.fabric.node_view import NodeView
+from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd
+from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.ports import half_of, jack_of
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE, rendered
 from sparkfleet.values import Value
@@ -34,7 +34,7 @@ POOL = tuple(
 
 
 class PortPlan(Value):
-    """What one netdev should be."""
+    """Planned configuration of one netdev."""
 
     netdev: str
     address: str
@@ -43,13 +43,13 @@ class PortPlan(Value):
 
 
 class NodePlan(Value):
-    """What the rails of one node should be."""
+    """Planned rails of one node."""
 
     node: str
     ports: tuple[PortPlan, ...]
 
     def request(self) -> dict[str, list[dict[str, Any]]]:
-        """What `rails_helper.py` is asked for on the node."""
+        """Request to `rails_helper.py` on the node."""
         ports = sorted(self.ports, key=lambda port: (jack_of(port.netdev), half_of(port.netdev)))
         return {"ports": [port.model_dump() for port in ports]}
 
@@ -75,7 +75,7 @@ class FabricPlan(Value):
         )
 
 
-def plan_fabric(found: Found, views: Sequence[NodeView]) -> FabricPlan:
+def plan_fabric(found: DiscoveredLinks, views: Sequence[PortScan]) -> FabricPlan:
     """An address for every end of every rail, in subnets that no node uses for anything else.
 
     Raises:
@@ -99,7 +99,7 @@ def plan_fabric(found: Found, views: Sequence[NodeView]) -> FabricPlan:
     return FabricPlan(nodes=tuple(NodePlan(node=node, ports=tuple(ports[node])) for node in sorted(ports)))
 
 
-def _wires(found: Found) -> Iterator[tuple[FoundEnd, ...]]:
+def _wires(found: DiscoveredLinks) -> Iterator[tuple[FoundEnd, ...]]:
     """Ends that belong into one subnet: those of a rail, or a switch's ends of the same half."""
     switched: dict[tuple[str, int, int], list[FoundEnd]] = defaultdict(list)
     cables: dict[tuple[str, str], int] = defaultdict(int)
@@ -114,7 +114,7 @@ def _wires(found: Found) -> Iterator[tuple[FoundEnd, ...]]:
     yield from (tuple(ends) for _, ends in sorted(switched.items()))
 
 
-def _taken(views: Iterable[NodeView], rails: set[tuple[str, str]]) -> Iterator[IPv4Network]:
+def _taken(views: Iterable[PortScan], rails: set[tuple[str, str]]) -> Iterator[IPv4Network]:
     """Every network that a node has on something other than a rail."""
     for view in views:
         own = {
@@ -148,12 +148,12 @@ def _kept(
 
 
 def _ends(network: IPv4Network) -> tuple[object, ...]:
-    """What no netdev may have as its address."""
+    """Addresses that no netdev may have."""
     return (network.network_address, network.broadcast_address) if network.num_addresses > 2 else ()
 
 
 def shared_addresses(ends: Sequence[FoundEnd]) -> tuple[IPv4Interface, ...] | None:
-    """One address per end, all in one subnet and all different; None where the ends have none such."""
+    """One address per end, all in one subnet and all different; None if the ends have none such."""
     for first in ends[0].netdev.ipv4:
         chosen = [
             next((one for one in end.netdev.ipv4 if one.network == first.network), None) for end in ends
@@ -185,8 +185,8 @@ def render(plan: NodePlan) -> str:
     return rendered(plan.request()["ports"])
 
 
-def changes(plan: NodePlan, view: NodeView) -> tuple[str, ...]:
-    """What would become different on a node, a line each; empty where everything is as planned."""
+def changes(plan: NodePlan, view: PortScan) -> tuple[str, ...]:
+    """Changes that would be made on a node, a line each; empty if everything is as planned."""
     there = {netdev.name: netdev for netdev in view.netdevs}
     found: list[str] = []
     for port in plan.ports:

@@ -1,10 +1,10 @@
-"""What `ib_write_bw` and `ib_write_lat` are told, and what they print. Pure."""
+"""Arguments and output of `ib_write_bw` and `ib_write_lat`. Pure."""
 
 from __future__ import annotations
 
 import re
 
-from sparkfleet.facts.fact import not_understood
+from sparkfleet.hostfacts.fact import not_understood
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 
@@ -28,7 +28,7 @@ def _rest(gid: int | None, peer: str) -> tuple[str, ...]:
 
 
 def parse_bandwidth(output: str) -> float:
-    """GB/s (1e9 bytes) on average, of the last row. Raises FactError where there is none."""
+    """GB/s (1e9 bytes) on average, of the last row. Raises FactError if there is none."""
     header = re.search(r"^\s*#bytes\s.*BW average\[(Gb|MB)/sec\]", output, re.MULTILINE)
     rows = re.findall(
         rf"^\s*[0-9]{{1,12}}\s+[0-9]{{1,12}}\s+{_NUMBER}\s+{_NUMBER}(?:\s+{_NUMBER})?\s*$",
@@ -42,7 +42,7 @@ def parse_bandwidth(output: str) -> float:
 
 
 def parse_latency(output: str) -> float:
-    """The typical latency of a small message, microseconds. Raises FactError where there is none."""
+    """The typical latency of a small message, microseconds. Raises FactError if there is none."""
     header = re.search(r"^\s*#bytes\s.*t_typical\[usec\]", output, re.MULTILINE)
     rows = re.findall(
         rf"^\s*[0-9]{{1,12}}\s+[0-9]{{1,12}}\s+{_NUMBER}\s+{_NUMBER}\s+{_NUMBER}\b", output, re.MULTILINE

@@ -1,4 +1,4 @@
-"""Which netdevs of a node may be rails, and which of them share a QSFP port.
+"""Netdevs of a node that may be rails, and the QSFP port that each belongs to.
 
 Names decide one thing only, which two netdevs share a port (`enp1s0f1np1` with `enP2p1s0f1np1`): on a Spark that is how
 the ConnectX-7 is wired.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from sparkfleet.fabric.node_view import NodeView
-from sparkfleet.facts.netdev import Netdev
+from sparkfleet.fabric.port_scan import PortScan
+from sparkfleet.hostfacts.netdev import Netdev
 
 _SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
 DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
@@ -36,11 +36,11 @@ class Port(NamedTuple):
 
     @property
     def jack(self) -> Jack:
-        """Where its cable is plugged in."""
+        """Port at the other end of the cable."""
         return Jack(self.node, jack_of(self.netdev))
 
 
-def rail_netdevs(view: NodeView) -> tuple[Netdev, ...]:
+def rail_netdevs(view: PortScan) -> tuple[Netdev, ...]:
     """Netdevs that may be rails: those with RDMA; without any, those with a Spark's names; else all with a cable's place."""
     able = [one for one in view.netdevs if _may_be_rail(one, view)]
     names = {link.netdev for link in view.rdma}
@@ -49,7 +49,7 @@ def rail_netdevs(view: NodeView) -> tuple[Netdev, ...]:
     return tuple(with_rdma or of_spark or able)
 
 
-def _may_be_rail(netdev: Netdev, view: NodeView) -> bool:
+def _may_be_rail(netdev: Netdev, view: PortScan) -> bool:
     return (
         netdev.name != view.management
         and netdev.kind in _HARDWARE
@@ -61,7 +61,7 @@ def _may_be_rail(netdev: Netdev, view: NodeView) -> bool:
 
 
 def is_spark_port(netdev: str) -> bool:
-    """Whether a netdev has the name of one of a Spark's QSFP ports."""
+    """True if a netdev has the name of one of a Spark's QSFP ports."""
     return bool(_SPARK_PORT.fullmatch(netdev))
 
 
@@ -72,6 +72,6 @@ def jack_of(netdev: str) -> str:
 
 
 def half_of(netdev: str) -> int:
-    """Which half of its port a netdev is: 0 in PCI domain 0, otherwise its domain."""
+    """Half of the port that a netdev is: 0 in PCI domain 0, otherwise its domain."""
     spark = _SPARK_PORT.fullmatch(netdev)
     return int(spark[1][1:]) if spark and spark[1] else 0

@@ -15,15 +15,15 @@ from ipaddress import IPv4Interface, ip_address
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.ask import ask, value_or
-from sparkfleet.fabric.node_view import Heard, NodeView
+from sparkfleet.fabric.port_scan import HeardNeighbour, PortScan
 from sparkfleet.fabric.ports import rail_netdevs
-from sparkfleet.facts.lldp import ReadLldp
-from sparkfleet.facts.neighbours import ReadNeighbours
-from sparkfleet.facts.netdev import Netdev, ReadNetdevs
-from sparkfleet.facts.rdma import RdmaLink, ReadIbdev2netdev, ReadRdmaLinks
-from sparkfleet.facts.routes import ReadRoutes, Route, management_netdev
-from sparkfleet.nodes.base import Channel, Completed
-from sparkfleet.nodes.batch import run_batch
+from sparkfleet.hostfacts.arp_ndp import ReadNeighbours
+from sparkfleet.hostfacts.lldp import ReadLldp
+from sparkfleet.hostfacts.netdev import Netdev, ReadNetdevs
+from sparkfleet.hostfacts.rdma import RdmaLink, ReadIbdev2netdev, ReadRdmaLinks
+from sparkfleet.hostfacts.routes import ReadRoutes, RouteEntry, management_netdev
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel, Completed
 
 ALL_NODES = "ff02::1"
 ARP_TARGETS = 16
@@ -34,8 +34,8 @@ _ARP_REPLY = re.compile(r"reply from [0-9.]{7,15} \[([0-9A-Fa-f:]{17})\]")
 _SERVER = re.compile(r"\S+ [0-9]+ (\S+) [0-9]+")
 
 
-async def look(channels: Mapping[str, Channel]) -> tuple[NodeView, ...]:
-    """What every node has and hears, after every cabled rail was asked who is there.
+async def look(channels: Mapping[str, Channel]) -> tuple[PortScan, ...]:
+    """Ports and neighbours of every node, after a probe on every cabled rail.
 
     Raises:
         NodeError: a node cannot be reached, or has no `ip` command.
@@ -48,8 +48,8 @@ async def look(channels: Mapping[str, Channel]) -> tuple[NodeView, ...]:
     )
 
 
-async def view(name: str, channel: Channel) -> NodeView:
-    """What one node has: its netdevs, RDMA devices and LLDP neighbours. Nobody is asked yet."""
+async def view(name: str, channel: Channel) -> PortScan:
+    """Netdevs, RDMA devices and LLDP neighbours of one node. Sends no probe."""
     netdevs, (routes, server, rdma, ibdev, lldp) = await asyncio.gather(
         ask(channel, ReadNetdevs.argv, ReadNetdevs.parse),
         run_batch(
@@ -65,7 +65,7 @@ async def view(name: str, channel: Channel) -> NodeView:
     )
     none: tuple[RdmaLink, ...] = ()
     routing = value_or(routes, ReadRoutes.parse, ())
-    return NodeView(
+    return PortScan(
         node=name,
         netdevs=netdevs,
         management=management_of(netdevs, routing, server),
@@ -75,8 +75,10 @@ async def view(name: str, channel: Channel) -> NodeView:
     )
 
 
-def management_of(netdevs: Sequence[Netdev], routes: Sequence[Route], server: Completed | NodeError) -> str:
-    """The netdev that we came in by; over no SSH, that of the default route. "" where neither is known."""
+def management_of(
+    netdevs: Sequence[Netdev], routes: Sequence[RouteEntry], server: Completed | NodeError
+) -> str:
+    """The netdev that we came in by; over no SSH, that of the default route. "" if neither is known."""
     said = "" if isinstance(server, NodeError) else server.stdout.strip()
     if match := _SERVER.fullmatch(said):
         try:
@@ -92,7 +94,7 @@ def management_of(netdevs: Sequence[Netdev], routes: Sequence[Route], server: Co
 # --- asking who is there ----------------------------------------------------------------------------------------------
 
 
-async def _listen(channel: Channel, one: NodeView, others: Sequence[IPv4Interface]) -> NodeView:
+async def _listen(channel: Channel, one: PortScan, others: Sequence[IPv4Interface]) -> PortScan:
     rails = [netdev for netdev in rail_netdevs(one) if netdev.up and netdev.carrier]
     by_ipv6 = await _all_nodes(channel, rails)
     by_arp = await _addressed(channel, rails, others)
@@ -102,12 +104,12 @@ async def _listen(channel: Channel, one: NodeView, others: Sequence[IPv4Interfac
     return one.model_copy(update={"heard": tuple(heard)})
 
 
-async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[Heard]:
-    """Who answers an all-nodes ping. The second round ends at its first answer; the first collects everybody's."""
+async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[HeardNeighbour]:
+    """Answers to an all-nodes ping. The second round ends at its first answer; the first collects them all."""
     asked = [netdev for netdev in rails if netdev.link_local]
     answers = await run_batch(channel, [all_nodes_ping(netdev.name) for netdev in asked])
     return [
-        Heard(netdev=netdev.name, method="ipv6", address=address)
+        HeardNeighbour(netdev=netdev.name, method="ipv6", address=address)
         for netdev, answer in zip(asked, answers, strict=True)
         if isinstance(answer, Completed)
         for address in replies(answer.stdout)
@@ -134,7 +136,7 @@ def replies(output: str) -> tuple[str, ...]:
 
 async def _addressed(
     channel: Channel, rails: Sequence[Netdev], others: Sequence[IPv4Interface]
-) -> list[Heard]:
+) -> list[HeardNeighbour]:
     """Ping the other nodes' addresses in each rail's subnet, then read which MACs answered."""
     pings = [
         ("ping", "-4", "-n", "-c", "1", "-W", "1", "-I", netdev.name, str(other.ip))
@@ -149,18 +151,20 @@ async def _addressed(
     (table,) = await run_batch(channel, [ReadNeighbours.argv])
     names = {netdev.name for netdev in rails}
     return [
-        Heard(netdev=one.netdev, method="arp" if "." in one.address else "ipv6", mac=one.mac)
+        HeardNeighbour(netdev=one.netdev, method="arp" if "." in one.address else "ipv6", mac=one.mac)
         for one in value_or(table, ReadNeighbours.parse, ())
         if one.netdev in names and one.confirmed
     ]
 
 
-async def _arping(channel: Channel, rails: Sequence[Netdev], others: Sequence[IPv4Interface]) -> list[Heard]:
+async def _arping(
+    channel: Channel, rails: Sequence[Netdev], others: Sequence[IPv4Interface]
+) -> list[HeardNeighbour]:
     """Ask for the other nodes' addresses where nothing else was heard. `arping` may be missing or forbidden."""
     questions = [(netdev, other) for netdev in rails for other in others[:ARP_TARGETS]]
     answers = await run_batch(channel, [_arp(netdev.name, str(other.ip)) for netdev, other in questions])
     return [
-        Heard(netdev=netdev.name, method="arp", mac=mac.lower())
+        HeardNeighbour(netdev=netdev.name, method="arp", mac=mac.lower())
         for (netdev, _), answer in zip(questions, answers, strict=True)
         if isinstance(answer, Completed)
         for mac in _ARP_REPLY.findall(answer.stdout)
@@ -172,7 +176,7 @@ def _arp(netdev: str, address: str) -> tuple[str, ...]:
     return ("arping", "-D", "-c", "2", "-w", "1", "-I", netdev, address)
 
 
-def _addresses(one: NodeView) -> tuple[IPv4Interface, ...]:
+def _addresses(one: PortScan) -> tuple[IPv4Interface, ...]:
     """A node's addresses, that of the management network first: every node has that one."""
     ordered = sorted(one.netdevs, key=lambda netdev: netdev.name != one.management)
     return tuple(address for netdev in ordered if netdev.kind in ("", "veth") for address in netdev.ipv4)

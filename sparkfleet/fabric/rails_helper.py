@@ -39,17 +39,17 @@ MOST_PORTS = 64
 MOST_BYTES = 1 << 16
 
 
-class Wrong(Exception):  # what is wrong is said in its text
+class RailsHelperError(Exception):  # what is wrong is said in its text
     """Something that was asked for cannot be done."""
 
 
 class Backend(Protocol):
-    """How addresses are set, and set back."""
+    """Sets addresses and restores them."""
 
     name: str
 
     def save(self, ports: list[dict[str, Any]]) -> Any:
-        """What there is, as JSON that `restore` takes."""
+        """State as JSON that `restore` takes."""
 
     def apply(self, ports: list[dict[str, Any]]) -> None:
         """Make it as asked."""
@@ -136,9 +136,9 @@ def run(*argv: str) -> str:
             argv, capture_output=True, text=True, timeout=60, check=False, env={"PATH": path, "LC_ALL": "C"}
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Wrong(f"{argv[0]}: {error}") from None
+        raise RailsHelperError(f"{argv[0]}: {error}") from None
     if done.returncode != 0:
-        raise Wrong(f"{' '.join(argv)}: {' '.join(done.stderr.split())[:300]}")
+        raise RailsHelperError(f"{' '.join(argv)}: {' '.join(done.stderr.split())[:300]}")
     return done.stdout
 
 
@@ -172,9 +172,9 @@ def checked(text: str) -> list[dict[str, Any]]:
     try:
         ports = [checked_port(port) for port in json.loads(text)["ports"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Wrong(f"the request is not understood: {error!r}"[:200]) from None
+        raise RailsHelperError(f"the request is not understood: {error!r}"[:200]) from None
     if not 0 < len(ports) <= MOST_PORTS or len({port["netdev"] for port in ports}) != len(ports):
-        raise Wrong("the request names no netdev, too many, or one twice")
+        raise RailsHelperError("the request names no netdev, too many, or one twice")
     return ports
 
 
@@ -199,19 +199,19 @@ def present(ports: list[dict[str, Any]]) -> None:
     default = {route.get("dev") for route in routes}
     for port in ports:
         if not Path("/sys/class/net", port["netdev"]).exists():
-            raise Wrong(f"{port['netdev']}: no such device")
+            raise RailsHelperError(f"{port['netdev']}: no such device")
         if port["netdev"] in default:
-            raise Wrong(f"{port['netdev']} has the default route; it is no rail")
+            raise RailsHelperError(f"{port['netdev']} has the default route; it is no rail")
 
 
 # --- the change, and the way back -------------------------------------------------------------------------------------
 
 
 def state_dir() -> Path:
-    """Where a pending change is kept: one per network namespace, so that simulated nodes do not meet."""
+    """Path of a pending change: one per network namespace, so that simulated nodes do not collide."""
     STATE.mkdir(mode=0o700, exist_ok=True)
     if STATE.stat().st_uid != os.geteuid():
-        raise Wrong(f"{STATE} belongs to somebody else")
+        raise RailsHelperError(f"{STATE} belongs to somebody else")
     path = STATE / str(os.stat("/proc/self/ns/net").st_ino)
     path.mkdir(mode=0o700, exist_ok=True)
     return path
@@ -232,7 +232,7 @@ def apply(seconds: float, request: str, how: Backend) -> dict[str, str]:
     os.close(lock)
     try:
         how.apply(ports)
-    except Wrong:
+    except RailsHelperError:
         answer(token, b"r")
         raise
     return {"token": token, "backend": how.name}
@@ -243,21 +243,21 @@ def answer(token: str, word: bytes) -> None:
     state = state_dir()
     pending = _pending(state)
     if not pending or not secrets.compare_digest(pending, token):
-        raise Wrong("no such change is pending: it was confirmed, or taken back, before")
+        raise RailsHelperError("no such change is pending: it was confirmed, or taken back, before")
     try:
         fifo = os.open(state / "fifo", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
-        raise Wrong("the change was taken back: its time was over") from None
+        raise RailsHelperError("the change was taken back: its time was over") from None
     os.write(fifo, word)
     os.close(fifo)
     os.close(_lock(state, wait=True))
     outcome = (state / "outcome").read_text()
     if outcome != {b"k": "kept", b"r": "back"}[word]:
-        raise Wrong(f"the change was not {'kept' if word == b'k' else 'taken back'}: {outcome}")
+        raise RailsHelperError(f"the change was not {'kept' if word == b'k' else 'taken back'}: {outcome}")
 
 
 def _pending(state: Path) -> str:
-    """The token of the change that waits; "" where none does, or its time is over just now."""
+    """The token of the change that waits; "" if none does, or its time is over just now."""
     try:
         return (state / "token").read_text()
     except FileNotFoundError:
@@ -270,7 +270,7 @@ def _lock(state: Path, *, wait: bool) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(lock)
-        raise Wrong("another change waits for its confirmation") from None
+        raise RailsHelperError("another change waits for its confirmation") from None
     return lock
 
 
@@ -300,7 +300,7 @@ def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> 
         try:
             how.restore(saved)
             outcome = "back"
-        except Wrong as error:
+        except RailsHelperError as error:
             outcome = str(error)
     (state / "outcome").write_text(outcome)
     (state / "token").unlink(missing_ok=True)
@@ -314,7 +314,7 @@ def show(how: Backend) -> dict[str, Any]:
 
 
 def version() -> str:
-    """SHA-256 of this program; "" where it was handed to the interpreter without a file."""
+    """SHA-256 of this program; "" if it was handed to the interpreter without a file."""
     file = globals().get("__file__")
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
@@ -332,8 +332,8 @@ def main(words: list[str]) -> int:
             case ["show"]:
                 print(json.dumps(show(backend())))
             case _:
-                raise Wrong("expected: apply SECONDS, confirm TOKEN, rollback TOKEN, or show")
-    except (Wrong, OSError) as error:
+                raise RailsHelperError("expected: apply SECONDS, confirm TOKEN, rollback TOKEN, or show")
+    except (RailsHelperError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Loads a rail with TCP, or measures how long a small message takes. Sent to nodes by `nodes/agent.py`; stdlib only.
+"""Loads a rail with TCP, or measures how long a small message takes. Sent to nodes by `remote/agent.py`; stdlib only.
 
 The request's `do` is one of these; `token` keeps others out: it is the first thing that both ends exchange.
 

@@ -1,4 +1,4 @@
-"""Which cables there are, from what both of their ends see. Pure.
+"""Cables, found from the neighbours that both ends heard. Pure.
 
 Nothing is taken from hopes or from names alone: a rail is a pair of netdevs of which one has heard the other. The two
 halves of a port may hear each other through its switch, or not; both kinds have been reported, and both give the same
@@ -12,15 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sparkfleet.fabric.found import Found, FoundEnd, FoundLink, FoundRail
-from sparkfleet.fabric.no_rail import bonded, twins, unused
-from sparkfleet.fabric.node_view import Method, NodeView
+from sparkfleet.fabric.adjacency import Sights, bridges_of, sights_of
+from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd, FoundLink, FoundRail
+from sparkfleet.fabric.port_scan import Method, PortScan
 from sparkfleet.fabric.ports import DEVICE_NAME, Jack, Port, half_of, rail_netdevs
-from sparkfleet.fabric.sights import Sights, bridges_of, sights_of
-from sparkfleet.facts.netdev import Netdev
+from sparkfleet.fabric.rejected_ports import bonded, twins, unused
+from sparkfleet.hostfacts.netdev import Netdev
 
 
-def find_links(views: Sequence[NodeView]) -> Found:
+def find_links(views: Sequence[PortScan]) -> DiscoveredLinks:
     """The cables between nodes, from what each of them hears.
 
     A rail is found when one of its ends has heard the other. Three jacks or more that hear each other, or one that
@@ -38,7 +38,7 @@ def find_links(views: Sequence[NodeView]) -> Found:
             links.append(link)
             used.update(Port(end.node, end.netdev.name) for rail in link.rails for end in rail.ends)
     findings += unused(ports, used, sights, strangers)
-    return Found(links=_named(links), findings=tuple(findings))
+    return DiscoveredLinks(links=_named(links), findings=tuple(findings))
 
 
 def _segments(ports: Iterable[Port], sights: Sights, bridges: dict[Port, str]) -> list[tuple[Jack, ...]]:
@@ -70,7 +70,7 @@ def _reach(start: object, beside: dict[object, set[object]]) -> set[object]:
 class _Sense(NamedTuple):
     """Everything that was heard."""
 
-    views: Sequence[NodeView]
+    views: Sequence[PortScan]
     ports: dict[Port, Netdev]
     sights: Sights
     bridges: dict[Port, str]
@@ -88,7 +88,7 @@ class _Sense(NamedTuple):
         return FoundEnd(node=port.node, netdev=self.ports[port], rdma=rdma)
 
     def methods(self, port: Port) -> tuple[Method, ...]:
-        """How a port heard others."""
+        """Means by which a port heard others."""
         found = {method for methods in self.sights.get(port, {}).values() for method in methods}
         if port in self.bridges:
             found.add("lldp")
@@ -135,5 +135,5 @@ def _named(links: list[FoundLink]) -> tuple[FoundLink, ...]:
 
 
 def _as_name(text: str) -> str:
-    """A system's own name in the form of a node's name; "" where nothing of it can be used."""
+    """A system's own name in the form of a node's name; "" if nothing of it can be used."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:32].strip("-")

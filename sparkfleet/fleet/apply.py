@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.requests import ApplyRequest
-from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.controlplane.api.api_models import ApplyRequest
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import FleetStep, KeyCreated, OnEvent, ignored
 from sparkfleet.fleet.plan import FleetPlan, Planned, plan_deployments
 from sparkfleet.fleet.session import Session, who
@@ -25,8 +24,9 @@ from sparkfleet.fleet.step_times import (
     started_by,
 )
 from sparkfleet.fleet.watch import until_settled
-from sparkfleet.planning.plan import DeploymentPlan
-from sparkfleet.spec.deployment import Deployment
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
 
 FIRST_KEY = "default"
 

@@ -9,9 +9,9 @@ import yaml
 from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
-from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
-from sparkfleet.knowledge.hardware import Box, hardware
-from sparkfleet.spec.inventory import Inventory
+from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
+from sparkfleet.knowledge.hardware import SparkModel, hardware
+from sparkfleet.specs.inventory import Inventory
 from sparkfleet.units import GB
 from sparkfleet.values import Value
 
@@ -33,7 +33,7 @@ class AssumedNode(Value):
     driver: str = ""
     processors: int = SPARK_CORES
     machine: str = "aarch64"
-    engines: dict[str, EngineHome] = Field(default_factory=dict)
+    engines: dict[str, InstalledEngine] = Field(default_factory=dict)
 
 
 def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
@@ -54,7 +54,7 @@ def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
     return tuple(_facts(name, told.get(name, AssumedNode())) for name in inventory.nodes)
 
 
-def _of_box(box: Box) -> AssumedNode:
+def _of_box(box: SparkModel) -> AssumedNode:
     return AssumedNode(memory_total_gb=box.memory_total_gb.value)
 
 
@@ -63,7 +63,7 @@ def _facts(name: str, node: AssumedNode) -> NodeFacts:
     available = node.memory_total_gb - idle if node.memory_available_gb is None else node.memory_available_gb
     return NodeFacts(
         name=name,
-        memory=Memory(total=round(node.memory_total_gb * GB), available=max(0, round(available * GB))),
+        memory=UnifiedMemory(total=round(node.memory_total_gb * GB), available=max(0, round(available * GB))),
         processors=Processors(count=node.processors, machine=node.machine),
         gpu=None if node.gpu is None else Gpu(name=node.gpu, driver=node.driver),
         engines=node.engines,

@@ -7,14 +7,14 @@ import getpass
 from pathlib import Path
 from typing import NamedTuple
 
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.paths import FleetPaths
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import NodeError
-from sparkfleet.facts.node import ReadGpu
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.step_times import FLEET, StepTimer, expected_times, load_step_times, save_step_times
-from sparkfleet.nodes import page_cache
+from sparkfleet.hostfacts.node import ReadGpu
+from sparkfleet.remote import page_cache
+from sparkfleet.runtime.fleet_paths import FleetPaths
 
 DOWN_LOOK_S = 0.5
 

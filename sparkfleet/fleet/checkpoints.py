@@ -8,23 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from sparkfleet.checkpoints.checkpoint import Checkpoint, hub_cache, read_checkpoint
+from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name
+from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, read_outline
 from sparkfleet.errors import FactError, SparkfleetError
-from sparkfleet.facts.checkpoint import Checkpoint, hub_cache, read_checkpoint
-from sparkfleet.facts.hub import cached_snapshot, check_name
-from sparkfleet.facts.node import NodeFacts
-from sparkfleet.facts.outline import Outline, Wanted, read_outline
-from sparkfleet.knowledge.models import known_checkpoint, load_models
-from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.outlines import ask_outlines
-from sparkfleet.planning.choose import drafts_of
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.inventory import Inventory
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.known_models import known_checkpoint, load_models
+from sparkfleet.planner.search.planner import drafts_of
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.metadata import ask_outlines
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 Found = Checkpoint | FactError
 
 Told = tuple[str, Outline | SparkfleetError | None]
-"""A node, and what it said of a checkpoint: None where it has nothing of it."""
+"""A node, and what it said of a checkpoint: None if it has nothing of it."""
 
 
 def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> dict[str, Checkpoint]:
@@ -96,7 +96,7 @@ def find_checkpoint(model: str) -> Checkpoint:
 
 
 def whole_here(model: str) -> Checkpoint | None:
-    """The facts of weights on this machine; None where they are not here, or cannot be read."""
+    """The facts of weights on this machine; None if they are not here, or cannot be read."""
     here = _here(model)
     return here if isinstance(here, Checkpoint) and _is_whole(here) else None
 
@@ -154,7 +154,7 @@ def _value(found: Found) -> Checkpoint:
 
 
 def _here(model: str) -> Found | None:
-    """What this machine has of a checkpoint; None where it has nothing."""
+    """Checkpoint on this machine; None if it has none."""
     name, _, revision = model.partition("@")
     try:
         if model.startswith("/"):
@@ -171,12 +171,12 @@ def _is_whole(found: Found | None) -> bool:
     return isinstance(found, Checkpoint) and found.weights_known
 
 
-def _to_ask(model: str, here: Found | None) -> Wanted | None:
-    """What nodes are asked for; None where this machine has the weights, or it is no name of anything."""
+def _to_ask(model: str, here: Found | None) -> MetadataRequest | None:
+    """Metadata to request from nodes; None if this machine has the weights, or the name is invalid."""
     if _is_whole(here):
         return None
     try:
-        return Wanted.of(model)
+        return MetadataRequest.of(model)
     except FactError:
         return None
 
@@ -221,7 +221,7 @@ def _known(model: str) -> Checkpoint | None:
 
 
 def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> tuple[Found, ...]:
-    """What nodes have, up to the first with the weights."""
+    """Metadata of the nodes, up to the first with the weights."""
     there: list[Found] = []
     for node, outline in told:
         if any(map(_is_whole, (here, *there))):
@@ -233,7 +233,7 @@ def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> t
 
 def _read(model: str, node: str, outline: Outline) -> Found:
     try:
-        return read_outline(outline, Wanted.of(model), node)
+        return read_outline(outline, MetadataRequest.of(model), node)
     except FactError as error:
         return error
 
@@ -261,7 +261,9 @@ def _nowhere(model: str, told: Sequence[Told], hub: AtHub) -> FactError:
 def _put(asked: bool) -> str:
     if asked:
         return "Give the directory that holds config.json on a node, or copy it there."
-    return "Give the directory that holds config.json. Nodes are asked where there is an inventory and no --assume."
+    return (
+        "Give the directory that holds config.json. Nodes are asked if there is an inventory and no --assume."
+    )
 
 
 def _bring(model: str, asked: bool) -> str:

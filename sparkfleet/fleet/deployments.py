@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.control.store import Event
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.session import Session, who
 from sparkfleet.fleet.watch import PASSING, until_gone
-from sparkfleet.spec.inventory import Inventory
+from sparkfleet.specs.inventory import Inventory
 
 
-class FleetState(NamedTuple):
+class FleetOverview(NamedTuple):
     """The whole fleet, up or down."""
 
     up: bool
@@ -30,7 +30,7 @@ class DescribedDeployment(NamedTuple):
     """Oldest first, without those that only said how far a start was."""
 
 
-async def fleet_state(session: Session) -> FleetState:
+async def fleet_state(session: Session) -> FleetOverview:
     """The fleet at a glance. That it is down is an answer, and no error.
 
     Raises:
@@ -39,9 +39,9 @@ async def fleet_state(session: Session) -> FleetState:
     """
     client = await session.find_controller()
     if client is None:
-        return FleetState(up=False, status=_down(session.inventory))
+        return FleetOverview(up=False, status=_down(session.inventory))
     async with client:
-        return FleetState(up=True, status=await client.fleet())
+        return FleetOverview(up=True, status=await client.fleet())
 
 
 def _down(inventory: Inventory) -> FleetStatus:

@@ -7,24 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import sparkfleet
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.doctor.gather import gather, with_context
-from sparkfleet.doctor.gathered import FleetView, Needed, PathView
+from sparkfleet.doctor.collect import gather, with_context
 from sparkfleet.doctor.measure import measure_paths
 from sparkfleet.doctor.registry import examine
-from sparkfleet.doctor.report import Report
+from sparkfleet.doctor.report import DoctorReport
+from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
 from sparkfleet.errors import FactError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
 from sparkfleet.fleet.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.fields import unknown
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import unknown
 
 
 class Examined(NamedTuple):
     """A fleet that was examined."""
 
-    report: Report
+    report: DoctorReport
     unsized: tuple[FactError, ...]
     """Why the weights of some deployments were left out: their size is not known."""
 
@@ -57,7 +57,7 @@ async def examine_fleet(
     needed = [one for one in weights if isinstance(one, Needed)]
     view = with_context(fleet, sparkfleet=sparkfleet.__version__, needed=needed, paths=paths)
     return Examined(
-        Report.of(view.name, examine(view)), tuple(one for one in weights if isinstance(one, FactError))
+        DoctorReport.of(view.name, examine(view)), tuple(one for one in weights if isinstance(one, FactError))
     )
 
 
@@ -87,8 +87,8 @@ async def _served(session: Session) -> tuple[Deployment, ...]:
     return tuple(Deployment.model_validate_json(one.spec) for one in status.deployments if one.spec)
 
 
-async def _measure(session: Session, fleet: FleetView) -> tuple[PathView, ...]:
-    """What was measured is also kept for the planner, where `sparkfleet fabric measure` keeps it."""
+async def _measure(session: Session, fleet: FleetReadings) -> tuple[PathSnapshot, ...]:
+    """Saves the measurements for the planner too, at the place that `sparkfleet fabric measure` uses."""
     measured = await measure_paths(session.inventory, fleet, session.channels)
     if measured.kept:
         save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)

@@ -10,21 +10,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from sparkfleet.builtin import cache as builtin_cache
-from sparkfleet.control.cluster import seats
-from sparkfleet.engines.base import RankLaunch, RankSite
-from sparkfleet.engines.container import Box, Identity, run_argv
+from sparkfleet.engines.base import RankCommand, RankContext
+from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.engines.harmony import needs_encodings
-from sparkfleet.engines.rails import Meeting, meetings
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.rendezvous import Meeting, meetings
+from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.fleet.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
-from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.fleet import Fleet
-from sparkfleet.planning.plan import Candidate, GroupPlan, Plan
-from sparkfleet.planning.tags import image_of
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.inventory import Inventory, Node
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.types.image_refs import image_of
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.tiny_models import cache as builtin_cache
 from sparkfleet.values import Value
 
 PORT, RENDEZVOUS = 30000, 29500
@@ -45,7 +45,7 @@ class RankRun(Value):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     """Of the process itself; a container has its own among `argv`."""
-    launch: RankLaunch
+    launch: RankCommand
     files_dir: str
     image: str = ""
 
@@ -133,7 +133,9 @@ def rank_runs(
     return tuple(_run(name, number, candidate, site, private) for site in sites)
 
 
-def _run(name: str, number: int, candidate: Candidate, site: RankSite, private: tuple[str, ...]) -> RankRun:
+def _run(
+    name: str, number: int, candidate: Candidate, site: RankContext, private: tuple[str, ...]
+) -> RankRun:
     node = candidate.shape.nodes[site.rank]
     launch = engine_by_name(candidate.engine).launch(candidate, site)
     if candidate.runtime == "process":
@@ -145,10 +147,10 @@ def _run(name: str, number: int, candidate: Candidate, site: RankSite, private: 
             launch=launch,
             files_dir=site.files_dir,
         )
-    box = Box(
+    box = ContainerOptions(
         tool="docker",
         image=candidate.image or "",
-        identity=Identity(
+        identity=RankLabels(
             fleet="FLEET", deployment=name, generation=GENERATION, group=number, rank=site.rank
         ),
         gpu=candidate.device == "cuda",
@@ -170,13 +172,13 @@ def _run(name: str, number: int, candidate: Candidate, site: RankSite, private: 
 
 def _site(
     name: str, rank: int, candidate: Candidate, inventory: Inventory, met: tuple[Meeting, ...]
-) -> RankSite:
+) -> RankContext:
     node = inventory.nodes[candidate.shape.nodes[rank]]
     home = _home(node)
     state = f"{home}/.local/state/sparkfleet/{inventory.fleet}"
     model, draft = _lies(candidate.model, home), _lies(candidate.speculation.draft or "", home)
     found = {} if not met else dict(met[rank])
-    return RankSite(
+    return RankContext(
         rank=rank,
         python=candidate.python,
         model_path=model,
@@ -201,7 +203,7 @@ def _home(node: Node) -> str:
 
 
 def _lies(model: str, home: str) -> str:
-    """Where a checkpoint lies once it is staged."""
+    """Path of a staged checkpoint."""
     if not model or model.startswith("/"):
         return model
     if model.startswith("builtin:"):

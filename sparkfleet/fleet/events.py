@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from sparkfleet.control.store import Event
-from sparkfleet.staging.progress import Progress
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.staging.progress import TransferProgress
 from sparkfleet.values import Value
 
 
@@ -59,7 +59,7 @@ class StepEnded(Value):
 class BytesMoving(Value):
     """Weights or an image on their way to a node."""
 
-    progress: Progress
+    progress: TransferProgress
 
 
 class FactFound(Value):

@@ -1,4 +1,4 @@
-"""What was measured on groups that run: next to what was predicted, and as evidence for further plans. Pure."""
+"""Measurements of running groups: next to their predictions, and as evidence for further plans. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from statistics import median
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport
-from sparkfleet.planning.explain import STEADY
-from sparkfleet.planning.measured import Measured, Point
-from sparkfleet.planning.outlook import release_of
-from sparkfleet.planning.plan import Band, Candidate, Rung
-from sparkfleet.planning.workload import CHECK
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.perf.local_measurements import LocalMeasurement, Point
+from sparkfleet.perf.prediction import Band
+from sparkfleet.perf.predictor import release_of
+from sparkfleet.perf.workload import CHECK
+from sparkfleet.planner.report.explain import STEADY
+from sparkfleet.planner.types.plan import Candidate, Rung
 
 
-def measurements_of(status: FleetStatus | None) -> tuple[Measured, ...]:
+def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
     """One measurement per setup that runs, the middle one where several groups have it.
 
     CPUs are left out: nothing is predicted of them, and the same model on a GPU is another matter.
     """
-    found: dict[Measured, list[GroupReport]] = {}
+    found: dict[LocalMeasurement, list[GroupReport]] = {}
     for deployment in status.deployments if status else ():
         for report in deployment.groups:
             rung = rung_of(deployment, report)
@@ -29,7 +31,7 @@ def measurements_of(status: FleetStatus | None) -> tuple[Measured, ...]:
 
 
 def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
-    """What a group that is ready was planned as; None where it is not ready, or its plan is another generation's."""
+    """Rung that a ready group was planned as; None if it is not ready, or its plan is another generation's."""
     plan = deployment.plan
     if plan is None or report.phase is not GroupPhase.READY or report.generation != deployment.generation:
         return None
@@ -38,8 +40,8 @@ def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
     return plan.groups[report.replica].ladder[report.rung]
 
 
-def _setup(candidate: Candidate) -> Measured:
-    return Measured(
+def _setup(candidate: Candidate) -> LocalMeasurement:
+    return LocalMeasurement(
         model=candidate.model,
         engine=candidate.engine,
         tp=candidate.shape.tp,
@@ -74,7 +76,7 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
 
 
 def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
-    """What was measured on a group, each number with what was predicted of it: both of one short request alone."""
+    """Measurements of a group, each with its prediction: both of one short request alone."""
     rung = rung_of(deployment, report)
     prediction = rung.prediction if rung else None
     ttft = _number(report, "ttft_ms", "{:.0f} ms", prediction.check_ttft_ms if prediction else None)
@@ -85,7 +87,7 @@ def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
 
 
 def canary_words(report: GroupReport) -> str:
-    """What the canary read of a group's output, and what it could not read; "" where it has not read anything yet."""
+    """Canary readings of a group, and those it could not take; "" before the first."""
     forms = (
         ("text_perplexity", "perplexity of a known text {:.3g}"),
         ("own_perplexity", "of its own answer {:.3g}"),
@@ -98,7 +100,7 @@ def canary_words(report: GroupReport) -> str:
 
 
 def is_predicted(deployment: DeploymentStatus, report: GroupReport) -> bool:
-    """Whether anything was predicted of what a group measures."""
+    """True if a prediction exists for the metrics that a group measures."""
     rung = rung_of(deployment, report)
     return rung is not None and rung.prediction.check_decode_tps is not None
 

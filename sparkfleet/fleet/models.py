@@ -7,21 +7,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sparkfleet.control.status import FleetStatus
+from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.stage import moving, staging_settings
-from sparkfleet.spec.inventory import Inventory
-from sparkfleet.staging.fleet import Fleet
-from sparkfleet.staging.look import Held, Seen
-from sparkfleet.staging.remove import Removed, RemoveRequest
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.staging.agent.remove import Removed, RemoveRequest
+from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
+from sparkfleet.staging.fleet import StagingNodes
+from sparkfleet.staging.orchestrate import stage, survey
 from sparkfleet.staging.settings import Need, Staged
-from sparkfleet.staging.stage import stage, survey
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
-ModelRow = tuple[Held, dict[str, Held]]
+ModelRow = tuple[HeldVersion, dict[str, HeldVersion]]
 """A version of a model, and what each node that has some of it has."""
 
 
@@ -76,11 +76,11 @@ async def remove_models(
 ) -> tuple[RemovedModel, ...]:
     """Remove versions of models from the nodes that have them."""
     settings = await staging_settings(session, on_event)
-    fleet = Fleet(session.channels, settings, moving(on_event))
+    fleet = StagingNodes(session.channels, settings, moving(on_event))
     return tuple([await _removed(fleet, held, nodes) for held, nodes in rows])
 
 
-async def _removed(fleet: Fleet, held: Held, nodes: Mapping[str, Held]) -> RemovedModel:
+async def _removed(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
     freed = {}
     for node in nodes:
         request = RemoveRequest(name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node))
@@ -98,9 +98,9 @@ def chosen_nodes(inventory: Inventory, nodes: str) -> tuple[str, ...]:
     return chosen
 
 
-def grouped(seen: Mapping[str, Seen]) -> list[ModelRow]:
-    """What all nodes have, by model and commit. The first of each row is the fullest."""
-    rows: dict[tuple[str, str, str], dict[str, Held]] = {}
+def grouped(seen: Mapping[str, NodeScan]) -> list[ModelRow]:
+    """Models of all nodes, by model and commit. The first of each row is the fullest."""
+    rows: dict[tuple[str, str, str], dict[str, HeldVersion]] = {}
     for node, found in seen.items():
         for held in found.everything:
             rows.setdefault((held.kind, held.name, held.commit), {})[node] = held
@@ -131,7 +131,7 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(item)
 
 
-def _fullness(held: Held) -> tuple[bool, int]:
+def _fullness(held: HeldVersion) -> tuple[bool, int]:
     return held.complete, held.held_bytes
 
 

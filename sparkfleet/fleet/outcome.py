@@ -1,13 +1,14 @@
-"""What became of a deployment that was applied: what runs, at which rung, why there, and what that costs. Pure."""
+"""Outcome of an applied deployment: the rung that runs, the reason, and the cost. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sparkfleet.control.policy.ladder import instead
-from sparkfleet.control.status import DeploymentStatus, GroupReport
+from sparkfleet.controlplane.policy.ladder import instead
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.measured import rung_of
-from sparkfleet.planning.plan import GroupPlan, Rung
+from sparkfleet.group.report import GroupReport
+from sparkfleet.planner.types.plan import GroupPlan, Rung
 
 
 def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[str]:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.status import FleetStatus
-from sparkfleet.control.survey import survey
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
-from sparkfleet.facts.checkpoint import Checkpoint
 from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
+from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
-from sparkfleet.planning.choose import drafts_of, plan_fleet
-from sparkfleet.planning.diff import Change, Verb, compare
-from sparkfleet.planning.fleet import Fleet, links_of
-from sparkfleet.planning.outlook import outlook_of
-from sparkfleet.planning.plan import DeploymentPlan, Plan
-from sparkfleet.planning.prediction_terms import PredictionSum, prediction_sums
-from sparkfleet.planning.remembered import without_failed
-from sparkfleet.planning.tags import digests_of, with_digests
-from sparkfleet.spec.deployment import Deployment
+from sparkfleet.perf.predictor import predictor_of
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.planner.report.diff import Change, Verb, compare
+from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
+from sparkfleet.planner.rules.failure_memory import without_failed
+from sparkfleet.planner.search.planner import drafts_of, plan_fleet
+from sparkfleet.planner.types.image_refs import digests_of, with_digests
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
 
@@ -39,7 +39,7 @@ class Planned(Value):
 
 
 class Decided(NamedTuple):
-    """What becomes of all deployments of a command line."""
+    """Plans for all deployments of a command line."""
 
     plan: Plan
     planned: list[Planned]
@@ -85,7 +85,7 @@ class FleetPlan(NamedTuple):
         drafts = tuple(
             (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
         )
-        return prediction_sums(outlook_of(checkpoint, (), drafts), self.fleet, ladder[rung])
+        return prediction_sums(predictor_of(checkpoint, (), drafts), self.fleet, ladder[rung])
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then nothing of the others is applied either."""
@@ -150,7 +150,7 @@ async def checkpoints_for(
 
 
 async def current(client: FleetClient | None) -> FleetStatus | None:
-    """What runs now; None where the fleet is down."""
+    """Fleet status; None if the fleet is down."""
     if client is None:
         return None
     async with client:
@@ -171,7 +171,7 @@ def decide(
     Args:
         specs: what is asked for.
         fleet: the nodes.
-        status: what runs now; None where the fleet is down.
+        status: what runs now; None if the fleet is down.
         checkpoints: facts, by model.
         renew: whether what is deployed gives up the digests that its images' tags were found to stand for.
         retry: whether what is remembered not to start is tried, and what runs at a lower rung begins at the top once more.
@@ -206,7 +206,7 @@ def planned_with(
 
 
 def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
-    """What the plan does with a deployment; None where it refuses it."""
+    """Plan of a deployment; None if it is refused."""
     found = plan.of(spec.name)
     if found is None:
         return None
@@ -251,7 +251,7 @@ def _lowest(name: str, status: FleetStatus | None) -> int:
 
 
 def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
-    """What is wanted now; None for what is given up: to apply it, even unchanged, is to ask for it once more."""
+    """Desired generation; None for a group that is given up: applying its file, even unchanged, starts it again."""
     for deployment in status.deployments if status else ():
         if deployment.name == name and deployment.plan is not None and deployment.state != "failed":
             return Deployment.model_validate_json(deployment.spec), deployment.plan

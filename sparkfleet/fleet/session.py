@@ -17,18 +17,18 @@ from typing import Any, Self
 from pydantic import Field
 
 from sparkfleet import __version__
-from sparkfleet.control.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
-from sparkfleet.control.cluster import seats
-from sparkfleet.control.head import Address
-from sparkfleet.control.requests import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
-from sparkfleet.control.where import found, state_root
+from sparkfleet.controlplane.api.api_models import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
+from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, ignored
-from sparkfleet.nodes.base import Channel
-from sparkfleet.nodes.install.environment import install
-from sparkfleet.nodes.open import open_channels
-from sparkfleet.spec.inventory import Inventory
-from sparkfleet.spec.load import load_inventory
+from sparkfleet.install.environment import install
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.open_channel import open_channels
+from sparkfleet.runtime.state_probe import found, state_root
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.load import load_inventory
 from sparkfleet.values import Value
 
 BOOT_S = 180.0
@@ -37,10 +37,10 @@ DOWN_S = 180.0
 
 
 class FoundState(Value):
-    """What a node has of a fleet: see `control/where.py`."""
+    """State of a fleet on a node: see `runtime/state_probe.py`."""
 
     python: str | None = None
-    address: Address | None = None
+    address: HeadAddress | None = None
     api_token: str = Field(default="", repr=False)
     ray: bool = False
     """Whether the head's Ray listens."""
@@ -159,7 +159,7 @@ class Session:
             yield f"http://{host}:{port}/v1"
 
     def endpoint_words(self, client: FleetClient) -> str:
-        """Where the gateway is, for a person."""
+        """Address of the gateway, for a person."""
         address = client.address
         if self._reach is None or not address.is_private:
             return f"Endpoint: {address.endpoint}"
@@ -167,7 +167,7 @@ class Session:
         return f"Endpoint: {address.endpoint} on {self.inventory.head} alone; {open_}"
 
     async def is_complete(self, client: FleetClient) -> bool:
-        """Whether every node is part of the fleet. `client` is not entered."""
+        """True if every node is part of the fleet. `client` is not entered."""
         async with client.again() as asking:
             return await _joined(asking) == set(self.inventory.nodes)
 
@@ -194,7 +194,7 @@ class Session:
     async def _found(self, node: str) -> FoundState:
         if self.inventory.nodes[node].is_local:
             return FoundState.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
-        source = (files("sparkfleet.control") / "where.py").read_text()
+        source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
         done = await self.channels[node].run(("python3", "-c", source, self.inventory.fleet))
         if done.exit_code != 0:
             raise NodeError(f"{node}: python3 did not answer: {done.stderr.strip()[-200:]}")
@@ -238,14 +238,15 @@ class Session:
         self, node: str, pythons: Mapping[str, str], verb: str, request: OnNode
     ) -> dict[str, Any]:
         done = await self.channels[node].run(
-            (pythons[node], "-m", "sparkfleet.control.boot", verb), stdin=request.model_dump_json().encode()
+            (pythons[node], "-m", "sparkfleet.node_daemon.node_cli", verb),
+            stdin=request.model_dump_json().encode(),
         )
         if done.exit_code != 0:
             raise NodeError(f"{node}: could not begin: {done.stderr.strip()[-500:]}")
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    async def _booted(self, result: str, on_event: OnEvent) -> Address:
+    async def _booted(self, result: str, on_event: OnEvent) -> HeadAddress:
         began = asyncio.get_running_loop().time()
         while asyncio.get_running_loop().time() - began < BOOT_S:
             on_event(StepRunning(step=FleetStep.STARTING_RAY))
@@ -256,7 +257,7 @@ class Session:
                 continue
             if "error" in answer:
                 raise ControlError(**answer["error"])
-            return Address.model_validate(answer)
+            return HeadAddress.model_validate(answer)
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
             do=f"See the directory of {result} on {self.head.node} for what it is doing.",
@@ -282,7 +283,7 @@ class Session:
             return  # it never was in the fleet
         request = OnNode(fleet=self.inventory.fleet, state_dir=self._state_dir(node))
         done = await self.channels[node].run(
-            (there.python, "-m", "sparkfleet.control.boot", "down"),
+            (there.python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
             stdin=request.model_dump_json().encode(),
             timeout_s=DOWN_S,
         )
@@ -300,7 +301,7 @@ async def _joined(client: FleetClient) -> set[str]:
 
 
 def who() -> str:
-    """Who asks, for the record: `user@host`."""
+    """Origin of a request, for the record: `user@host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

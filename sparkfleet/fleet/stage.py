@@ -8,21 +8,21 @@ from collections.abc import Collection, Iterable, Sequence
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import BytesMoving, FactFound, OnEvent, ignored
 from sparkfleet.fleet.session import Session
-from sparkfleet.planning.plan import Candidate, DeploymentPlan
-from sparkfleet.planning.remembered import Remembered, without_failed
-from sparkfleet.planning.tags import tags_of, with_digests
-from sparkfleet.staging.arrive import RESERVE_BYTES
-from sparkfleet.staging.progress import OnProgress, Progress
-from sparkfleet.staging.settings import Need, Settings, Staged
-from sparkfleet.staging.stage import stage
-from sparkfleet.staging.tags import Pinned, pin
+from sparkfleet.planner.rules.failure_memory import Remembered, without_failed
+from sparkfleet.planner.types.image_refs import tags_of, with_digests
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
+from sparkfleet.staging.agent.transfer import RESERVE_BYTES
+from sparkfleet.staging.orchestrate import stage
+from sparkfleet.staging.pin_images import Pinned, pin
+from sparkfleet.staging.progress import OnProgress, TransferProgress
+from sparkfleet.staging.settings import Need, Staged, StagingSettings
 
 _Where = dict[tuple[str, str], dict[str, None]]
 """Nodes by thing, a kind and a name; both in the order in which they were named."""
 
 
 def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
-    """What the first rungs of these plans need, and where: checkpoints, drafts, images."""
+    """Needs of the first rungs of these plans by node: checkpoints, drafts, images."""
     where: _Where = {}
     for candidate in (group.choice.candidate for plan in plans for group in plan.groups):
         for thing in _things(candidate):
@@ -31,7 +31,7 @@ def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
 
 
 def fallbacks_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
-    """Where else the same things have to be, so that a group can go down its ladder or leave a node that is gone.
+    """Nodes that need the same things, so that a group can fall back or leave a node that is gone.
 
     What only a lower rung needs, such as another engine's image, is not fetched before it is known to be needed: the next
     `apply` remembers what did not start, and brings it.
@@ -131,9 +131,9 @@ async def bring(
     return found
 
 
-async def staging_settings(session: Session, on_event: OnEvent = ignored) -> Settings:
+async def staging_settings(session: Session, on_event: OnEvent = ignored) -> StagingSettings:
     """The Python of sparkfleet on every node, and the Hub's endpoint and token of this process's environment."""
-    return Settings(
+    return StagingSettings(
         python=await session.pythons(on_event),
         endpoint=os.environ.get("HF_ENDPOINT", ""),
         token=os.environ.get("HF_TOKEN", "").strip(),
@@ -144,19 +144,19 @@ async def staging_settings(session: Session, on_event: OnEvent = ignored) -> Set
 def moving(on_event: OnEvent) -> OnProgress:
     """Staging's progress as events."""
 
-    def send(progress: Progress) -> None:
+    def send(progress: TransferProgress) -> None:
         on_event(BytesMoving(progress=progress))
 
     return send
 
 
 async def _staged(
-    session: Session, needs: Sequence[Need], settings: Settings, on_event: OnEvent
+    session: Session, needs: Sequence[Need], settings: StagingSettings, on_event: OnEvent
 ) -> tuple[Staged, ...]:
     return await stage(session.inventory, session.channels, needs, moving(on_event), settings=settings)
 
 
-async def _try(session: Session, need: Need, settings: Settings, on_event: OnEvent) -> None:
+async def _try(session: Session, need: Need, settings: StagingSettings, on_event: OnEvent) -> None:
     """Bring what only lower rungs need. It is not needed now: that it cannot be had is an event, and stops nothing."""
     try:
         await _staged(session, (need,), settings, on_event)

@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,
@@ -21,8 +21,8 @@ from sparkfleet.fleet.events import (
     StepRunning,
     UseCaseEvent,
 )
-from sparkfleet.nodes.files import write_atomically
-from sparkfleet.planning.plan import DeploymentPlan
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.remote.atomic_write import write_atomically
 
 StepTimes = dict[str, dict[FleetStep, float]]
 """Seconds by step, by what was started: `FLEET`, or the name of an engine with its models (`started_by`)."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.status import BEGINNING, DeploymentStatus, FleetStatus, GroupPhase, GroupReport
-from sparkfleet.engines.progress import Phase
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.engines.startup_phases import Phase
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FleetEvent, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 
 WAIT_S = 1.0
 """A call for events waits so long for one; the step is looked at anew after it."""

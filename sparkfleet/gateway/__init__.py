@@ -1,1 +1,1 @@
-"""The front door: an ASGI application that speaks the OpenAI API, and the Serve deployment that hosts it."""
+"""The OpenAI and Anthropic endpoint: keys, limits, routing by model, raw streaming."""

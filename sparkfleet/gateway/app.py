@@ -9,16 +9,8 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
-from sparkfleet.gateway.engine_error import in_dialect, read_error
-from sparkfleet.gateway.exchange import Exchange
-from sparkfleet.gateway.keys import authenticate
-from sparkfleet.gateway.limits import Limits, check_headers, check_target, has_body, read_body
-from sparkfleet.gateway.loads import Choice, Loads
-from sparkfleet.gateway.needs import Needs, can, lacking
-from sparkfleet.gateway.pick import Picker
-from sparkfleet.gateway.refusal import (
-    Refusal,
+from sparkfleet.gateway.api_errors import (
+    ApiError,
     draining,
     forbidden,
     internal,
@@ -31,12 +23,20 @@ from sparkfleet.gateway.refusal import (
     unauthorised,
     unknown_model,
 )
-from sparkfleet.gateway.route import route
-from sparkfleet.gateway.stream import Attempts, lost_event, relay
-from sparkfleet.gateway.table import GroupEntry, ModelEntry, Table
-from sparkfleet.gateway.upstream import Answer, Request, Upstream, request_headers
-from sparkfleet.gateway.usage import Meter
-from sparkfleet.observe.metrics import GatewayMetrics
+from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
+from sparkfleet.gateway.endpoints import Picker
+from sparkfleet.gateway.engine_error import in_dialect, read_error
+from sparkfleet.gateway.in_flight import Choice, InFlight
+from sparkfleet.gateway.keys import authenticate
+from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, has_body, read_body
+from sparkfleet.gateway.proxy import Attempts, lost_event, relay
+from sparkfleet.gateway.request_context import RequestContext
+from sparkfleet.gateway.request_parser import route
+from sparkfleet.gateway.requirements import Requirements, can, lacking
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.upstream import Request, Upstream, UpstreamAnswer, request_headers
+from sparkfleet.gateway.usage import UsageMeter
+from sparkfleet.telemetry.metrics import GatewayMetrics
 
 access_log = logging.getLogger("sparkfleet.gateway.access")
 log = logging.getLogger("sparkfleet.gateway")
@@ -47,7 +47,7 @@ _MODELS = "/v1/models"
 _HEALTH = "/healthz"
 
 
-class Gateway:
+class GatewayApp:
     """The ASGI application.
 
     Args:
@@ -63,28 +63,28 @@ class Gateway:
         picker: Picker,
         metrics: GatewayMetrics | None = None,
         *,
-        table: Table | None = None,
-        max_body_bytes: int = Limits().body_bytes,
-        max_body_s: float = Limits().body_s,
+        table: RoutingTable | None = None,
+        max_body_bytes: int = RequestLimits().body_bytes,
+        max_body_s: float = RequestLimits().body_s,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
         self._picker = picker
-        self._table = table or Table()
-        self._limits = Limits(body_bytes=max_body_bytes, body_s=max_body_s)
+        self._table = table or RoutingTable()
+        self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s)
         self._upstream = Upstream()
-        self._loads = Loads()
+        self._loads = InFlight()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
 
     @property
-    def table(self) -> Table:
-        """What is served. A table of version 0 says nothing, and replaces none that says something."""
+    def table(self) -> RoutingTable:
+        """Replaces the routing table. A table of version 0 is empty and never replaces one with content."""
         return self._table
 
     @table.setter
-    def table(self, table: Table) -> None:
+    def table(self, table: RoutingTable) -> None:
         if table.version:
             self._table = table
             self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
@@ -116,7 +116,7 @@ class Gateway:
             raise NotImplementedError(f"no {scope['type']} here")
         if scope["path"] == _HEALTH:
             return await self._health(scope, send)
-        exchange = Exchange(scope["method"], scope["path"], scope["headers"])
+        exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
             await self._guarded(exchange, scope, receive, send)
@@ -127,7 +127,7 @@ class Gateway:
         self._in_flight += 1
         self._idle.clear()
 
-    def _end(self, exchange: Exchange) -> None:
+    def _end(self, exchange: RequestContext) -> None:
         self._in_flight -= 1
         if not self._in_flight:
             self._idle.set()
@@ -135,7 +135,7 @@ class Gateway:
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
 
-    async def _guarded(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _guarded(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._answer(exchange, scope, receive, send)
         except ClientGone:
@@ -143,7 +143,7 @@ class Gateway:
         except asyncio.CancelledError:
             exchange.lost_client("shutdown")
             raise
-        except Refusal as refusal:
+        except ApiError as refusal:
             await _refuse(exchange, refusal, receive, send)
         except Exception:
             log.exception("request %s failed", exchange.id)
@@ -152,7 +152,7 @@ class Gateway:
                 raise  # the server cuts the connection
             await _refuse(exchange, internal(), receive, send)
 
-    async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         if not exchange.path.startswith("/v1/"):
             raise no_such_path(exchange.path)
         is_local = exchange.path == _MODELS or exchange.path.startswith(_MODELS + "/")
@@ -169,7 +169,7 @@ class Gateway:
             return await _models(exchange, table, send)
         return await self._forward(exchange, table, scope, receive, send)
 
-    def _admit(self, exchange: Exchange) -> Table:
+    def _admit(self, exchange: RequestContext) -> RoutingTable:
         if self._draining:
             raise draining()
         if not self._table.version:
@@ -182,7 +182,7 @@ class Gateway:
         return self._table
 
     async def _forward(
-        self, exchange: Exchange, table: Table, scope: Scope, receive: Receive, send: Send
+        self, exchange: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
     ) -> None:
         raw_path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
         check_target(raw_path, query)
@@ -202,7 +202,9 @@ class Gateway:
         with self.metrics.in_flight.labels(model.name).track_inprogress(), closing(exchange.attempts):
             await self._pass_on(exchange, exchange.attempts, receive, send)
 
-    async def _pass_on(self, exchange: Exchange, attempts: Attempts, receive: Receive, send: Send) -> None:
+    async def _pass_on(
+        self, exchange: RequestContext, attempts: Attempts, receive: Receive, send: Send
+    ) -> None:
         sent = perf_counter()
         async with WhileConnected(receive):
             answer = await attempts.answer()
@@ -222,7 +224,7 @@ class Gateway:
         last = b"" if complete else lost_event(exchange.dialect, meter)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    def _begin_answer(self, exchange: Exchange, answer: Answer, sent: float) -> Meter:
+    def _begin_answer(self, exchange: RequestContext, answer: UpstreamAnswer, sent: float) -> UsageMeter:
         exchange.status = answer.status
         if answer.status >= 400:
             exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
@@ -231,7 +233,7 @@ class Gateway:
             exchange.is_stream = True
             self.metrics.ttft.labels(exchange.model).observe(perf_counter() - sent)
             on_gap = self.metrics.itl.labels(exchange.model).observe
-        exchange.meter = Meter(sent, on_gap)
+        exchange.meter = UsageMeter(sent, on_gap)
         return exchange.meter
 
     async def _health(self, scope: Scope, send: Send) -> None:
@@ -245,7 +247,7 @@ _JSON = (b"content-type", b"application/json")
 _OF_THE_BODY = (b"content-length", b"content-type")
 
 
-def _resolve(table: Table, exchange: Exchange, name: str) -> ModelEntry:
+def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
     assert exchange.key is not None
     model = table.models.get(name)
     if model is None:
@@ -256,7 +258,7 @@ def _resolve(table: Table, exchange: Exchange, name: str) -> ModelEntry:
     return model
 
 
-def _able(model: ModelEntry, needs: Needs) -> tuple[GroupEntry, ...]:
+def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     """The groups that are ready and can serve a request, as far as is known."""
     lacks = lacking(model.groups, needs)
     if lacks:
@@ -270,7 +272,7 @@ def _able(model: ModelEntry, needs: Needs) -> tuple[GroupEntry, ...]:
     return able
 
 
-async def _models(exchange: Exchange, table: Table, send: Send) -> None:
+async def _models(exchange: RequestContext, table: RoutingTable, send: Send) -> None:
     assert exchange.key is not None
     entries = table.visible_to(exchange.key)
     document: dict[str, Any] = {"object": "list", "data": [_model(entry) for entry in entries]}
@@ -298,19 +300,21 @@ def _model(entry: ModelEntry) -> dict[str, Any]:
     return document
 
 
-async def _pass_error_on(exchange: Exchange, answer: Answer, send: Send, meter: Meter) -> None:
+async def _pass_error_on(
+    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter
+) -> None:
     body = in_dialect(await read_error(answer), answer.status, exchange.dialect)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
     await respond(send, answer.status, [*headers, _JSON, _id_header(exchange)], body)
 
 
-def _start(exchange: Exchange, answer: Answer) -> dict[str, Any]:
+def _start(exchange: RequestContext, answer: UpstreamAnswer) -> dict[str, Any]:
     headers = [*answer.headers(), _id_header(exchange)]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
-async def _refuse(exchange: Exchange, refusal: Refusal, receive: Receive, send: Send) -> None:
+async def _refuse(exchange: RequestContext, refusal: ApiError, receive: Receive, send: Send) -> None:
     exchange.status, exchange.kind = refusal.status, refusal.kind
     headers = [_JSON, _id_header(exchange), *refusal.headers]
     body = refusal.body(exchange.dialect)
@@ -325,5 +329,5 @@ async def _refuse_websocket(receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": 1008, "reason": "websockets are not served here"})
 
 
-def _id_header(exchange: Exchange) -> tuple[bytes, bytes]:
+def _id_header(exchange: RequestContext) -> tuple[bytes, bytes]:
     return (b"x-request-id", exchange.id.encode())

@@ -14,8 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from sparkfleet.gateway.refusal import Dialect, error_json
-from sparkfleet.gateway.upstream import Answer
+from sparkfleet.gateway.api_errors import Dialect, error_json
+from sparkfleet.gateway.upstream import UpstreamAnswer
 
 LONGEST = 1 << 20
 """Bytes of an error that are read: some repeat the request that they refuse."""
@@ -25,7 +25,7 @@ READ_S = 10.0
 """How long an error may take to arrive: who fails may not end its sentence."""
 
 
-async def read_error(answer: Answer) -> bytes:
+async def read_error(answer: UpstreamAnswer) -> bytes:
     """The body of an engine's error, as far as it comes."""
     body = chunk = answer.first
     with suppress(aiohttp.ClientError, OSError, TimeoutError):

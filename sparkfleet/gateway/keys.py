@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 
 from sparkfleet.gateway.asgi import Headers
-from sparkfleet.gateway.table import KeyEntry
+from sparkfleet.gateway.routing_table import KeyEntry
 
 PREFIX = "sk-sf-"
 _KEY_BYTES = 32
@@ -25,7 +25,7 @@ def generate(name: str) -> tuple[str, KeyEntry]:
 
 
 def digest(key: bytes) -> str:
-    """How a key is stored."""
+    """Hash under which a key is stored."""
     return hashlib.sha256(key).hexdigest()
 
 

@@ -1,12 +1,12 @@
-"""How much, and how slowly, a client may send."""
+"""Limits on the size and the pace of a client's request."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 
+from sparkfleet.gateway.api_errors import bad_request, headers_too_large, no_such_path, too_large, too_slow
 from sparkfleet.gateway.asgi import ClientGone, Headers, Receive
-from sparkfleet.gateway.refusal import bad_request, headers_too_large, no_such_path, too_large, too_slow
 from sparkfleet.values import Value
 
 _PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
@@ -18,8 +18,8 @@ _CLOSED = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 """Paths of vLLM that change the engine: for whoever runs the fleet, not for holders of an API key."""
 
 
-class Limits(Value):
-    """What one request may cost before an engine is asked."""
+class RequestLimits(Value):
+    """Limits of one request, checked before an engine is involved."""
 
     body_bytes: int = 32 << 20
     """Enough for several images in base64, or for an hour of compressed speech."""
@@ -29,7 +29,7 @@ class Limits(Value):
     header_bytes: int = 32 << 10
 
 
-def check_headers(headers: Headers, limits: Limits) -> None:
+def check_headers(headers: Headers, limits: RequestLimits) -> None:
     """Refuse what is too much to look at.
 
     Raises:
@@ -54,7 +54,7 @@ def check_target(raw_path: bytes, query: bytes) -> None:
         raise bad_request("The query string has characters that must be percent-encoded.")
 
 
-async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes:
+async def read_body(headers: Headers, receive: Receive, limits: RequestLimits) -> bytes:
     """The whole body. One that says that it is too long is refused before a byte of it is read.
 
     Raises:
@@ -71,7 +71,7 @@ async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes
 
 
 def has_body(headers: Headers) -> bool:
-    """Whether the request says that a body comes."""
+    """True if the request announces a body."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
         for name, value in headers

@@ -1,4 +1,4 @@
-"""What a gateway replica says of itself to the controller."""
+"""Report of a gateway replica to the controller."""
 
 from __future__ import annotations
 

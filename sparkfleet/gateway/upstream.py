@@ -18,8 +18,8 @@ from aiohttp.connector import AddrInfoType
 from yarl import URL
 
 from sparkfleet.gateway.asgi import Headers
-from sparkfleet.gateway.pick import Target
-from sparkfleet.gateway.route import MODEL_HEADER
+from sparkfleet.gateway.endpoints import Target
+from sparkfleet.gateway.request_parser import MODEL_HEADER
 
 CONNECT_S = 2.0
 """To open a connection. An engine that is alive accepts within milliseconds: the kernel does it for it."""
@@ -63,7 +63,7 @@ _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes to an engine."""
+    """Request as it is sent to an engine."""
 
     id: str
     method: str
@@ -74,7 +74,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class UpstreamAnswer:
     """An engine's answer, up to its first chunk: nothing of it has been shown to the client yet."""
 
     response: aiohttp.ClientResponse
@@ -87,18 +87,18 @@ class Answer:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is a stream of server-sent events."""
+        """True if it is a stream of server-sent events."""
         return self.response.content_type == "text/event-stream"
 
     @property
     def is_error(self) -> bool:
-        """Whether it is an error that can be read as a whole: not a stream, and not compressed against our wish."""
+        """True if it is an error that can be read as a whole: not a stream, and not compressed against our request."""
         packed = self.response.headers.get("content-encoding", "identity") != "identity"
         return self.status >= HTTPStatus.BAD_REQUEST and not self.is_stream and not packed
 
     @property
     def engine_is_failing(self) -> bool:
-        """Whether another engine should be asked: a status that dying engines give, not one a request earns.
+        """True for a status of an engine that is dying, so that another group is tried; false for a fault of the request.
 
         vLLM answers 500 for what was running when its workers died, then 503 for about a second until it exits
         (measured on vLLM 0.32's CPU build, two nodes, a worker killed or the link down).
@@ -110,7 +110,7 @@ class Answer:
         )
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What of its headers the client gets."""
+        """Engine headers passed to the client."""
         raw = [(name.lower(), value) for name, value in self.response.raw_headers]
         dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
         return [(name, value) for name, value in raw if name not in dropped]
@@ -139,7 +139,7 @@ class Upstream:
         self._pooled: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
 
-    async def open(self, engine: Target, request: Request) -> Answer:
+    async def open(self, engine: Target, request: Request) -> UpstreamAnswer:
         """Send the request and wait, as long as it takes, for the first chunk of the answer.
 
         A pooled connection may have been closed by the engine a moment ago; whether the engine itself is gone
@@ -166,7 +166,7 @@ class Upstream:
 
 
 def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """What of a client's headers an engine gets: nothing that identifies, nothing about the connection."""
+    """Client headers passed to an engine: none that identifies the client, none about the connection."""
     dropped = _NOT_FOR_ENGINES | _named_by_connection(headers)
     return tuple(
         (name.decode("ascii"), value.decode("ascii"))
@@ -183,7 +183,7 @@ def _named_by_connection(headers: Headers) -> frozenset[bytes]:
     return frozenset(token.strip().lower() for line in lines for token in line.split(b","))
 
 
-async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request) -> Answer:
+async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request) -> UpstreamAnswer:
     headers = [*request.headers, ("x-request-id", request.id), ("accept-encoding", "identity")]
     if engine.token:
         headers.append(("authorization", f"Bearer {engine.token}"))
@@ -211,16 +211,16 @@ def _payload(body: bytes) -> bytes | io.BytesIO | None:
     return io.BytesIO(body) if len(body) > _ONE_WRITE else body or None
 
 
-async def _ask_again(session: aiohttp.ClientSession, engine: Target, request: Request) -> Answer:
+async def _ask_again(session: aiohttp.ClientSession, engine: Target, request: Request) -> UpstreamAnswer:
     try:
         return await _ask(session, engine, request)
     except EngineLost as lost:
         raise EngineLost(str(lost), delivered=True) from lost
 
 
-async def _first_chunk(response: aiohttp.ClientResponse) -> Answer:
+async def _first_chunk(response: aiohttp.ClientResponse) -> UpstreamAnswer:
     try:
-        return Answer(response, await response.content.readany())
+        return UpstreamAnswer(response, await response.content.readany())
     except (aiohttp.ClientError, OSError) as error:
         response.close()
         raise EngineLost(str(error) or type(error).__name__, delivered=True) from error

@@ -1,4 +1,4 @@
-"""What can be learnt from an answer while its bytes pass, at the cost of a few microseconds per chunk.
+"""Reads usage and timing from an answer while its bytes pass, at a few microseconds per chunk.
 
 Nothing is decoded on the way. The first and the last kilobytes are kept, and searched for `usage` at the end.
 """
@@ -26,13 +26,13 @@ _OUTPUT = ("completion_tokens", "output_tokens")
 
 
 class Usage(Value):
-    """Tokens, as the engine counted them; None where it did not say."""
+    """Tokens, as the engine counted them; None if it did not say."""
 
     input: int | None = None
     output: int | None = None
 
 
-class Meter:
+class UsageMeter:
     """Watches one answer.
 
     Args:
@@ -89,11 +89,11 @@ class Meter:
 
     @property
     def ends_between_events(self) -> bool:
-        """Whether an event may follow without being taken for a part of the one before."""
+        """True if the text so far ends an event, so that another one may follow."""
         return self.size == 0 or self._tail.endswith((b"\n\n", b"\r\n\r\n"))
 
     def usage(self) -> Usage:
-        """What the engine said about tokens; of several reports (they are running totals) the last."""
+        """Token usage in the engine's answer; the last of several running totals."""
         found = Usage()
         for report in self._reports():
             found = Usage(

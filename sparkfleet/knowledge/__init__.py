@@ -1,1 +1,1 @@
-"""What is known: rules, images, hardware, speculators and measurements, as data files with their sources."""
+"""Rules, images, hardware, known models, speculators, fitted factors and measurements, as data with sources."""

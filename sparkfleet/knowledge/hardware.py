@@ -1,24 +1,33 @@
-"""What a DGX Spark is and what it reached when somebody measured it: `hardware.yaml`, checked on load."""
+"""Hardware of the DGX Spark and its best published measurements: `hardware.yaml`, checked on load."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.entries import Date, Measured, Sources, entries, entry, frozen, packaged, parse
+from sparkfleet.knowledge.yaml_entries import (
+    Date,
+    MeasuredRange,
+    Sources,
+    entries,
+    entry,
+    frozen,
+    packaged,
+    parse,
+)
 from sparkfleet.values import Value
 
 FILE = "hardware.yaml"
 
 
-class Box(Value):
+class SparkModel(Value):
     """A kind of Spark, by its memory."""
 
     id: str
     name: str
     pci_ids: tuple[str, ...]
     """`vendor:device` of the GPU as lspci prints it."""
-    memory_total_gb: Measured
+    memory_total_gb: MeasuredRange
     """MemTotal, GB (1e9 bytes)."""
     cpu: str
     sources: Sources
@@ -37,56 +46,56 @@ class Vendor(Value):
     date: Date
 
 
-class Ceilings(Value):
+class SparkCeilings(Value):
     """The most that one Spark was seen to do."""
 
-    read_gb_per_s: Measured
-    bf16_tflops: Measured
-    fp8_tflops: Measured
-    fp4_tflops: Measured
+    read_gb_per_s: MeasuredRange
+    bf16_tflops: MeasuredRange
+    fp8_tflops: MeasuredRange
+    fp4_tflops: MeasuredRange
 
 
-class Link(Value):
+class LinkClass(Value):
     """A way in which two nodes are joined."""
 
     id: str
     name: str
-    latency_us: Measured
+    latency_us: MeasuredRange
     """One small all-reduce on an idle link."""
-    gb_per_s: Measured
+    gb_per_s: MeasuredRange
     """Bus bandwidth of a large collective."""
 
 
-class Memory(Value):
-    """Where memory goes beside the model, GB (1e9 bytes)."""
+class MemoryOverheads(Value):
+    """Memory used beside the model, GB (1e9 bytes)."""
 
-    idle_available_gb: Measured
-    host_reserve_gb: Measured
-    nccl_communicator_gb: Measured
-    cuda_graphs_gb: Measured
+    idle_available_gb: MeasuredRange
+    host_reserve_gb: MeasuredRange
+    nccl_communicator_gb: MeasuredRange
+    cuda_graphs_gb: MeasuredRange
 
 
 class CpuGeneric(Value):
     """Any machine that runs the embedded engine."""
 
-    read_gb_per_s: Measured
-    bf16_tflops: Measured
-    engine_memory_gb: Measured
+    read_gb_per_s: MeasuredRange
+    bf16_tflops: MeasuredRange
+    engine_memory_gb: MeasuredRange
 
 
 class Hardware(Value):
     """Everything in `hardware.yaml`."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[SparkModel, ...]
     vendors: tuple[Vendor, ...]
     confusables: tuple[tuple[str, str], ...]
     """PCI ids of what is not a Spark, and what it is."""
-    ceilings: Ceilings
-    links: tuple[Link, ...]
-    memory: Memory
+    ceilings: SparkCeilings
+    links: tuple[LinkClass, ...]
+    memory: MemoryOverheads
     cpu_generic: CpuGeneric
 
-    def link(self, link_id: str) -> Link:
+    def link(self, link_id: str) -> LinkClass:
         """The link of that id.
 
         Raises:
@@ -106,12 +115,12 @@ def read_hardware(text: str, name: str = FILE) -> Hardware:
     if not isinstance(confusables, dict):
         raise SpecError(f"knowledge/{name}: confusables: expected a mapping of PCI ids to names")
     return Hardware(
-        boxes=entries(name, "boxes", data["boxes"], Box),
+        boxes=entries(name, "boxes", data["boxes"], SparkModel),
         vendors=entries(name, "vendors", data["vendors"], Vendor),
         confusables=tuple(confusables.items()),
-        ceilings=entry(name, "ceilings", data["ceilings"], Ceilings),
-        links=entries(name, "links", data["links"], Link),
-        memory=entry(name, "memory", data["memory"], Memory),
+        ceilings=entry(name, "ceilings", data["ceilings"], SparkCeilings),
+        links=entries(name, "links", data["links"], LinkClass),
+        memory=entry(name, "memory", data["memory"], MemoryOverheads),
         cpu_generic=entry(name, "cpu_generic", data["cpu_generic"], CpuGeneric),
     )
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sparkfleet.knowledge.entries import Date, Sources, entries, packaged, parse
-from sparkfleet.knowledge.situation import Method
+from sparkfleet.knowledge.rule_context import Method
+from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
 FILE = "images.yaml"
@@ -36,7 +36,7 @@ class Image(Value):
     image: Annotated[str, Field(pattern=r"^[^\s@]+:[^\s@/]+$")]
     """Repository and tag."""
     build: str = ""
-    """What tells builds of one tag apart, e.g. "re-tag"; "" where only one is known."""
+    """What tells builds of one tag apart, e.g. "re-tag"; "" if only one is known."""
     digests: tuple[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")], ...] = ()
     engine: Literal["vllm", "sglang", "trtllm"]
     engine_version: str | None
@@ -53,7 +53,7 @@ class Image(Value):
     date: Date
 
     def library(self, name: Library) -> str | None:
-        """The version of a library inside, None where it is not published."""
+        """The version of a library inside, None if it is not published."""
         return dict(self.libraries).get(name)
 
 
@@ -91,7 +91,7 @@ def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[
 def engine_version_of(reference: str) -> str | None:
     """The engine's version inside an image.
 
-    Of an image that is not listed: what its tag says, where its makers tag releases. None where the image is not known, or
+    Of an image that is not listed: what its tag says, where its makers tag releases. None if the image is not known, or
     its version is not. Where a tag was moved, the version without the build, so that rules about one build answer "unknown".
     """
     known = images_of(reference)

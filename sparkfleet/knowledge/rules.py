@@ -1,7 +1,7 @@
-"""What is known to break, to corrupt, to be slow or to be limited: `rules.yaml`, checked on load.
+"""Known combinations that break, corrupt, slow down or limit: `rules.yaml`, checked on load.
 
 A rule says *when* (conditions on a `Situation`), *then* what a planner or a node check has to do about it, and where it is
-known from. `planning/rules.py` applies them.
+known from. `planner/rules/judgement.py` applies them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.conditions import Condition, holds, read_conditions
-from sparkfleet.knowledge.entries import Data, Date, Sources, entries, frozen, packaged, parse
-from sparkfleet.knowledge.situation import Situation
+from sparkfleet.knowledge.rule_context import RuleContext
+from sparkfleet.knowledge.rule_language import Condition, holds, read_conditions
 from sparkfleet.knowledge.versions import Truth, every, some
+from sparkfleet.knowledge.yaml_entries import Data, Date, Sources, entries, frozen, packaged, parse
 from sparkfleet.values import Value
 
 FILE = "rules.yaml"
@@ -57,7 +57,7 @@ class Penalise(Value):
     metric: Metric = "decode_tps"
 
 
-class Limits(Value):
+class RuleLimits(Value):
     """Largest values that work."""
 
     memory_fraction: float | None = None
@@ -79,7 +79,7 @@ class Require(Value):
     env: Pairs = ()
     speculative: Pairs = ()
     """Keys of vLLM's speculative config."""
-    limits: Limits = Limits()
+    limits: RuleLimits = RuleLimits()
 
     @model_validator(mode="after")
     def _not_empty(self) -> Require:
@@ -104,7 +104,7 @@ Action = Annotated[Reject | Penalise | Require | Warn | Doctor, Field(discrimina
 
 
 class Remedy(Value):
-    """What a person can do about it."""
+    """Remedy that a person can apply."""
 
     flags: Lines = ()
     env: Pairs = ()
@@ -126,7 +126,7 @@ def _situations(value: object) -> object:
     return (value,) if isinstance(value, Mapping) else value
 
 
-Situations = Annotated[tuple[Situation, ...], BeforeValidator(_situations), Field(min_length=1)]
+Situations = Annotated[tuple[RuleContext, ...], BeforeValidator(_situations), Field(min_length=1)]
 
 
 class Example(Value):
@@ -175,7 +175,7 @@ class Rule(Value):
 
     @property
     def adds(self) -> str:
-        """What it adds to a candidate, or what it multiplies, in words; "" where `then.do` says it all."""
+        """Effect of the rule on a candidate, in words; "" if `then.do` covers it."""
         then = self.then
         if isinstance(then, Penalise):
             return f"{then.metric} × {then.factor:g}" if then.factor else ""
@@ -191,7 +191,7 @@ class Rule(Value):
         conditions = (*self.when, *(one for group in self.unless for one in group))
         return tuple(dict.fromkeys(condition.fact for condition in conditions))
 
-    def applies(self, situation: Situation) -> Truth:
+    def applies(self, situation: RuleContext) -> Truth:
         """Does it fire here? NO on a CPU unless the rule itself asks about the device: all of this is about GB10."""
         if situation.device == "cpu" and "device" not in self.asks:
             return Truth.NO

@@ -24,7 +24,7 @@ why. `sparkfleet explain RULE` prints one with its symptom and its remedies.
 
 *when* is a list of conditions that all have to hold. A fact that is not known makes a rule *possible*: it is shown, never
 rejects, and only changes a candidate where the alternative is silent garbage and nothing but a version is unknown
-(`sparkfleet/planning/rules.py`). Everything is about GB10; on a CPU the rules are silent.
+(`sparkfleet/planner/rules/judgement.py`). Everything is about GB10; on a CPU the rules are silent.
 
 To add a rule, add an entry to the file, with an example of a situation in which it fires and one in which it stays silent.
 """

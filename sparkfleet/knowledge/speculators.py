@@ -1,4 +1,4 @@
-"""Which drafts go with which model, and how many tokens they were seen to yield: `speculators.yaml`, checked on load."""
+"""Speculators per model and the tokens per step they were measured at: `speculators.yaml`, checked on load."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparkfleet.knowledge.entries import Date, Sources, entries, packaged, parse
-from sparkfleet.knowledge.situation import Method
+from sparkfleet.knowledge.rule_context import Method
+from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
 FILE = "speculators.yaml"
@@ -25,11 +25,11 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 class Acceptance(Value):
-    """How much of the drafts a target accepted, in one set of measurements."""
+    """Acceptance of the draft tokens by a target, in one set of measurements."""
 
     content: Content
     tokens: Tokens | None
-    """Draft tokens per step; None where it was not published."""
+    """Draft tokens per step; None if it was not published."""
     length: Annotated[float, Field(ge=1)] | None = None
     """Tokens per step, the target's own included."""
     rate: Rate | None = None
@@ -120,7 +120,7 @@ class Speculator(Value):
     head: Literal["checkpoint", "separate", "none"]
     """Where the drafting weights are. "checkpoint": look into the weight map, quantisers drop heads."""
     draft: str | None = None
-    """Hub id of a separate draft; None where its name was not published."""
+    """Hub id of a separate draft; None if its name was not published."""
     tokens: Depth | None = None
     acceptance: tuple[Acceptance, ...] = ()
     gains: tuple[Gain, ...] = ()
@@ -166,7 +166,7 @@ def read_speculators(text: str, name: str = FILE) -> tuple[Speculator, ...]:
 
 
 def speculators_of(model: str, engine: str | None = None) -> tuple[Speculator, ...]:
-    """What is known to draft for `model`, on one engine or on any."""
+    """Speculators known for `model`, on one engine or on any."""
     return tuple(
         one for one in load_speculators() if one.serves(model) and (engine is None or engine in one.engines)
     )

@@ -104,7 +104,7 @@ class Version:
     label: str = ""
 
     def series(self, length: int) -> tuple[int, ...]:
-        """The first `length` parts of the release, zeros where there are none."""
+        """The first `length` parts of the release, zeros if there are none."""
         return (self.release + (0,) * length)[:length]
 
     def opens(self, length: int) -> bool:
@@ -114,7 +114,7 @@ class Version:
 
 @lru_cache(maxsize=1024)
 def parse_version(text: str) -> Version | None:
-    """The version in `text`, or None where it names none that could be ordered."""
+    """The version in `text`, or None if it names none that could be ordered."""
     said = text.strip()
     if date := _DATE.fullmatch(said):
         return Version(tuple(int(part) for part in date.groups()))
@@ -170,7 +170,7 @@ def _other_label(version: Version, wanted: Version) -> Truth:
 
 
 def _side(version: Version, bound: Version) -> int | None:
-    """-1, 0 or 1: below, in or above the series that `bound` names; None where the build decides and is not known."""
+    """-1, 0 or 1: below, in or above the series that `bound` names; None if the build decides and is not known."""
     length = len(bound.release)
     if (mine := version.series(length)) != bound.release:
         return 1 if mine > bound.release else -1

@@ -6,6 +6,15 @@ said in docs/lab.md. Nothing in sparkfleet imports this package, and it imports 
 
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.lab import Lab
-from sparkfleet.lab.layout import Cable, Layout, NodeLayout, Rail, RailEnd, Topology
+from sparkfleet.lab.layout import Cable, Layout, NodeLayout, SimulatedRail, SimulatedRailEnd, Topology
 
-__all__ = ["Cable", "Lab", "LabError", "Layout", "NodeLayout", "Rail", "RailEnd", "Topology"]
+__all__ = [
+    "Cable",
+    "Lab",
+    "LabError",
+    "Layout",
+    "NodeLayout",
+    "SimulatedRail",
+    "SimulatedRailEnd",
+    "Topology",
+]

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparkfleet.lab import faults, life, power, state
+from sparkfleet.lab import faults, lifecycle, power, state
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside.knobs import KNOBS
+from sparkfleet.lab.inside.simulated_state import KNOBS
 from sparkfleet.lab.inventory import inventory
 from sparkfleet.lab.layout import Topology
 from sparkfleet.lab.machine import fingerprint
@@ -91,9 +91,9 @@ def _fault_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> N
         if name == "subnet":
             made.add_argument("network", help="such as 192.168.100.0/24")
     for name, act, text in (
-        ("kill", life.kill, "cut a node's power"),
-        ("boot", life.boot, "switch a node on"),
-        ("reboot", life.reboot, "cut a node's power and switch it on again"),
+        ("kill", lifecycle.kill, "cut a node's power"),
+        ("boot", lifecycle.boot, "switch a node on"),
+        ("reboot", lifecycle.reboot, "cut a node's power and switch it on again"),
         ("heal", faults.heal, "take back everything that was set on a node"),
     ):
         verb(name, _on_node(act), text).add_argument("node")
@@ -104,7 +104,7 @@ def _fault_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> N
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    made = life.up(
+    made = lifecycle.up(
         arguments.name,
         arguments.nodes,
         arguments.topology,
@@ -119,7 +119,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _down(arguments: argparse.Namespace) -> int:
-    there = life.down(arguments.name)
+    there = lifecycle.down(arguments.name)
     print(f"The lab {arguments.name} is down." if there else f"There was no lab {arguments.name}.")
     return 0
 
@@ -232,7 +232,7 @@ def _subnet(arguments: argparse.Namespace) -> int:
 
 
 def _on_node(act: Callable[[str, str], object]) -> Verb:
-    """What does something to one node of a lab."""
+    """Changes one node of a lab."""
 
     def call(arguments: argparse.Namespace) -> int:
         act(arguments.name, arguments.node)

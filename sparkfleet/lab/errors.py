@@ -1,4 +1,4 @@
-"""What goes wrong with a lab."""
+"""Failure of a lab."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from sparkfleet.lab import network, power
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside import knobs
-from sparkfleet.lab.inside.knobs import KNOBS, REAL, TOOLS, Settings, split
-from sparkfleet.lab.layout import RAIL_MTU, Rail, rail_address
+from sparkfleet.lab.inside import simulated_state
+from sparkfleet.lab.inside.simulated_state import KNOBS, REAL, TOOLS, SimulatedState, split
+from sparkfleet.lab.layout import RAIL_MTU, SimulatedRail, rail_address
 from sparkfleet.lab.machine import write_groups, write_host_key, write_identity
 from sparkfleet.lab.meminfo import meminfo
 from sparkfleet.lab.run import run
@@ -78,7 +78,7 @@ def slow(
             state = _tell_slow(state, found, gbit or 0.0, delay_ms or 0.0)
 
 
-def _pace(state: State, rail: Rail, gbit: float | None, delay_ms: float | None) -> None:
+def _pace(state: State, rail: SimulatedRail, gbit: float | None, delay_ms: float | None) -> None:
     try:
         network.pace(state.layout, rail, gbit, delay_ms)
     except LabError as error:
@@ -90,7 +90,7 @@ def _pace(state: State, rail: Rail, gbit: float | None, delay_ms: float | None) 
         ) from error
 
 
-def _tell_slow(state: State, rail: Rail, gbit: float, delay_ms: float) -> State:
+def _tell_slow(state: State, rail: SimulatedRail, gbit: float, delay_ms: float) -> State:
     for end in rail.ends:
         told = {f"slow_gbit.{end.netdev}": gbit, f"slow_ms.{end.netdev}": delay_ms}
         others = {key: value for key, value in state.settings.get(end.node, {}).items() if key not in told}
@@ -123,19 +123,19 @@ def subnet(name: str, link: str, rail: int, wanted: str) -> None:
                 network.set_address(layout, end, address)
 
 
-def _rails(state: State, link: str, rail: int | None) -> tuple[Rail, ...]:
+def _rails(state: State, link: str, rail: int | None) -> tuple[SimulatedRail, ...]:
     return network.cable_rails(state.layout.cable(link), rail)
 
 
-def settings_of(state: State, node: str) -> Settings:
-    """What was set on a node."""
-    return Settings(state.settings.get(state.layout.node(node).name, {}))
+def settings_of(state: State, node: str) -> SimulatedState:
+    """Changed settings of a node."""
+    return SimulatedState(state.settings.get(state.layout.node(node).name, {}))
 
 
 def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
     """Set knobs of a node, which takes effect at once. Raises LabError for an unknown one or a wrong value."""
     for key, value in changes.items():
-        wrong = knobs.problem(key, value)
+        wrong = simulated_state.problem(key, value)
         if wrong:
             raise LabError(f"{key}={value}: {wrong}.", do="`scripts/lab knobs` lists them.")
     with locked(name):
@@ -261,7 +261,7 @@ def _inner_number(pid: str) -> str:
 
 
 def _container(state: State, node: str) -> None:
-    """Whether the node has podman: without, its /usr/bin has one layer more, in which it is marked as deleted."""
+    """True if the node has podman: without it, its /usr/bin gets a layer in which podman is marked as deleted."""
     _unmount(state, node, "/usr/bin")
     layers = [TOOLS, REAL]
     if settings_of(state, node).text("container") == "none":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from sparkfleet.lab import faults, life, power, state
+from sparkfleet.lab import faults, lifecycle, power, state
 from sparkfleet.lab.inventory import inventory
 from sparkfleet.lab.layout import Cable, Layout, Topology
 from sparkfleet.lab.machine import fingerprint
@@ -65,7 +65,7 @@ class Lab:
             LabError: not root, or the host refused something.
         """
         chosen = name or _free_name()
-        life.up(
+        lifecycle.up(
             chosen,
             nodes,
             Topology(topology) if topology else None,
@@ -85,7 +85,7 @@ class Lab:
 
     def down(self) -> None:
         """Take it down and delete its files. Twice is fine."""
-        life.down(self.name)
+        lifecycle.down(self.name)
 
     @property
     def layout(self) -> Layout:
@@ -125,7 +125,7 @@ class Lab:
         return inventory(state.load(self.name))
 
     def argv(self, node: str, argv: Sequence[str], *, root: bool = False) -> list[str]:
-        """What the host runs to have `argv` run in a node, as its user or as root."""
+        """Command line on the host that runs `argv` in a node, as its user or as root."""
         return power.command(state.load(self.name), node, argv, root=root)
 
     def exec(
@@ -165,15 +165,15 @@ class Lab:
 
     def kill(self, node: str) -> None:
         """Cut a node's power."""
-        life.kill(self.name, node)
+        lifecycle.kill(self.name, node)
 
     def boot(self, node: str) -> None:
         """Switch a node on."""
-        life.boot(self.name, node)
+        lifecycle.boot(self.name, node)
 
     def reboot(self, node: str) -> None:
         """Cut a node's power and switch it on again."""
-        life.reboot(self.name, node)
+        lifecycle.reboot(self.name, node)
 
     def set(self, node: str, changes: Mapping[str, str] | None = None, **more: str) -> None:
         """Set knobs: `lab.set("spark2", driver="580.95.05")`, `lab.set("spark1", {"gid.rocep1s0f1": "missing"})`."""

@@ -1,4 +1,4 @@
-"""What a lab consists of: names, addresses, cables and rails. Pure: nothing is made here.
+"""Layout of a lab: names, addresses, cables and rails. Pure: nothing is created here.
 
 Device names and their pairing are a DGX Spark's: port 0 is enp1s0f0np0 with enP2p1s0f0np0, port 1 (the outer one) is
 enp1s0f1np1 with enP2p1s0f1np1; one QSFP cable is both halves of a port. Subnets are those of NVIDIA's playbooks.
@@ -32,7 +32,7 @@ _FIRST_HOST = 10
 
 
 class Topology(StrEnum):
-    """How the nodes are cabled."""
+    """Cabling of the nodes."""
 
     DIRECT = "direct"
     RING = "ring"
@@ -40,7 +40,7 @@ class Topology(StrEnum):
 
 
 @dataclass(frozen=True)
-class RailEnd:
+class SimulatedRailEnd:
     """One end of a rail: a netdev of a node, with the address it has at start (`192.168.100.11/24`)."""
 
     node: str
@@ -54,11 +54,11 @@ class RailEnd:
 
 
 @dataclass(frozen=True)
-class Rail:
+class SimulatedRail:
     """One half of a cable; `bridge` joins its ends in the lab's fabric namespace."""
 
     bridge: str
-    ends: tuple[RailEnd, ...]
+    ends: tuple[SimulatedRailEnd, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Cable:
     name: str
     nodes: tuple[str, ...]
     switch: str | None
-    rails: tuple[Rail, ...]
+    rails: tuple[SimulatedRail, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def gateway_address(self) -> str:
-        """Where the nodes' default route leads: a dead end, that answers "unreachable" at once."""
+        """Default route of the nodes: a dead end that answers "unreachable" at once."""
         return f"10.77.{self.subnet}.254"
 
     @property
@@ -135,7 +135,7 @@ class Layout:
         known = ", ".join(cable.name for cable in self.cables) or "none"
         raise LabError(f"The lab {self.name} has no link {name!r}.", do=f"Its links: {known}.")
 
-    def ends(self, node: str) -> Iterator[RailEnd]:
+    def ends(self, node: str) -> Iterator[SimulatedRailEnd]:
         """The rail ends of a node that a cable is plugged into."""
         for cable in self.cables:
             for rail in cable.rails:
@@ -196,10 +196,12 @@ def _between(index: int, *sides: tuple[NodeLayout, int]) -> Cable:
     ordered = sorted(sides, key=lambda side: side[0].number)
     names = tuple(node.name for node, _ in ordered)
     rails = tuple(
-        Rail(
+        SimulatedRail(
             bridge=f"c{index}r{half}",
             ends=tuple(
-                RailEnd(node.name, PORTS[port][half], rail_address(_subnet_of(index, half), node.number))
+                SimulatedRailEnd(
+                    node.name, PORTS[port][half], rail_address(_subnet_of(index, half), node.number)
+                )
                 for node, port in ordered
             ),
         )
@@ -210,7 +212,10 @@ def _between(index: int, *sides: tuple[NodeLayout, int]) -> Cable:
 
 def _to_switch(node: NodeLayout) -> Cable:
     rails = tuple(
-        Rail("switch", (RailEnd(node.name, PORTS[1][half], rail_address(_subnet_of(0, half), node.number)),))
+        SimulatedRail(
+            "switch",
+            (SimulatedRailEnd(node.name, PORTS[1][half], rail_address(_subnet_of(0, half), node.number)),),
+        )
         for half in (0, 1)
     )
     return Cable(f"{node.name}-switch", (node.name,), "switch", rails)

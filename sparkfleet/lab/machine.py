@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside import knobs
-from sparkfleet.lab.inside.knobs import TOOLS
+from sparkfleet.lab.inside import simulated_state
+from sparkfleet.lab.inside.simulated_state import TOOLS
 from sparkfleet.lab.machines import MACHINES
 from sparkfleet.lab.run import run
 from sparkfleet.lab.state import UID, USER, State, replace_file
@@ -86,7 +86,7 @@ def make_node(state: State, node: str) -> None:
     _home(state, node)
     _cron_spool(root / "cron/crontabs")
     replace_file(root / "state/knobs.json", "{}")
-    write_identity(state, node, knobs.Settings({}))
+    write_identity(state, node, simulated_state.SimulatedState({}))
 
 
 def _etc(state: State, node: str) -> None:
@@ -104,7 +104,7 @@ def _etc(state: State, node: str) -> None:
 
 
 def _only_own(directory: str, found: list[str]) -> list[str]:
-    """What copytree leaves out: what a node must not have, and below /etc itself all directories but its own ones."""
+    """Paths that copytree leaves out: what a node must not have, and below /etc all directories but its own."""
     left_out = {name for name in found if any(fnmatch(name, pattern) for pattern in _LEFT_OUT)}
     if directory == "/etc":
         left_out |= {name for name in found if Path("/etc", name).is_dir()} - set(_OWN)
@@ -185,7 +185,7 @@ def _cron_spool(crontabs: Path) -> None:
     crontabs.chmod(0o1730)
 
 
-def write_identity(state: State, node: str, settings: knobs.Settings) -> None:
+def write_identity(state: State, node: str, settings: simulated_state.SimulatedState) -> None:
     """Release files, DMI and machine-id, as the node's settings have them. A running node sees it at once."""
     machine = MACHINES[settings.text("machine")]
     etc = state.node_path(node, "etc")
@@ -204,7 +204,7 @@ def write_identity(state: State, node: str, settings: knobs.Settings) -> None:
         replace_file(state.node_path(node, "dmi", name), f"{text}\n", 0o400 if "serial" in name else 0o444)
 
 
-def machine_id(state: State, settings: knobs.Settings, node: str) -> str:
+def machine_id(state: State, settings: simulated_state.SimulatedState, node: str) -> str:
     """A node's own machine-id, one that was given, or another node's own."""
     wanted = settings.text("machine_id")
     if len(wanted) == 32 and wanted.isalnum():
@@ -234,7 +234,7 @@ def fingerprint(state: State, node: str) -> str:
 
 
 def boot_spec(state: State, node: str) -> dict[str, object]:
-    """What the node's first process is told: see `sparkfleet.lab.inside.init.Spec`."""
+    """Settings of the node's first process: see `sparkfleet.lab.inside.init.Spec`."""
     root = state.node_path(node)
     private = {
         "/etc": root / "etc",
@@ -293,7 +293,7 @@ def resolve_shares(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _interpreter(environment: Path) -> list[str]:
-    """Where a virtual environment's Python is installed, unless it is a system's own."""
+    """Base installation of a virtual environment's Python, unless it is a system's own."""
     try:
         lines = (environment / "pyvenv.cfg").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What kinds of machine a node can be told to be: Sparks of several makers, and machines that are confused with them.
+"""Machines that a simulated node can be: Sparks of several makers, and machines that resemble them.
 
 DMI strings, release files and PCI ids of Sparks are from captures; those of the confusable machines are what their makers
 document, and serve only to be refused.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineModel:
     """One kind of machine."""
 
     vendor: str
@@ -64,12 +64,12 @@ DGX_OTA_DATE="Wed Jul 15 09:06:56 AM PDT 2026"
 _TEGRA = "# R38 (release), REVISION: 2.0, GCID: 41844464, BOARD: generic, EABI: aarch64\n"
 
 MACHINES = {
-    "spark": Machine("NVIDIA", "NVIDIA_DGX_Spark", "A.7", "5.36_0ACUM023"),
-    "gx10": Machine("ASUSTeK COMPUTER INC.", "Ascent GX10", "1.0", "GX10DGX.0102"),
-    "pgx": Machine("LENOVO", "30KL0004FC", "ThinkStation PGX", "5.36_0ACUM023"),
-    "jetson-thor": Machine(
+    "spark": MachineModel("NVIDIA", "NVIDIA_DGX_Spark", "A.7", "5.36_0ACUM023"),
+    "gx10": MachineModel("ASUSTeK COMPUTER INC.", "Ascent GX10", "1.0", "GX10DGX.0102"),
+    "pgx": MachineModel("LENOVO", "30KL0004FC", "ThinkStation PGX", "5.36_0ACUM023"),
+    "jetson-thor": MachineModel(
         "NVIDIA", "NVIDIA Jetson AGX Thor Developer Kit", "", "38.2.0", dgx=False, tegra=_TEGRA
     ),
-    "gh200": Machine("Supermicro", "ARS-111GL-NHR", "0123456789", "1.3", dgx=False),
-    "rtx-spark": Machine("NVIDIA", "RTX Spark N1X", "1.0", "1.0", dgx=False),
+    "gh200": MachineModel("Supermicro", "ARS-111GL-NHR", "0123456789", "1.3", dgx=False),
+    "rtx-spark": MachineModel("NVIDIA", "RTX Spark N1X", "1.0", "1.0", dgx=False),
 }

@@ -18,8 +18,8 @@ from sparkfleet.lab.layout import (
     Cable,
     Layout,
     NodeLayout,
-    Rail,
-    RailEnd,
+    SimulatedRail,
+    SimulatedRailEnd,
     fabric_end,
 )
 from sparkfleet.lab.run import ip_batch, run
@@ -121,16 +121,16 @@ def set_carriers(layout: Layout, powered: Collection[str], pulled: Collection[st
     ip_batch(layout.fabric, [("link", "set", end, "up" if lit else "down") for end, lit in wires])
 
 
-def rail_key(rail: Rail) -> str:
+def rail_key(rail: SimulatedRail) -> str:
     """One rail among all of a lab. The rails of a switch share bridges, but not first ends."""
     return f"{rail.ends[0].node}/{rail.ends[0].netdev}"
 
 
-def _other_end(layout: Layout, end: RailEnd) -> str:
+def _other_end(layout: Layout, end: SimulatedRailEnd) -> str:
     return fabric_end(layout.node(end.node).number, end.netdev)
 
 
-def pace(layout: Layout, rail: Rail, gbit: float | None, delay_ms: float | None) -> None:
+def pace(layout: Layout, rail: SimulatedRail, gbit: float | None, delay_ms: float | None) -> None:
     """Let a rail carry at most `gbit` Gb/s and add `delay_ms` in each direction; None takes it back."""
     for end in rail.ends:
         where = ("tc", "-n", layout.fabric, "qdisc")
@@ -150,13 +150,13 @@ def _netem(gbit: float | None, delay_ms: float) -> Command:
     return ("netem", "delay", f"{int(delay_ms * 1000)}us", "limit", "100000", *rate)
 
 
-def set_mtu(layout: Layout, ends: Sequence[RailEnd], mtu: int) -> None:
+def set_mtu(layout: Layout, ends: Sequence[SimulatedRailEnd], mtu: int) -> None:
     """The MTU of netdevs on their nodes; the cable itself keeps passing 9000."""
     for end in ends:
         ip_batch(layout.namespace(end.node), [("link", "set", end.netdev, "mtu", str(mtu))])
 
 
-def set_address(layout: Layout, end: RailEnd, address: str) -> None:
+def set_address(layout: Layout, end: SimulatedRailEnd, address: str) -> None:
     """Replace the IPv4 address of a rail end, as another netplan would."""
     commands = [
         ("-4", "address", "flush", "dev", end.netdev),
@@ -213,7 +213,7 @@ def _is_node(namespace: str, lab: str) -> bool:
     return rest.startswith("spark") and rest[5:].isdigit()
 
 
-def cable_rails(cable: Cable, rail: int | None) -> tuple[Rail, ...]:
+def cable_rails(cable: Cable, rail: int | None) -> tuple[SimulatedRail, ...]:
     """One rail of a cable by its number, or all of them. Raises LabError."""
     if rail is None:
         return cable.rails

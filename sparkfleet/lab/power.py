@@ -15,7 +15,7 @@ from pathlib import Path
 from sparkfleet.lab import network
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.machine import PATH, PYTHON, boot_spec
-from sparkfleet.lab.state import UID, USER, Process, State, of_process, replace_file, with_init
+from sparkfleet.lab.state import UID, USER, LabProcess, State, of_process, replace_file, with_init
 
 MARKER = "sparkfleet-lab"
 _BOOT_S = 120.0
@@ -88,7 +88,7 @@ def _start(state: State, node: str) -> _Booting:
     return _Booting(node, process, ready)
 
 
-def _wait(state: State, booting: _Booting) -> Process:
+def _wait(state: State, booting: _Booting) -> LabProcess:
     said, end = b"", time.monotonic() + _BOOT_S
     while said != b"ready":
         if not select.select([booting.ready], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -116,7 +116,7 @@ def shut(state: State, node: str) -> State:
     return with_init(state, node, None)
 
 
-def kill_all(processes: Iterable[Process]) -> None:
+def kill_all(processes: Iterable[LabProcess]) -> None:
     """SIGKILL, and wait until they are gone. The first process of a pid namespace takes all others along."""
     watched = []
     for process in processes:
@@ -143,7 +143,7 @@ def _reap(pid: int) -> None:
         return  # somebody else's child
 
 
-def inits_of(name: str, node: str | None = None) -> list[Process]:
+def inits_of(name: str, node: str | None = None) -> list[LabProcess]:
     """First processes of a lab's nodes (or of one), and what started them, found by their command lines."""
     found = []
     for entry in Path("/proc").iterdir():

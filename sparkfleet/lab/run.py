@@ -11,7 +11,7 @@ _PATIENCE_S = 60.0
 
 
 def run(argv: Sequence[str], *, stdin: str = "") -> str:
-    """What `argv` printed. Raises LabError where it is missing, fails or does not end within a minute."""
+    """Output of `argv`. Raises LabError if the program is missing, fails or does not end within a minute."""
     try:
         done = subprocess.run(
             argv, input=stdin, capture_output=True, text=True, timeout=_PATIENCE_S, check=False

@@ -1,4 +1,4 @@
-"""Where a lab keeps what it is: a registry in /run (gone after a reboot, as the lab is), and its directory.
+"""Paths of a lab: a registry in /run, which a reboot clears as it clears the lab, and the lab's directory.
 
 Changes to a lab are made under its lock; the choice of its subnet under the lock of all.
 """
@@ -25,7 +25,7 @@ UID = 1000
 
 
 @dataclass(frozen=True)
-class Process:
+class LabProcess:
     """A process by its id and start time, so that another one with the same id is not taken for it."""
 
     pid: int
@@ -33,7 +33,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it is still there and not a zombie."""
+        """True if it still exists and is no zombie."""
         return start_time(self.pid) == self.started
 
 
@@ -48,13 +48,13 @@ class State:
     topology: str
     shares: tuple[str, ...] = ()
     complete: bool = False
-    inits: dict[str, Process] = field(default_factory=dict)
+    inits: dict[str, LabProcess] = field(default_factory=dict)
     """First process of each node that is powered on, as the host numbers it."""
     pulled: tuple[str, ...] = ()
     """Rails that `cut` has pulled, by `network.rail_key`."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     """Knobs that were set, by node."""
-    keeper: Process | None = None
+    keeper: LabProcess | None = None
 
     @property
     def powered(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class State:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot; None for one that is gone or a zombie."""
+    """Start time of a process, in clock ticks since boot; None if it is gone or a zombie."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -84,16 +84,16 @@ def start_time(pid: int) -> str | None:
     return after_name[19] if after_name[0] != "Z" else None
 
 
-def of_process(pid: int) -> Process:
+def of_process(pid: int) -> LabProcess:
     """The process that has this id now. Raises LabError."""
     started = start_time(pid)
     if started is None:
         raise LabError(f"There is no process {pid}.")
-    return Process(pid, started)
+    return LabProcess(pid, started)
 
 
 def load(name: str) -> State:
-    """The lab of that name. Raises LabError where there is none."""
+    """The lab of that name. Raises LabError if there is none."""
     found = find(name)
     if found is None:
         raise LabError(f"There is no lab {name!r}.", do=f"`scripts/lab up --name {name}` makes it.")
@@ -113,11 +113,11 @@ def find(name: str) -> State | None:
 
 
 def _parsed(given: dict[str, Any]) -> State:
-    inits = {node: Process(**process) for node, process in given.pop("inits").items()}
+    inits = {node: LabProcess(**process) for node, process in given.pop("inits").items()}
     keeper = given.pop("keeper")
     shares, pulled = (tuple(given.pop(name)) for name in ("shares", "pulled"))
     return State(
-        **given, shares=shares, pulled=pulled, inits=inits, keeper=Process(**keeper) if keeper else None
+        **given, shares=shares, pulled=pulled, inits=inits, keeper=LabProcess(**keeper) if keeper else None
     )
 
 
@@ -139,7 +139,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in REGISTRY.glob("*.json"))
 
 
-def with_init(state: State, node: str, process: Process | None) -> State:
+def with_init(state: State, node: str, process: LabProcess | None) -> State:
     """The state with a node powered on (its first process) or off (None)."""
     inits = {name: known for name, known in state.inits.items() if name != node}
     return replace(state, inits=inits | ({node: process} if process else {}))

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from sparkfleet.errors import NodeError, SparkfleetError
-from sparkfleet.nodes.base import Channel
-from sparkfleet.staging.call import LIMIT_S, Line, call
+from sparkfleet.remote.channel import Channel
+from sparkfleet.staging.agent.hash_tree import SealRequest
+from sparkfleet.staging.agent.images import ImageHeld, ImageRequest
+from sparkfleet.staging.agent.scan import LookRequest, NodeScan
+from sparkfleet.staging.agent_client import LIMIT_S, Line, call
 from sparkfleet.staging.errors import StagingError
-from sparkfleet.staging.images import ImageHeld, ImageRequest
-from sparkfleet.staging.look import LookRequest, Seen
 from sparkfleet.staging.manifest import Manifest
-from sparkfleet.staging.progress import Meter, OnProgress, Phase, Progress, eta_s
-from sparkfleet.staging.seal import SealRequest
-from sparkfleet.staging.settings import Settings
+from sparkfleet.staging.progress import OnProgress, Phase, RateMeter, TransferProgress, eta_s
+from sparkfleet.staging.settings import StagingSettings
 from sparkfleet.values import Value
 
 T = TypeVar("T", bound=Value)
@@ -25,7 +25,7 @@ LOOK_S = 120.0
 """Longest that looking takes; a cache of thousands of files is listed in less."""
 
 
-class Fleet:
+class StagingNodes:
     """The nodes, as staging asks them.
 
     Args:
@@ -34,7 +34,9 @@ class Fleet:
         progress: is told what happens.
     """
 
-    def __init__(self, channels: Mapping[str, Channel], settings: Settings, progress: OnProgress) -> None:
+    def __init__(
+        self, channels: Mapping[str, Channel], settings: StagingSettings, progress: OnProgress
+    ) -> None:
         self.channels = channels
         self.settings = settings
         self.progress = progress
@@ -55,12 +57,12 @@ class Fleet:
         program = (self.settings.python_on(node), module)
         return await call(self.channels[node], program, request, answer, on_line=hear, timeout_s=timeout_s)
 
-    async def look(self, needed: Iterable[str], request: LookRequest) -> dict[str, Seen]:
-        """What every node has. Raises NodeError where one that is needed does not answer; others are left out."""
+    async def look(self, needed: Iterable[str], request: LookRequest) -> dict[str, NodeScan]:
+        """Scans of every node. Raises NodeError if a needed node does not answer; others are left out."""
 
-        async def one(node: str) -> Seen:
+        async def one(node: str) -> NodeScan:
             mine = request.model_copy(update={"cache": self.settings.cache_on(node)})
-            return await self.ask(node, "look", mine, Seen, timeout_s=LOOK_S)
+            return await self.ask(node, "scan", mine, NodeScan, timeout_s=LOOK_S)
 
         wanted = tuple(needed)
         return await self._all((*self.channels, *wanted), one, frozenset(wanted))
@@ -72,7 +74,9 @@ class Fleet:
             request = SealRequest.model_validate(
                 {"kind": kind, "name": name, "cache": self.settings.cache_on(node)}
             )
-            return await self.ask(node, "seal", request, Manifest, hear=self.hear("checking", name, node))
+            return await self.ask(
+                node, "hash_tree", request, Manifest, hear=self.hear("checking", name, node)
+            )
 
         wanted = tuple(nodes)
         return await self._all(wanted, one, frozenset(wanted))
@@ -112,17 +116,19 @@ class Fleet:
 
     def hear(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
         """Turns what a program says into progress, with rates."""
-        meter, clock = Meter(), asyncio.get_running_loop().time
+        meter, clock = RateMeter(), asyncio.get_running_loop().time
 
         def line(said: Line) -> None:
             if said.event == "note":
                 found: Phase = "waiting" if said.phase == "waiting" else "note"
-                self.progress(Progress(phase=found, name=name, node=node, source=source, text=said.text))
+                self.progress(
+                    TransferProgress(phase=found, name=name, node=node, source=source, text=said.text)
+                )
             if said.event != "progress":
                 return
             rate = meter.rate(clock(), said.done_bytes)
             self.progress(
-                Progress(
+                TransferProgress(
                     phase=phase,
                     name=name,
                     node=node,
@@ -138,7 +144,7 @@ class Fleet:
 
     def say(self, phase: Phase, name: str, node: str, text: str, source: str = "") -> None:
         """Say a sentence."""
-        self.progress(Progress(phase=phase, name=name, node=node, source=source, text=text))
+        self.progress(TransferProgress(phase=phase, name=name, node=node, source=source, text=text))
 
     async def _all(
         self, nodes: Iterable[str], one: Callable[[str], Awaitable[R]], needed: frozenset[str]

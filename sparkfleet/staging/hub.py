@@ -29,13 +29,13 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from pydantic import ValidationError
 
 from sparkfleet import __version__
+from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.facts.untrusted import SHOWN_CHARACTERS, shown
-from sparkfleet.staging.errors import StagingError, Unreachable
-from sparkfleet.staging.hub_http import Timeouts, checked_endpoint, odd_answer, use_bounded_client
+from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.file_selection import wanted
+from sparkfleet.staging.hub_http import HttpTimeouts, checked_endpoint, odd_answer, use_bounded_client
 from sparkfleet.staging.manifest import MAX_FILES, File, Manifest, by_path
-from sparkfleet.staging.place import size_of
-from sparkfleet.staging.select import wanted
+from sparkfleet.staging.storage_layout import size_of
 
 TRIES = 3
 """In a row without more bytes than ever before. The library tries each request of a download up to six times itself."""
@@ -61,14 +61,14 @@ class Hub:
         *,
         endpoint: str = "",
         token: str = "",
-        timeouts: Timeouts | None = None,
+        timeouts: HttpTimeouts | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.endpoint = checked_endpoint(endpoint)
         self._token = token or None
         self._note = note
-        self._timeouts = timeouts or Timeouts()
+        self._timeouts = timeouts or HttpTimeouts()
         use_bounded_client(self.endpoint, self._timeouts)
         self._api = HfApi(self.endpoint, self._token, "sparkfleet", __version__)
 
@@ -96,7 +96,7 @@ class Hub:
                 with self._worded():
                     commit = self._api.model_info(self.name, revision=revision).sha
                 break
-            except Unreachable:
+            except HubUnreachable:
                 if not wait_s:
                     raise
                 time.sleep(wait_s)
@@ -143,7 +143,7 @@ class Hub:
             try:
                 with self._worded(reads_api=False):
                     self._more(file, commit, part, have or 0)
-            except Unreachable:
+            except HubUnreachable:
                 failures = 0 if (size_of(part) or 0) > most else failures + 1
                 most = max(most, size_of(part) or 0)
                 if failures >= TRIES:
@@ -294,8 +294,8 @@ class Hub:
         sent = "authorization" in build_hf_headers(token=self._token)
         return "with this token" if sent else "without a token"
 
-    def _unreachable(self, reason: str) -> Unreachable:
-        return Unreachable(
+    def _unreachable(self, reason: str) -> HubUnreachable:
+        return HubUnreachable(
             f"{self.endpoint} does not serve {self.name}: {reason}.",
             means="What has arrived is kept; the next run continues from there.",
             do="Check this node's route to the internet, or set HF_ENDPOINT to a mirror that it reaches.",

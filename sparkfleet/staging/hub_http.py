@@ -14,8 +14,8 @@ from huggingface_hub import constants, set_client_factory
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars, logging
 
-from sparkfleet.facts.hub import is_offline
-from sparkfleet.facts.untrusted import shown
+from sparkfleet.checkpoints.io.hub_cache import is_offline
+from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.values import Value
 
@@ -25,7 +25,7 @@ LONGEST_WAIT_S = 300.0
 """Longest Retry-After that is obeyed; a server that demands more is an error with that number."""
 
 
-class Timeouts(Value):
+class HttpTimeouts(Value):
     """Longest waits in seconds: for a connection, for the next bytes, and for all of an answer that is no download.
 
     The library's own are kept if shorter.
@@ -36,7 +36,7 @@ class Timeouts(Value):
     answer_s: float = 600.0
 
 
-def use_bounded_client(endpoint: str, timeouts: Timeouts) -> None:
+def use_bounded_client(endpoint: str, timeouts: HttpTimeouts) -> None:
     """Gives huggingface_hub, in this process, a client for `endpoint`, and silences its progress bars and warnings."""
     disable_progress_bars()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ def checked_endpoint(endpoint: str = "") -> str:
     return given.rstrip("/")
 
 
-def _client(endpoint: str, timeouts: Timeouts) -> httpx2.Client:
+def _client(endpoint: str, timeouts: HttpTimeouts) -> httpx2.Client:
     guard = _Guard(urlsplit(endpoint), timeouts)
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [guard.before], "response": [guard.after]}
     return httpx2.Client(event_hooks=hooks, follow_redirects=True, max_redirects=5, timeout=None)
@@ -69,7 +69,7 @@ class _Guard:
         timeouts: longest waits.
     """
 
-    def __init__(self, endpoint: SplitResult, timeouts: Timeouts) -> None:
+    def __init__(self, endpoint: SplitResult, timeouts: HttpTimeouts) -> None:
         self._endpoint = endpoint
         self._timeouts = timeouts
 

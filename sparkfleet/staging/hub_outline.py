@@ -19,27 +19,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from sparkfleet.errors import FactError, SparkfleetError
-from sparkfleet.facts.checkpoint import Checkpoint
-from sparkfleet.facts.checkpoint_files import INDEX, MOST_SHARDS
-from sparkfleet.facts.hub import is_offline
-from sparkfleet.facts.outline import (
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.io.checkpoint_files import INDEX, MOST_SHARDS
+from sparkfleet.checkpoints.io.hub_cache import is_offline
+from sparkfleet.checkpoints.io.safe_io import read_start
+from sparkfleet.checkpoints.io.safetensors_header import HEADER_LIMIT
+from sparkfleet.checkpoints.remote_metadata import (
     BEGUN,
     MOST_ANSWER_BYTES,
     MOST_UNPACKED_BYTES,
     SUFFIXES,
     WHOLE,
     Hearing,
+    MetadataRequest,
     Outline,
     OutlinedFile,
-    Wanted,
     read_outline,
 )
-from sparkfleet.facts.outline_program import loaded
-from sparkfleet.facts.safetensors_header import HEADER_LIMIT
-from sparkfleet.facts.untrusted import read_start
-from sparkfleet.nodes.files import write_atomically
-from sparkfleet.staging.errors import StagingError, Unreachable
+from sparkfleet.checkpoints.remote_metadata_program import loaded
+from sparkfleet.errors import FactError, SparkfleetError
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.staging.errors import HubUnreachable, StagingError
 
 if TYPE_CHECKING:
     from sparkfleet.staging.hub import Hub
@@ -57,7 +57,7 @@ READERS = 8
 FIRST_BYTES = 100_000
 """Of a shard's first request: 97 % of headers are shorter (huggingface_hub, `parse_safetensors_file_metadata`)."""
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
-_gave_up: dict[str, Unreachable] = {}
+_gave_up: dict[str, HubUnreachable] = {}
 """Endpoints that did not answer this process: no other model waits for them again."""
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def at_hub(model: str) -> AtHub:
     With HF_HUB_OFFLINE the cache alone is read, and a model that is not in it has neither facts nor a reason.
     """
     try:
-        wanted = Wanted.of(model)
+        wanted = MetadataRequest.of(model)
     except FactError:
         return AtHub()
     if not wanted.id:
@@ -94,16 +94,16 @@ def at_hub(model: str) -> AtHub:
         return AtHub(kept, None if kept else error)
 
 
-def _asked(wanted: Wanted, cache: _Cache) -> AtHub:
+def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
     from sparkfleet.staging.hub import Hub  # a slow import, for those who ask
-    from sparkfleet.staging.hub_http import Timeouts
+    from sparkfleet.staging.hub_http import HttpTimeouts
 
-    hub = Hub(wanted.id, timeouts=Timeouts(connect_s=CONNECT_S, read_s=READ_S, answer_s=2 * READ_S))
+    hub = Hub(wanted.id, timeouts=HttpTimeouts(connect_s=CONNECT_S, read_s=READ_S, answer_s=2 * READ_S))
     if hub.endpoint in _gave_up:
         raise _gave_up[hub.endpoint]
     try:
         commit, sizes = _within(FIRST_S, hub.endpoint, lambda: hub.sizes(wanted.revision))
-    except Unreachable as error:
+    except HubUnreachable as error:
         _gave_up[hub.endpoint] = error
         raise
     kept = cache.outline(commit)
@@ -235,14 +235,14 @@ def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
     if failed:
         raise failed[0]
     if not found:
-        raise Unreachable(f"{endpoint} does not answer within {limit_s:.0f} s.")
+        raise HubUnreachable(f"{endpoint} does not answer within {limit_s:.0f} s.")
     return found[0]
 
 
 # --- what it becomes --------------------------------------------------------------------------------------------------
 
 
-def _exact(outline: Outline, wanted: Wanted) -> Checkpoint:
+def _exact(outline: Outline, wanted: MetadataRequest) -> Checkpoint:
     """Raises FactError for what is damaged or hostile."""
     found = read_outline(outline, wanted, "the Hub")
     if not found.weights_known:
@@ -252,7 +252,7 @@ def _exact(outline: Outline, wanted: Wanted) -> Checkpoint:
     return found.model_copy(update={"path": None, "origin": origin})
 
 
-def _estimated(outline: Outline, wanted: Wanted, reason: SparkfleetError) -> Checkpoint | None:
+def _estimated(outline: Outline, wanted: MetadataRequest, reason: SparkfleetError) -> Checkpoint | None:
     """By the config alone; None if sizes do not follow from it."""
     files = [file for file in outline.files if file.name != INDEX and not file.name.endswith(SUFFIXES)]
     try:
@@ -275,7 +275,7 @@ def outlines_directory() -> Path:
 class _Cache:
     """Outlines of one model by commit, and the commits that its revisions were last seen at."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: MetadataRequest) -> None:
         self._wanted = wanted
         self._folder = outlines_directory() / f"models--{wanted.id.replace('/', '--')}"
         self._ref = self._folder / "refs" / wanted.revision.replace("/", "--")

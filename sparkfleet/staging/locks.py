@@ -31,7 +31,7 @@ async def alone(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """An open descriptor that holds the lock, or None where somebody else does. Raises OSError."""
+    """An open descriptor that holds the lock, or None if somebody else does. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,4 +1,4 @@
-"""What a thing to stage consists of: its files with their sizes and digests, pinned to one commit."""
+"""Manifest of a thing to stage: its files with their sizes and digests, pinned to one commit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from sparkfleet.facts.hub import check_name
-from sparkfleet.facts.untrusted import shown
+from sparkfleet.checkpoints.io.hub_cache import check_name
+from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.values import Value
 
 Kind = Literal["hub", "directory", "builtin", "image"]
@@ -85,7 +85,7 @@ class Manifest(Value):
         return {self.key(file): file.size for file in self.files}
 
     def key(self, file: File) -> str:
-        """What a file is stored under: the Hub's cache stores by digest, everything else by path."""
+        """Key of a stored file: the Hub's cache stores by digest, everything else by path."""
         return file.digest if self.kind == "hub" else file.path
 
     def distinct(self) -> tuple[File, ...]:
@@ -97,11 +97,11 @@ class Manifest(Value):
         return sum(size for key, size in self.contents.items() if held.get(key) != size)
 
     def complete(self, held: Mapping[str, int]) -> bool:
-        """Whether everything is held whole. (A missing file may be an empty one: bytes do not tell.)"""
+        """True if everything is held whole. (A missing file may be an empty one: bytes do not show it.)"""
         return all(held.get(key) == size for key, size in self.contents.items())
 
 
-class Wanted(Value):
+class StagingItem(Value):
     """A thing by its name, before anybody has looked what it consists of.
 
     Attributes:
@@ -115,8 +115,8 @@ class Wanted(Value):
     revision: str = "main"
 
     @classmethod
-    def model(cls, model: str, revision: str | None = None) -> Wanted:
-        """What a deployment's `model` names: `organisation/name[@revision]`, `/directory` or `builtin:name`.
+    def model(cls, model: str, revision: str | None = None) -> StagingItem:
+        """Kinds of `model` in a deployment: `organisation/name[@revision]`, `/directory` or `builtin:name`.
 
         Raises:
             FactError: it is none of these.

@@ -1,4 +1,4 @@
-"""Who sends what to whom, over which rails, in which order. Pure: values in, values out.
+"""Plans the copies: senders, receivers, rails and order. Pure: values in, values out.
 
 A node sends only what it has whole, so every copy is of a checked source. In each round every node that has it sends
 to nodes that lack it; those send in the next: with a switch, 8 nodes take 3 rounds.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from sparkfleet.errors import SpecError
-from sparkfleet.spec.inventory import Inventory, Link, RailEnd
+from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import Manifest
 from sparkfleet.values import Value
@@ -32,8 +32,8 @@ class Way(Value):
     target_address: str
 
 
-class Route(Value):
-    """How two nodes reach each other: over which cables, and all the ways those have. `cables` is empty on the LAN."""
+class StagingRoute(Value):
+    """Route between two nodes: its cables and all their rails. `cables` is empty on the LAN."""
 
     over: Over
     ways: tuple[Way, ...]
@@ -51,13 +51,13 @@ class Copy(Value):
     round: int
     source: str
     target: str
-    route: Route
+    route: StagingRoute
     bytes: int
     predicted_s: float
 
 
 class Have(Value):
-    """What a node has of a manifest: bytes by key of what is whole and of what has begun, and the room on its disk."""
+    """Files of a manifest on a node: bytes by key of whole and of partial ones, and the room on its disk."""
 
     held: Mapping[str, int] = {}
     begun: Mapping[str, int] = {}
@@ -65,7 +65,7 @@ class Have(Value):
 
 
 class StagePlan(Value):
-    """How a manifest gets to all that lack it.
+    """Route of a manifest to every node that lacks it.
 
     Attributes:
         pull: the node that downloads it, or "".
@@ -113,7 +113,7 @@ def plan(
 
 
 def puller(manifest: Manifest, have: Mapping[str, Have], among: Sequence[str]) -> list[str]:
-    """Who should download, best first: who lacks least; of several, who has most room."""
+    """Nodes to download on, best first: the one that lacks least; of several, the one with most room."""
     return sorted(among, key=lambda node: (to_move(manifest, have[node]), -have[node].free_bytes))
 
 
@@ -155,24 +155,24 @@ def copies(
     return tuple(planned)
 
 
-def route(inventory: Inventory, source: str, target: str) -> Route:
-    """The rails that join two nodes, by a cable of their own or over one switch; the LAN where there is none.
+def route(inventory: Inventory, source: str, target: str) -> StagingRoute:
+    """The rails that join two nodes, by a cable of their own or over one switch; the LAN if there is none.
 
     Raises:
         StagingError: there is no link, and one of them has no address that others could use.
     """
     found = list(_linked(inventory, source, target))
     if found:
-        return Route(
+        return StagingRoute(
             over="link",
             ways=tuple(dict.fromkeys(way for _, ways in found for way in ways)),
             cables=tuple(sorted({cable for cables, _ in found for cable in cables})),
         )
-    return Route(over="lan", ways=(_over_lan(inventory, source, target),))
+    return StagingRoute(over="lan", ways=(_over_lan(inventory, source, target),))
 
 
 def linked(inventory: Inventory, one: str, other: str) -> bool:
-    """Whether a cable, or a switch, joins two nodes."""
+    """True if a cable, or a switch, joins two nodes."""
     return next(_linked(inventory, one, other), None) is not None
 
 
@@ -181,9 +181,9 @@ class _Routes:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._found: dict[tuple[str, str], Route | None] = {}
+        self._found: dict[tuple[str, str], StagingRoute | None] = {}
 
-    def link(self, source: str, target: str) -> Route | None:
+    def link(self, source: str, target: str) -> StagingRoute | None:
         """The route over cables, if there is one."""
         pair = (source, target)
         if pair not in self._found:
@@ -191,14 +191,14 @@ class _Routes:
             self._found[pair] = route(self._inventory, source, target) if joined else None
         return self._found[pair]
 
-    def any(self, source: str, target: str) -> Route:
-        """The route over cables, or over the LAN. Raises StagingError where there is neither."""
+    def any(self, source: str, target: str) -> StagingRoute:
+        """The route over cables, or over the LAN. Raises StagingError if there is neither."""
         return self.link(source, target) or route(self._inventory, source, target)
 
 
 def _round(
     routes: _Routes, have_it: Sequence[str], pending: Sequence[str]
-) -> Iterator[tuple[str, str, Route]]:
+) -> Iterator[tuple[str, str, StagingRoute]]:
     """Copies that may run at the same time: over links as many as there are; else one over the LAN."""
     busy: set[tuple[str, int]] = set()
     sends = dict.fromkeys(have_it, 0)
@@ -218,8 +218,8 @@ def _round(
         yield have_it[0], pending[0], routes.any(have_it[0], pending[0])
 
 
-def _offers(routes: _Routes, have_it: Sequence[str], target: str) -> dict[str, Route]:
-    """Who could send to a target over a link."""
+def _offers(routes: _Routes, have_it: Sequence[str], target: str) -> dict[str, StagingRoute]:
+    """Nodes that could send to a target over a link."""
     offers = {source: routes.link(source, target) for source in have_it}
     return {source: found for source, found in offers.items() if found is not None}
 

@@ -1,4 +1,4 @@
-"""What staging says while it works: real byte counts, and what follows from them."""
+"""Progress of staging: real byte counts, rates and remaining time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WINDOW_S = 10.0
 """A rate is the mean of this long: short enough to show a cable that slows down, long enough not to flicker."""
 
 
-class Progress(Value):
-    """Where one thing on one node stands.
+class TransferProgress(Value):
+    """Progress of one thing on one node.
 
     Attributes:
         phase: what is done: `hub` downloads, `link` copies over rails, `lan` copies over the LAN.
@@ -24,7 +24,7 @@ class Progress(Value):
         source: the node that sends, or "".
         done_bytes: bytes that are on the node, those of former runs included.
         total_bytes: bytes there will be.
-        bytes_per_s: the rate over the last seconds; 0 where nothing has moved.
+        bytes_per_s: the rate over the last seconds; 0 if nothing has moved.
         eta_s: seconds until the bytes are there at that rate; None while that cannot be told.
         text: a sentence for people, or "".
     """
@@ -40,14 +40,14 @@ class Progress(Value):
     text: str = ""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[TransferProgress], None]
 
 
-def silent(_: Progress) -> None:
+def silent(_: TransferProgress) -> None:
     """For those who do not want to hear."""
 
 
-class Meter:
+class RateMeter:
     """Turns byte counts into a rate. Times are seconds of any clock that only goes forward."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
@@ -69,7 +69,7 @@ class Meter:
 
 
 def eta_s(rate: float, left_bytes: int) -> float | None:
-    """Seconds until `left_bytes` have moved at `rate`; None where nothing moves."""
+    """Seconds until `left_bytes` have moved at `rate`; None if nothing moves."""
     if left_bytes <= 0:
         return 0.0
     return left_bytes / rate if rate > 0 else None

@@ -1,4 +1,4 @@
-"""What staging is told besides what is needed where."""
+"""Settings of staging beside the needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from sparkfleet.staging.arrive import RESERVE_BYTES, STREAMS
-from sparkfleet.staging.manifest import Wanted
+from sparkfleet.staging.agent.transfer import RESERVE_BYTES, STREAMS
+from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.values import Value
 
 Ask = Literal["if-missing", "always", "never"]
@@ -24,23 +24,23 @@ class Need(Value):
             stands for now), or never.
     """
 
-    wanted: Wanted
+    wanted: StagingItem
     nodes: tuple[str, ...]
     hub: Ask = "if-missing"
 
     @classmethod
     def model(cls, model: str, nodes: tuple[str, ...], revision: str | None = None) -> Need:
         """A model as a deployment names it. Raises FactError where that is none."""
-        return cls(wanted=Wanted.model(model, revision), nodes=nodes)
+        return cls(wanted=StagingItem.model(model, revision), nodes=nodes)
 
     @classmethod
     def image(cls, image: str, nodes: tuple[str, ...], hub: Ask = "if-missing") -> Need:
         """A container image, by its reference: with its digest, to be staged."""
-        return cls(wanted=Wanted(kind="image", name=image), nodes=nodes, hub=hub)
+        return cls(wanted=StagingItem(kind="image", name=image), nodes=nodes, hub=hub)
 
 
-class Settings(Value):
-    """How to stage.
+class StagingSettings(Value):
+    """Settings of staging.
 
     Attributes:
         python: by node, the Python of its sparkfleet environment; others have the one that runs this.
@@ -70,7 +70,7 @@ class Settings(Value):
 
 
 class Staged(Value):
-    """What became of a need.
+    """Result of staging one need.
 
     Attributes:
         wanted: what was needed.
@@ -79,7 +79,7 @@ class Staged(Value):
         moved_bytes: what came over the network.
     """
 
-    wanted: Wanted
+    wanted: StagingItem
     commit: str = ""
     paths: dict[str, str]
     moved_bytes: int = 0

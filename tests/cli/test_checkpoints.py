@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.checkpoints.remote_metadata import program
 from sparkfleet.errors import FactError, NodeError
-from sparkfleet.facts.node import Gpu, Memory, NodeFacts, Processors
-from sparkfleet.facts.outline import program
 from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, find_checkpoint, places_of, search
 from sparkfleet.fleet.session import Session
-from sparkfleet.nodes.fake import FakeChannel
-from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.load import parse_inventory
+from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
+from sparkfleet.remote.fake import FakeChannel
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.load import parse_inventory
 
 INVENTORY = """
 fleet: home
@@ -351,7 +351,7 @@ class TestVerbs:
 def spark():
     return NodeFacts(
         name="spark1",
-        memory=Memory(total=130_600_000_000, available=115_000_000_000),
+        memory=UnifiedMemory(total=130_600_000_000, available=115_000_000_000),
         processors=Processors(count=20, machine="aarch64"),
         gpu=Gpu(name="NVIDIA GB10", driver="580.142"),
         engines={},

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.fleet import session as module
 
 

@@ -7,15 +7,15 @@ import pytest
 from sparks import INVENTORY, Spark
 
 import sparkfleet
-from sparkfleet.doctor.measure import Measured, path_of, with_measurement
+from sparkfleet.checkpoints.remote_metadata import program
+from sparkfleet.doctor.measure import MeasuredPaths, path_of, with_measurement
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
-from sparkfleet.facts.gpu import ReadGpuState
-from sparkfleet.facts.outline import program
-from sparkfleet.facts.python_env import ReadPythonEnvironment
 from sparkfleet.fleet import doctor as use_case
 from sparkfleet.fleet.session import Session
-from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.hostfacts.gpu import ReadGpuState
+from sparkfleet.hostfacts.venv import ReadPythonEnvironment
+from sparkfleet.remote.fake import FakeChannel
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_was_measured_is_kept_for_the_planner(sparkfleet, sparks, inventory
         )
         proof = TransportProof(moved={}, holds=True, said="moved")
         kept = LinkMeasurement(nodes=pair.nodes, rails=rails, proof=proof, when=0.0)
-        return Measured((with_measurement(path_of(pair), kept),), (kept,))
+        return MeasuredPaths((with_measurement(path_of(pair), kept),), (kept,))
 
     monkeypatch.setattr(use_case, "measure_paths", measured)
     code, out, _ = sparkfleet("doctor", "-i", inventory)

@@ -3,11 +3,11 @@ import json
 import pytest
 
 from sparkfleet.cli import fabric as module
-from sparkfleet.fabric.apply import Applied, Helper, NotPermitted
+from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
-from sparkfleet.fabric.node_view import Heard, NodeView
-from sparkfleet.facts.netdev import NetAddress, Netdev
-from sparkfleet.nodes.fake import FakeChannel
+from sparkfleet.fabric.port_scan import HeardNeighbour, PortScan
+from sparkfleet.hostfacts.netdev import NetAddress, Netdev
+from sparkfleet.remote.fake import FakeChannel
 
 RAIL = "enp1s0f1np1"
 
@@ -22,14 +22,14 @@ def view(number, address=None, mtu=1500):
         state="UP",
         addresses=(NetAddress(address=address),) if address else (),
     )
-    heard = (Heard(netdev=RAIL, method="arp", mac=f"02:00:00:00:00:0{3 - number}"),)
-    return NodeView(node=f"spark{number}", netdevs=(rail,), heard=heard)
+    heard = (HeardNeighbour(netdev=RAIL, method="arp", mac=f"02:00:00:00:00:0{3 - number}"),)
+    return PortScan(node=f"spark{number}", netdevs=(rail,), heard=heard)
 
 
 @pytest.fixture
 def fleet(monkeypatch):
     """Two Sparks; fleet["views"], ["helpers"] and ["applied"] are what is seen, allowed, and what becomes of it."""
-    state = {"views": (view(1), view(2)), "helpers": {}, "applied": Applied(kept=True, problems=())}
+    state = {"views": (view(1), view(2)), "helpers": {}, "applied": FabricOutcome(kept=True, problems=())}
 
     async def look(channels):
         return state["views"]
@@ -82,7 +82,7 @@ def test_nothing_to_do(sparkfleet, fleet, two_sparks):
 
 @pytest.mark.parametrize("verb", ["plan", "apply"])
 def test_without_a_cable_no_rail_is_said_to_be_right(sparkfleet, fleet, two_sparks, verb):
-    fleet["views"] = tuple(NodeView(node=f"spark{n}", netdevs=(), heard=()) for n in (1, 2))
+    fleet["views"] = tuple(PortScan(node=f"spark{n}", netdevs=(), heard=()) for n in (1, 2))
     code, out, _ = sparkfleet("fabric", verb, "-i", two_sparks)
     assert code == 0
     assert "No cable" in out
@@ -97,7 +97,7 @@ def test_apply_asks(sparkfleet, fleet, two_sparks):
 
 
 def test_what_was_taken_back_is_an_error_with_the_reasons(sparkfleet, fleet, two_sparks):
-    fleet["applied"] = Applied(kept=False, problems=("spark2: no answer.",))
+    fleet["applied"] = FabricOutcome(kept=False, problems=("spark2: no answer.",))
     code, _, err = sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)
     assert code == 1
     assert "taken back" in err

@@ -7,10 +7,10 @@ import pytest
 from sparkfleet.cli import init as module
 from sparkfleet.cli.init import Host, parse_host
 from sparkfleet.errors import NodeError, SparkfleetError
-from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.fake import FakeChannel
-from sparkfleet.nodes.host_keys import HostKey
-from sparkfleet.spec.load import load_inventory
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.fake import FakeChannel
+from sparkfleet.remote.ssh.host_keys import HostKey
+from sparkfleet.specs.load import load_inventory
 
 KEY = "SHA256:" + "A" * 43
 OTHER = "SHA256:" + "B" * 43

@@ -8,7 +8,7 @@ import pytest
 
 from sparkfleet import __version__
 from sparkfleet.cli import main as module
-from sparkfleet.cli.exits import Exit
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.errors import ControlError, Infeasible
 
 VERBS = {"plan", "apply", "status", "describe", "logs", "ask", "delete", "up", "down", "keys", "version"}

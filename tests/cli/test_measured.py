@@ -4,16 +4,17 @@ import pytest
 
 from sparkfleet.cli import apply, describe
 from sparkfleet.cli import plan as planning
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport
-from sparkfleet.facts.node import Gpu, Memory, NodeFacts, Processors
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.fleet.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.fleet.plan import decide, planned_with
-from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.fleet import Fleet
-from sparkfleet.planning.plan import Provenance
-from sparkfleet.planning.workload import CHECK
-from sparkfleet.spec.deployment import Deployment
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.perf.prediction import Provenance
+from sparkfleet.perf.workload import CHECK
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.specs.deployment import Deployment
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
 KNOWN = {MODEL: known_checkpoint(MODEL)}
@@ -23,7 +24,7 @@ NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
 def spark(name="spark1"):
     return NodeFacts(
         name=name,
-        memory=Memory(total=130_600_000_000, available=118_000_000_000),
+        memory=UnifiedMemory(total=130_600_000_000, available=118_000_000_000),
         processors=Processors(count=20, machine="aarch64"),
         gpu=Gpu(name="NVIDIA GB10", driver="580.142"),
         engines={},

@@ -9,12 +9,12 @@ import pytest
 
 from sparkfleet.cli import models
 from sparkfleet.cli.output import progress_text, size_text
-from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.fleet.models import grouped, used_names
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.staging.look import Held, Seen
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.manifest import File, Manifest
-from sparkfleet.staging.progress import Progress
+from sparkfleet.staging.progress import TransferProgress
 
 FAKE_HUB = Path(__file__).parents[1] / "staging" / "fake_hub.py"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -175,11 +175,14 @@ MANIFEST = Manifest(
 
 
 def test_a_row_shows_who_has_it_whole_and_who_a_part():
-    whole = Held(
+    whole = HeldVersion(
         kind="hub", name="o/n", commit=COMMIT, manifest=MANIFEST, complete=True, held={"a" * 64: 1000}
     )
-    part = Held(kind="hub", name="o/n", commit=COMMIT, manifest=MANIFEST, begun={"a" * 64: 620})
-    seen = {"n1": Seen(free_bytes=1, everything=(part,)), "n2": Seen(free_bytes=1, everything=(whole,))}
+    part = HeldVersion(kind="hub", name="o/n", commit=COMMIT, manifest=MANIFEST, begun={"a" * 64: 620})
+    seen = {
+        "n1": NodeScan(free_bytes=1, everything=(part,)),
+        "n2": NodeScan(free_bytes=1, everything=(whole,)),
+    }
     ((first, nodes),) = grouped(seen)
     assert first.complete
     table = models._table([(first, nodes)])
@@ -199,9 +202,9 @@ def test_sizes(size, text):
 
 
 def test_progress_in_words():
-    progress = Progress(
+    progress = TransferProgress(
         phase="link", name="o/n", node="spark2", source="spark1", done_bytes=31_200_000_000,
         total_bytes=50_300_000_000, bytes_per_s=1.1e9, eta_s=17.4,
     )  # fmt: skip
     assert progress_text(progress) == "spark1 → spark2: 62 %, 31.2 GB of 50.3 GB, 1.1 GB/s, 17 s left"
-    assert progress_text(Progress(phase="note", name="x", node="n1", text="hm")) == "n1: hm"
+    assert progress_text(TransferProgress(phase="note", name="x", node="n1", text="hm")) == "n1: hm"

@@ -4,20 +4,20 @@ import re
 import pytest
 
 from sparkfleet.cli.output import console
-from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import NodeError
-from sparkfleet.facts.node import EngineHome, Gpu, Memory, NodeFacts, Processors
 from sparkfleet.fleet import plan as module
 from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of
 from sparkfleet.fleet.plan import decide
 from sparkfleet.fleet.session import Session
-from sparkfleet.knowledge.models import known_checkpoint
-from sparkfleet.planning.fleet import Fleet
-from sparkfleet.planning.remembered import Remembered, fingerprint
-from sparkfleet.planning.tags import digests_of, with_digests
-from sparkfleet.spec.deployment import Deployment
-from sparkfleet.spec.load import load_deployment, load_inventory
+from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
+from sparkfleet.planner.types.image_refs import digests_of, with_digests
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.load import load_deployment, load_inventory
 
 EXITS = {"pending": 2, "infeasible": 3, "error": 1}
 
@@ -27,7 +27,7 @@ def test_a_plan_on_assumed_nodes(sparkfleet, deployments, two_sparks):
         "plan", deployments / "qwen235b-tp2.yaml", "-i", two_sparks, "--assume", "dgx-spark"
     )
     assert (code, err) == (EXITS["pending"], "")
-    assert "assumed, not asked" in out
+    assert "assumed, not read from nodes" in out
     assert "spark1+spark2 · TP=2 EP=2" in out
     assert "+ start  qwen3-235b" in out
 
@@ -231,10 +231,10 @@ class TestApplying:
     """`decide` is what apply asks: only what can be launched comes through."""
 
     def node(self, **fields):
-        home = {"vllm": EngineHome(python="/venv/bin/python", version="0.32.0+cpu")}
+        home = {"vllm": InstalledEngine(python="/venv/bin/python", version="0.32.0+cpu")}
         base = {
             "name": "this",
-            "memory": Memory(total=130_600_000_000, available=115_000_000_000),
+            "memory": UnifiedMemory(total=130_600_000_000, available=115_000_000_000),
             "processors": Processors(count=2, machine="x86_64"),
             "gpu": None,
             "engines": home,
@@ -268,7 +268,7 @@ class TestApplying:
         spec = Deployment.model_validate({"name": "m", "model": "Qwen/Qwen3.6-27B-FP8"})
         known = {spec.model: known_checkpoint(spec.model)}
         gpu = Gpu(name="NVIDIA GB10", driver="580.142")
-        memory = Memory(total=130_600_000_000, available=118_000_000_000)
+        memory = UnifiedMemory(total=130_600_000_000, available=118_000_000_000)
         processors = Processors(count=20, machine="aarch64")
         node = NodeFacts(name="spark1", memory=memory, processors=processors, gpu=gpu, engines={})
         fleet = Fleet(nodes=(node,), assumed=("spark1",))

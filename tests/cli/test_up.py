@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from sparkfleet.control.client import FleetClient
-from sparkfleet.control.head import Address
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.events import FleetStep, StepRunning
 
-ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+ADDRESS = HeadAddress(
+    ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000
+)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 from sparks import Spark, inventory
 
-from sparkfleet.doctor.gather import gather, with_context
+from sparkfleet.doctor.collect import gather, with_context
 from sparkfleet.doctor.measure import path_of
 from sparkfleet.doctor.registry import examine
 from sparkfleet.fabric.measure import TransportProof, pairs_of

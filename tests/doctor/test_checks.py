@@ -10,23 +10,23 @@ from sparks import INVENTORY, RAILS, capture, host_key, netdev
 
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.check import Check
+from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.findings import Severity
-from sparkfleet.doctor.gather import gather
-from sparkfleet.doctor.gathered import Needed, pci_address
+from sparkfleet.doctor.snapshot import Needed, pci_address
 from sparkfleet.fabric.measure import TransportProof
-from sparkfleet.facts.clock import ReadClock
-from sparkfleet.facts.disk import ReadDisks
-from sparkfleet.facts.gpu import ReadGpuProcesses, ReadGpuState
-from sparkfleet.facts.identity import ReadHostKeys, ReadIdentity
-from sparkfleet.facts.journal import ReadKernelLog
-from sparkfleet.facts.memory import ReadKernel
-from sparkfleet.facts.privileges import ReadServices
-from sparkfleet.facts.processes import ReadHoldingProcesses
-from sparkfleet.facts.python_env import ReadPythonEnvironment
-from sparkfleet.facts.rdma import ReadGidsOfKernel
+from sparkfleet.hostfacts.clock import ReadClock
+from sparkfleet.hostfacts.disk import ReadDisks
+from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
+from sparkfleet.hostfacts.kernel_log import ReadKernelLog
+from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
+from sparkfleet.hostfacts.memory import ReadKernel
+from sparkfleet.hostfacts.privileges import ReadServices
+from sparkfleet.hostfacts.processes import ReadHoldingProcesses
+from sparkfleet.hostfacts.rdma import ReadGidsOfKernel
+from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.knowledge.rules import doctor_rules
-from sparkfleet.nodes.base import Completed
-from sparkfleet.spec.load import parse_inventory
+from sparkfleet.remote.channel import Completed
+from sparkfleet.specs.load import parse_inventory
 
 DOCKER = ("docker", "info")
 LIMITS = ("cat", "/proc/self/limits")

@@ -5,12 +5,12 @@ from batch_fake import BatchFake
 from sparks import Spark, inventory
 
 from sparkfleet.doctor import measure
-from sparkfleet.doctor.gather import gather
+from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.measure import average_us, measure_paths, passed, path_of, ping
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
-from sparkfleet.nodes.base import Completed
-from sparkfleet.spec.load import parse_inventory
+from sparkfleet.remote.channel import Completed
+from sparkfleet.specs.load import parse_inventory
 
 REPLIES = """PING 192.168.100.12 (192.168.100.12) from 192.168.100.11 enp1s0f1np1: 8972(9000) bytes of data.
 8980 bytes from 192.168.100.12: icmp_seq=1 ttl=64 time=0.612 ms

@@ -1,5 +1,5 @@
 from sparkfleet.doctor.findings import Finding, Severity
-from sparkfleet.doctor.report import Report, lines
+from sparkfleet.doctor.report import DoctorReport, lines
 
 
 def finding(severity, subject="spark1", scope="node", **more):
@@ -19,13 +19,13 @@ FINDINGS = [
 
 
 def test_worst_first_and_links_before_nodes():
-    report = Report.of("home", FINDINGS)
+    report = DoctorReport.of("home", FINDINGS)
     assert [group.subject for group in report.groups] == ["spark1–spark2", "spark1", "spark2", "home"]
     assert [one.severity for one in report.groups[1].findings] == ["error", "ok"]
 
 
 def test_what_a_person_reads():
-    told = [line for _, line in lines(Report.of("home", FINDINGS))]
+    told = [line for _, line in lines(DoctorReport.of("home", FINDINGS))]
     start = told.index("node spark1")
     assert told[start : start + 4] == [
         "node spark1",
@@ -39,25 +39,25 @@ def test_what_a_person_reads():
 
 def test_nothing_that_a_terminal_would_obey():
     hostile = finding(Severity.ERROR, what="\x1b[2Jgone\nnode x", means="\x07", do=("\x1b]0;x\x07",))
-    for _, line in lines(Report.of("home", [hostile])):
+    for _, line in lines(DoctorReport.of("home", [hostile])):
         assert line.isprintable()
 
 
 def test_everything():
-    told = [line for _, line in lines(Report.of("home", FINDINGS), everything=True)]
+    told = [line for _, line in lines(DoctorReport.of("home", FINDINGS), everything=True)]
     assert any("is ok" in line for line in told)
     assert sum("unknown" in line for line in told) == 2
 
 
 def test_summary():
-    assert Report.of("home", FINDINGS).summary == "2 errors, 1 warning; 1 checks fine, 2 not known"
-    assert Report.of("home", [finding(Severity.OK)]).summary == "Nothing is wrong; 1 checks fine"
+    assert DoctorReport.of("home", FINDINGS).summary == "2 errors, 1 warning; 1 checks fine, 2 not known"
+    assert DoctorReport.of("home", [finding(Severity.OK)]).summary == "Nothing is wrong; 1 checks fine"
 
 
 def test_json():
-    told = Report.of("home", FINDINGS).as_json()
+    told = DoctorReport.of("home", FINDINGS).as_json()
     assert told["version"] == 1
     assert told["failed"]
     assert told["counts"] == {"error": 2, "warning": 1, "unknown": 2, "info": 1, "ok": 1}
     assert told["findings"][1]["do"] == ["sudo make it good", "reboot"]
-    assert not Report.of("home", [finding(Severity.WARNING)]).failed
+    assert not DoctorReport.of("home", [finding(Severity.WARNING)]).failed

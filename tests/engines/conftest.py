@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.engines.base import Rail, RankSite
-from sparkfleet.planning.plan import Candidate, Shape, Speculation
+from sparkfleet.engines.base import RankContext, RankRail
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 FLAGS = Path(__file__).parent / "flags"
 RAILS = (
@@ -19,7 +20,7 @@ def _candidate(engine="vllm", *, nodes=1, tp=None, pp=1, ep=1, method="none", **
     names = tuple(f"spark{n + 1}" for n in range(nodes))
     fields = {"context": 4096, "concurrency": 4, "engine_version": "0.32.0", "model": "org/m", **fields}
     return Candidate(
-        shape=Shape(nodes=names, tp=tp or nodes // pp, pp=pp, ep=ep),
+        shape=GroupShape(nodes=names, tp=tp or nodes // pp, pp=pp, ep=ep),
         engine=engine,
         speculation=Speculation(method=method, **parts),
         **fields,
@@ -32,9 +33,9 @@ def _site(rank=0, ranks=1, **fields):
         "python": "/venv/bin/python", "model_path": "/models/m", "served_name": "m", "files_dir": "/state/r", **fields
     }  # fmt: skip
     if ranks == 1:
-        return RankSite(**{"rank": 0, "host": "127.0.0.1", "port": 4321, **fields})
+        return RankContext(**{"rank": 0, "host": "127.0.0.1", "port": 4321, **fields})
     ends = [
-        tuple(Rail(netdev=netdev, rdma=rdma, address=f"{net}{n}") for netdev, rdma, net in RAILS)
+        tuple(RankRail(netdev=netdev, rdma=rdma, address=f"{net}{n}") for netdev, rdma, net in RAILS)
         for n in range(1, ranks + 1)
     ]
     peers = tuple(mine[0].address for mine in ends)
@@ -42,11 +43,11 @@ def _site(rank=0, ranks=1, **fields):
         "rank": rank, "host": peers[rank], "port": 4321, "leader": peers[0], "leader_port": 29500,
         "rails": ends[rank], "peers": peers,
     }  # fmt: skip
-    return RankSite(**{**known, **fields})
+    return RankContext(**{**known, **fields})
 
 
 def _flags(argv):
-    """Flag → value, "" where it has none; what comes before the first flag is left out."""
+    """Flag → value, "" if it has none; what comes before the first flag is left out."""
     found, name = {}, None
     for word in argv:
         if word.startswith("--"):

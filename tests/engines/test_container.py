@@ -2,13 +2,21 @@ import json
 
 import pytest
 
-from sparkfleet.engines.base import LaunchFile, Mount, RankLaunch
-from sparkfleet.engines.container import Box, Identity, find_argv, found, run_argv, specification, stop_argv
+from sparkfleet.engines.base import LaunchFile, Mount, RankCommand
+from sparkfleet.engines.container import (
+    ContainerOptions,
+    RankLabels,
+    find_argv,
+    found,
+    run_argv,
+    specification,
+    stop_argv,
+)
 from sparkfleet.errors import EngineError
 
 IMAGE = "nvcr.io/nvidia/vllm@sha256:" + "0" * 64
-WHO = Identity(fleet="home-1", deployment="m", generation=3, group=0, rank=1)
-LAUNCH = RankLaunch(
+WHO = RankLabels(fleet="home-1", deployment="m", generation=3, group=0, rank=1)
+LAUNCH = RankCommand(
     argv=("vllm", "serve", "/m", "--port", "4321"),
     env=(("A", "1"), ("HF_TOKEN", "hf_secret")),
     token_env="VLLM_API_KEY",
@@ -18,7 +26,7 @@ LAUNCH = RankLaunch(
 
 
 def argv(launch=LAUNCH, **fields):
-    return run_argv(launch, Box(**{"tool": "docker", "image": IMAGE, "identity": WHO, **fields}))
+    return run_argv(launch, ContainerOptions(**{"tool": "docker", "image": IMAGE, "identity": WHO, **fields}))
 
 
 def test_word_for_word():

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sparkfleet.engines.fake import APIS, FakeEngine, Fault, Pace, main
-from sparkfleet.nodes.runtime.ports import free_port
+from sparkfleet.engines.fake import APIS, FakeEngine, InjectedFault, Pace, main
+from sparkfleet.runtime.ports import free_port
 
 PACED = Pace(ttft_s=0.03, itl_s=0.005, tokens=5)
 
@@ -123,14 +123,14 @@ async def test_a_client_that_hangs_up_stops_it(streaming: bool) -> None:
 
 
 async def test_an_error_on_demand_and_only_so_often() -> None:
-    async with FakeEngine(fault=Fault(kind="status", status=503, times=2)) as engine:
+    async with FakeEngine(fault=InjectedFault(kind="status", status=503, times=2)) as engine:
         seen = [(await post(engine, "/v1/completions", model="fake"))[0] for _ in range(3)]
     assert seen == [503, 503, 200]
 
 
 @pytest.mark.parametrize(("after", "words"), [(0, 0), (2, 2)])
 async def test_a_stream_that_is_dropped(after: int, words: int) -> None:
-    async with FakeEngine(pace=PACED, fault=Fault(kind="drop", after=after)) as engine:
+    async with FakeEngine(pace=PACED, fault=InjectedFault(kind="drop", after=after)) as engine:
         with pytest.raises(aiohttp.ClientError):
             await post(engine, "/v1/completions", model="fake", stream=True)
         await engine.until(lambda e: e.running == 0)
@@ -140,7 +140,7 @@ async def test_a_stream_that_is_dropped(after: int, words: int) -> None:
 
 @pytest.mark.parametrize("kind", ["die", "drop"])
 async def test_half_a_whole_answer(kind: str) -> None:
-    async with FakeEngine(fault=Fault.model_validate({"kind": kind, "after": 1})) as engine:
+    async with FakeEngine(fault=InjectedFault.model_validate({"kind": kind, "after": 1})) as engine:
         with pytest.raises(aiohttp.ClientPayloadError):
             await post(engine, "/v1/completions", model="fake")
 
@@ -149,7 +149,7 @@ async def test_death_takes_every_connection_and_the_port() -> None:
     async with FakeEngine(pace=Pace(ttft_s=3600)) as engine:
         bystander = asyncio.create_task(post(engine, "/v1/completions", model="fake"))
         await engine.until(lambda e: e.running == 1)
-        engine.pace, engine.fault = PACED, Fault(kind="die", after=1)
+        engine.pace, engine.fault = PACED, InjectedFault(kind="die", after=1)
         with pytest.raises(aiohttp.ClientError):
             await post(engine, "/v1/completions", model="fake", stream=True)
         with pytest.raises(aiohttp.ClientError):
@@ -159,7 +159,10 @@ async def test_death_takes_every_connection_and_the_port() -> None:
 
 
 async def test_hanging_is_silence() -> None:
-    async with FakeEngine(fault=Fault(kind="hang", after=1)) as engine, aiohttp.ClientSession() as http:
+    async with (
+        FakeEngine(fault=InjectedFault(kind="hang", after=1)) as engine,
+        aiohttp.ClientSession() as http,
+    ):
         async with http.post(
             engine.url + "/v1/completions", json={"model": "fake", "stream": True}
         ) as answer:
@@ -185,7 +188,7 @@ async def test_faults_are_set_over_http() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_one_that_hangs_moves_no_figure(stream: bool) -> None:
     """Whoever looks at its metrics takes a figure that moves for life, also when it is asked because it is suspect."""
-    async with FakeEngine(fault=Fault(kind="hang")) as engine:
+    async with FakeEngine(fault=InjectedFault(kind="hang")) as engine:
         asked = asyncio.create_task(
             post(engine, "/v1/completions", model="fake", prompt="a b", stream=stream)
         )
@@ -228,7 +231,7 @@ async def test_the_program_serves_and_stops() -> None:
 
 @asynccontextmanager
 async def group_of_two() -> AsyncIterator[tuple[asyncio.subprocess.Process, str, asyncio.subprocess.Process]]:
-    """Rank 0, where it listens, and rank 1, which is started first: it waits."""
+    """Rank 0, if it listens, and rank 1, which is started first: it waits."""
     meet = ("--ranks", "2", "--meet", f"127.0.0.1:{free_port('127.0.0.1')}")
     argv = (sys.executable, "-m", "sparkfleet.engines.fake", "--rank", "1", *meet)
     other = await asyncio.create_subprocess_exec(*argv)

@@ -13,9 +13,9 @@ from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
 from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of
-from sparkfleet.planning.choose import plan_fleet
-from sparkfleet.planning.fleet import Fleet, links_of
-from sparkfleet.spec.load import load_deployments, load_inventory
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.specs.load import load_deployments, load_inventory
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.stem for path in (ROOT / "deployments").glob("*.yaml"))

@@ -4,12 +4,12 @@ import base64
 
 import pytest
 
-from sparkfleet.fabric.node_view import Heard, NodeView
-from sparkfleet.facts.netdev import NetAddress, Netdev
-from sparkfleet.facts.rdma import RdmaLink
-from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.batch import PROGRAM
-from sparkfleet.nodes.fake import FakeChannel, program_request, program_result
+from sparkfleet.fabric.port_scan import HeardNeighbour, PortScan
+from sparkfleet.hostfacts.netdev import NetAddress, Netdev
+from sparkfleet.hostfacts.rdma import RdmaLink
+from sparkfleet.remote.batch import PROGRAM
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.fake import FakeChannel, program_request, program_result
 
 RDMA = {
     "enp1s0f0np0": "rocep1s0f0",
@@ -37,7 +37,7 @@ def _spark(number, *netdevs, **more):
     """A Spark: its management network, and what is given."""
     names = {one.name for one in netdevs}
     lan = _netdev(number, "enP7s7", f"192.168.1.{10 + number}/24")
-    return NodeView(
+    return PortScan(
         node=f"spark{number}",
         netdevs=(lan, *netdevs),
         management="enP7s7",
@@ -74,7 +74,9 @@ def cabled(netdev, spark):
                 for (node, port), (peer, peer_port) in ((one, other), (other, one)):
                     theirs = netdev(peer, HALVES[peer_port][half])
                     heard = {"address": theirs.link_local[0]} if method == "ipv6" else {"mac": theirs.mac}
-                    ends[node][HALVES[port][half]] = Heard(netdev=HALVES[port][half], method=method, **heard)
+                    ends[node][HALVES[port][half]] = HeardNeighbour(
+                        netdev=HALVES[port][half], method=method, **heard
+                    )
         return [
             spark(number, *(netdev(number, name) for name in heard), heard=tuple(heard.values()))
             for number, heard in ends.items()

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from sparkfleet.errors import FactError, NodeError, SparkfleetError
-from sparkfleet.fabric.load import RailPair, Rdma, Tcp, has_perftest
+from sparkfleet.fabric.link_load import RailPair, Rdma, Tcp, has_perftest
 from sparkfleet.fabric.measure import (
     LinkMeasurement,
     RailMeasurement,
@@ -15,13 +15,13 @@ from sparkfleet.fabric.measure import (
     prove,
     save_measurements,
 )
-from sparkfleet.facts.link import LinkProvenance
-from sparkfleet.nodes.base import Completed
-from sparkfleet.nodes.fake import FakeChannel, program_result
-from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.planning.fleet import links_of
-from sparkfleet.spec.inventory import RailEnd
-from sparkfleet.spec.load import load_inventory, parse_inventory
+from sparkfleet.hostfacts.link import LinkProvenance
+from sparkfleet.planner.place.fleet_map import links_of
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.fake import FakeChannel, program_result
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.specs.inventory import RailEnd
+from sparkfleet.specs.load import load_inventory, parse_inventory
 from sparkfleet.units import GB
 
 KEY = "SHA256:" + "A" * 43
@@ -163,7 +163,7 @@ ROW = " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65
 
 
 async def test_rdma_calls_until_the_other_end_listens_and_then_kills_it(monkeypatch):
-    monkeypatch.setattr("sparkfleet.fabric.load.CONNECT_PAUSE_S", 0)
+    monkeypatch.setattr("sparkfleet.fabric.link_load.CONNECT_PAUSE_S", 0)
     tries = iter([1, 1, 0])
 
     def client(call):
@@ -182,7 +182,7 @@ async def test_rdma_calls_until_the_other_end_listens_and_then_kills_it(monkeypa
 
 
 async def test_rdma_that_never_connects_is_an_error_and_leaves_nothing(monkeypatch):
-    monkeypatch.setattr("sparkfleet.fabric.load.CONNECT_PAUSE_S", 0)
+    monkeypatch.setattr("sparkfleet.fabric.link_load.CONNECT_PAUSE_S", 0)
     refused = Completed(
         argv=("ib_write_bw",), exit_code=1, stdout="", stderr="Couldn't connect to 10.1.1.2:1"
     )

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fabric.found import Found, FoundEnd, FoundLink, FoundRail
+from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd, FoundLink, FoundRail
 from sparkfleet.fabric.netplan import changes, claims, plan_fabric, render
 
 HALVES = ("enp1s0f1np1", "enP2p1s0f1np1")
@@ -49,7 +49,7 @@ def joined(netdev, spark):
         }
         views = [spark(number, *rails[number]) for number in numbers]
         views = [view.model_copy(update={"networks": (*view.networks, *lans)}) for view in views]
-        return Found(links=tuple(links), findings=()), views
+        return DiscoveredLinks(links=tuple(links), findings=()), views
 
     return make
 

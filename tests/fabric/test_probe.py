@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fabric.probe import all_nodes_ping, look, management_of, replies
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.facts.routes import Route
-from sparkfleet.nodes.base import Completed
+from sparkfleet.hostfacts.routes import RouteEntry
+from sparkfleet.remote.channel import Completed
 
 RAIL = "enp1s0f1np1"
 
@@ -97,7 +97,7 @@ def completed(stdout):
 
 def test_management_is_where_we_came_in(netdev):
     lan, rail = netdev(1, "enP7s7", "192.168.1.11/24"), netdev(1, RAIL, "10.0.0.1/24")
-    routes = (Route(to="0.0.0.0/0", netdev="wlP9s9"),)
+    routes = (RouteEntry(to="0.0.0.0/0", netdev="wlP9s9"),)
     assert management_of([lan, rail], routes, completed("10.0.0.9 1 10.0.0.1 22\n")) == RAIL
     assert management_of([lan, rail], routes, completed("nonsense")) == "wlP9s9"
     assert management_of([lan, rail], routes, completed("a 1 nonsense 22")) == "wlP9s9"

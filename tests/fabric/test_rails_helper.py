@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.fabric import rails_helper
-from sparkfleet.fabric.rails_helper import Netplan, Wrong, checked
+from sparkfleet.fabric.rails_helper import Netplan, RailsHelperError, checked
 
 # The helper forks before it starts anything; a test run may have threads of others.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -50,7 +50,7 @@ def test_a_request():
     ],
 )
 def test_nothing_else_is_believed(text):
-    with pytest.raises(Wrong):
+    with pytest.raises(RailsHelperError):
         checked(text)
 
 
@@ -67,7 +67,7 @@ def test_any_json_is_refused_or_plain(value):
     for asked in (value, {"ports": value}, {"ports": [value]}):
         try:
             ports = checked(json.dumps(asked))
-        except Wrong:
+        except RailsHelperError:
             continue
         assert all(set(port) == {"netdev", "address", "mtu"} for port in ports)
 
@@ -114,7 +114,7 @@ class Remembering:
 
     def apply(self, ports):
         if ports[0]["mtu"] == 1280:
-            raise Wrong("no such MTU")
+            raise RailsHelperError("no such MTU")
         self.file.write_text("new")
 
     def restore(self, saved):
@@ -140,7 +140,7 @@ def test_what_is_confirmed_stays(change):
     token = begin(change)
     rails_helper.answer(token, b"k")
     assert change.file.read_text() == "new"
-    with pytest.raises(Wrong, match="no such change"):
+    with pytest.raises(RailsHelperError, match="no such change"):
         rails_helper.answer(token, b"r")
 
 
@@ -153,21 +153,21 @@ def test_what_nobody_confirms_goes_back_by_itself(change):
     token = begin(change, seconds=0.05)
     os.close(rails_helper._lock(rails_helper.state_dir(), wait=True))  # held until it is over
     assert change.file.read_text() == "old"
-    with pytest.raises(Wrong, match="taken back, before"):
+    with pytest.raises(RailsHelperError, match="taken back, before"):
         rails_helper.answer(token, b"k")
 
 
 def test_a_change_that_fails_is_taken_back_at_once(change):
-    with pytest.raises(Wrong, match="no such MTU"):
+    with pytest.raises(RailsHelperError, match="no such MTU"):
         begin(change, mtu=1280)
     assert change.file.read_text() == "old"
 
 
 def test_only_one_change_at_a_time_and_only_by_its_token(change):
     token = begin(change)
-    with pytest.raises(Wrong, match="another change waits"):
+    with pytest.raises(RailsHelperError, match="another change waits"):
         begin(change)
-    with pytest.raises(Wrong, match="no such change"):
+    with pytest.raises(RailsHelperError, match="no such change"):
         rails_helper.answer("0" * 32, b"k")
     rails_helper.answer(token, b"r")
 

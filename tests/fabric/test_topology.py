@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.fabric.node_view import Heard
+from sparkfleet.fabric.port_scan import HeardNeighbour
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.facts.lldp import LldpNeighbour
+from sparkfleet.hostfacts.lldp import LldpNeighbour
 
 HALVES = (("enp1s0f0np0", "enP2p1s0f0np0"), ("enp1s0f1np1", "enP2p1s0f1np1"))
 
@@ -57,7 +57,7 @@ def test_halves_that_hear_each_other_through_the_nic_are_one_cable_still(netdev,
         spark(
             node,
             *(netdev(node, name) for name in names),
-            heard=tuple(Heard(netdev=name, method="arp", mac=mac) for name in names for mac in macs),
+            heard=tuple(HeardNeighbour(netdev=name, method="arp", mac=mac) for name in names for mac in macs),
         )
         for node in (1, 2)
     ]
@@ -69,7 +69,7 @@ def test_halves_that_hear_each_other_through_the_nic_are_one_cable_still(netdev,
 def on_a_switch(netdev, spark, count):
     name = HALVES[1][0]
     everybody = tuple(
-        Heard(netdev=name, method="ipv6", address=netdev(node, name).link_local[0])
+        HeardNeighbour(netdev=name, method="ipv6", address=netdev(node, name).link_local[0])
         for node in range(1, count + 1)
     )
     return [spark(node, netdev(node, name), heard=everybody) for node in range(1, count + 1)]
@@ -110,7 +110,7 @@ def test_lldp_alone_finds_a_cable(netdev, spark):
 
 def test_one_end_that_was_heard_is_enough(netdev, spark):
     name = HALVES[1][0]
-    heard = (Heard(netdev=name, method="arp", mac=netdev(2, name).mac),)
+    heard = (HeardNeighbour(netdev=name, method="arp", mac=netdev(2, name).mac),)
     views = [spark(1, netdev(1, name), heard=heard), spark(2, netdev(2, name))]
     assert len(find_links(views).links) == 1
 
@@ -128,7 +128,7 @@ def test_whatever_is_heard_no_device_is_on_two_rails_and_every_one_is_accounted_
             node,
             *(netdev(node, name) for halves in HALVES for name in halves),
             heard=tuple(
-                Heard(netdev=mine, method="arp", mac=netdev(other, theirs).mac)
+                HeardNeighbour(netdev=mine, method="arp", mac=netdev(other, theirs).mac)
                 for who, mine, other, theirs in sights
                 if who == node
             ),

@@ -2,26 +2,28 @@
 
 import pytest
 
-from sparkfleet.control.head import Address
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.control.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import Infeasible
-from sparkfleet.facts.node import EngineHome, Memory, NodeFacts, Processors
 from sparkfleet.fleet import apply as module
 from sparkfleet.fleet.apply import carry_out, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.step_times import load_step_times
-from sparkfleet.spec.deployment import Deployment
+from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
 
 TINY = Deployment(name="tiny", model="builtin:tiny", context=512, concurrency=4)
-ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+ADDRESS = HeadAddress(
+    ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000
+)
 HERE = NodeFacts(
     name="this",
-    memory=Memory(total=24 << 30, available=20 << 30),
+    memory=UnifiedMemory(total=24 << 30, available=20 << 30),
     processors=Processors(count=2, machine="x86_64"),
     gpu=None,
-    engines={"vllm": EngineHome(python="python3", version="0.32.0+cpu")},
+    engines={"vllm": InstalledEngine(python="python3", version="0.32.0+cpu")},
 )
 
 

@@ -3,24 +3,17 @@
 import pytest
 
 from sparkfleet.cli import apply, describe
-from sparkfleet.control.status import DeploymentStatus, GroupPhase, GroupReport
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.outcome import failed_lines, rung_lines
-from sparkfleet.planning.plan import (
-    Band,
-    Candidate,
-    DeploymentPlan,
-    GroupPlan,
-    Prediction,
-    Rung,
-    Shape,
-    Speculation,
-)
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.perf.prediction import Band, Prediction, Speculation
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
 
 
 def rung(method, tps=None):
     candidate = Candidate(
         model="org/model",
-        shape=Shape(nodes=("spark1",)),
+        shape=GroupShape(nodes=("spark1",)),
         engine="sglang",
         engine_version="0.5.12",
         context=512,

@@ -3,13 +3,15 @@
 import pytest
 
 from sparkfleet import __version__
-from sparkfleet.control.client import PATIENCE_S, FleetClient
-from sparkfleet.control.head import Address
+from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import FoundState, Session
 
-ADDRESS = Address(ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+ADDRESS = HeadAddress(
+    ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000
+)
 
 
 @pytest.fixture

@@ -5,20 +5,12 @@ import pytest
 import sparkfleet.fleet.stage as module
 from sparkfleet.fleet.events import FactFound
 from sparkfleet.fleet.stage import bring, fallbacks_of, needs_of, pinned
-from sparkfleet.planning.plan import (
-    Band,
-    Candidate,
-    DeploymentPlan,
-    GroupPlan,
-    Prediction,
-    Rung,
-    Shape,
-    Speculation,
-)
-from sparkfleet.planning.remembered import Remembered, fingerprint
-from sparkfleet.planning.tags import with_digests
-from sparkfleet.spec.inventory import Inventory, Node
-from sparkfleet.staging.tags import Pinned
+from sparkfleet.perf.prediction import Band, Prediction, Speculation
+from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
+from sparkfleet.planner.types.image_refs import with_digests
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
+from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.staging.pin_images import Pinned
 
 MODEL = "org/model"
 IMAGE = "registry.test/vllm@sha256:" + "a" * 64
@@ -29,7 +21,7 @@ TAG, OTHER_TAG = IMAGE.partition("@")[0], OTHER.partition("@")[0]
 def rung(*nodes, image=IMAGE, draft=None, engine="vllm"):
     candidate = Candidate(
         model=MODEL,
-        shape=Shape(nodes=nodes, tp=len(nodes)),
+        shape=GroupShape(nodes=nodes, tp=len(nodes)),
         engine=engine,
         engine_version="1",
         runtime="container",

@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.control.status import DeploymentStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,
@@ -17,7 +17,7 @@ from sparkfleet.fleet.step_times import (
     load_step_times,
     save_step_times,
 )
-from sparkfleet.staging.progress import Progress
+from sparkfleet.staging.progress import TransferProgress
 
 LOADING, WARMING, RAY = FleetStep.LOADING, FleetStep.WARMING_UP, FleetStep.STARTING_RAY
 TINY = "builtin:tiny on vllm, TP=1"
@@ -57,7 +57,7 @@ def test_bytes_that_move_are_a_step():
         pass
     assert seen == []
     with StepTimer(seen.append, {}, lambda: 0.0) as timer:
-        timer(BytesMoving(progress=Progress(phase="hub", name="m", node="a")))
+        timer(BytesMoving(progress=TransferProgress(phase="hub", name="m", node="a")))
     assert seen[-1] == StepEnded(step=FleetStep.STAGING, seconds=0.0)
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from sparkfleet.control.status import DeploymentStatus, FleetStatus, GroupPhase, GroupReport, RankReport
-from sparkfleet.control.store import Event
-from sparkfleet.engines.progress import Step
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FleetEvent, FleetStep, StepRunning
 from sparkfleet.fleet.watch import starting_step, until_settled
+from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
 
 
 class Told:
@@ -101,12 +102,12 @@ async def test_events_of_what_is_waited_for_are_sent_once_and_steps_between():
         (group(GroupPhase.PREPARING), FleetStep.STARTING_ENGINE, ""),
         (group(ranks=()), FleetStep.WAITING, ""),
         (group(), FleetStep.STARTING_ENGINE, ""),
-        (group(step=Step(phase="loading", share=0.42)), FleetStep.LOADING, "42%"),
-        (group(step=Step(phase="compiling"), detail="compiling"), FleetStep.COMPILING, ""),
-        (group(step=Step(phase="warming")), FleetStep.WARMING_UP, ""),
-        (group(step=Step(phase="up")), FleetStep.FIRST_TOKEN, ""),
+        (group(step=StartupPhase(phase="loading", share=0.42)), FleetStep.LOADING, "42%"),
+        (group(step=StartupPhase(phase="compiling"), detail="compiling"), FleetStep.COMPILING, ""),
+        (group(step=StartupPhase(phase="warming")), FleetStep.WARMING_UP, ""),
+        (group(step=StartupPhase(phase="up")), FleetStep.FIRST_TOKEN, ""),
         (
-            group(GroupPhase.PROBING, Step(phase="up"), "asking for a token"),
+            group(GroupPhase.PROBING, StartupPhase(phase="up"), "asking for a token"),
             FleetStep.FIRST_TOKEN,
             "asking for a token",
         ),
@@ -119,7 +120,7 @@ def test_the_step_of_a_group(report, step, detail):
 
 
 def test_of_several_groups_the_step_is_the_earliest():
-    late, early = group(step=Step(phase="warming")), group(step=Step(phase="loading"))
+    late, early = group(step=StartupPhase(phase="warming")), group(step=StartupPhase(phase="loading"))
     assert starting_step([deployment("b", groups=(late,)), deployment("a", groups=(early,))]) == StepRunning(
         step=FleetStep.LOADING, subjects=("a", "b")
     )

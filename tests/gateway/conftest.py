@@ -13,11 +13,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sparkfleet.engines.fake import FakeEngine, Pace
-from sparkfleet.gateway.app import Gateway
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.http_server import Server, serve
 from sparkfleet.gateway.keys import generate
-from sparkfleet.gateway.pick import StaticPicker, Target
-from sparkfleet.gateway.server import Server, serve
-from sparkfleet.gateway.table import GroupEntry, KeyEntry, ModelEntry, Table
+from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 TOKEN = "internal-token"
 ENTRY = ModelEntry(name="tiny", deployment="engine", state="ready", context=4096, created=1700000000)
@@ -42,7 +42,7 @@ class Noting:
 class Door:
     """A gateway that listens, its engines, and a client with a good key."""
 
-    gateway: Gateway
+    gateway: GatewayApp
     server: Server
     engines: list[FakeEngine]
     picker: Noting
@@ -63,7 +63,7 @@ class Door:
         return self.gateway.metrics.registry
 
     def value(self, name: str, **labels: str) -> float:
-        """A sample of the gateway's metrics; 0 where there is none."""
+        """A sample of the gateway's metrics; 0 if there is none."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def body(self, path: str = "/v1/chat/completions", **more: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ async def open_door() -> AsyncIterator[OpenDoor]:
             pace: Pace | None = None,
             models: Sequence[ModelEntry] = (ENTRY,),
             extra_keys: Sequence[KeyEntry] = (),
-            table: Table | None = None,
+            table: RoutingTable | None = None,
             **options: Any,
         ) -> Door:
             if engines is None:
@@ -104,14 +104,14 @@ async def open_door() -> AsyncIterator[OpenDoor]:
             alike = tuple(GroupEntry(app=f"app-{number}") for number in range(max(1, len(engines))))
             models = [m if m.groups else m.model_copy(update={"groups": alike}) for m in models]
             if table is None:
-                table = Table(version=1, models={m.name: m for m in models}, keys=(entry, *extra_keys))
+                table = RoutingTable(version=1, models={m.name: m for m in models}, keys=(entry, *extra_keys))
             picker = Noting(
                 [
                     Target(url=e.url, token=e.token, group=f"group-{i}", app=f"app-{i}")
                     for i, e in enumerate(engines)
                 ]
             )
-            gateway = Gateway(picker, table=table, **options)
+            gateway = GatewayApp(picker, table=table, **options)
             stack.push_async_callback(gateway.aclose)
             server = await serve(gateway, "127.0.0.1", 0)
             stack.push_async_callback(server.aclose)

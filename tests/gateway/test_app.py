@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from sparkfleet.engines.fake import APIS, FakeEngine, Fault, Pace
-from sparkfleet.gateway.app import Gateway
+from sparkfleet.engines.fake import APIS, FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.endpoints import StaticPicker
 from sparkfleet.gateway.keys import generate
-from sparkfleet.gateway.pick import StaticPicker
-from sparkfleet.gateway.table import ModelEntry, Table
+from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -145,7 +145,7 @@ async def test_nobody_learns_which_models_there_are_without_a_key(door: Door) ->
 
 async def test_a_key_that_is_taken_away_ends(door: Door) -> None:
     assert (await door.post())[0] == 200
-    door.gateway.table = Table(version=2, models=door.gateway.table.models)
+    door.gateway.table = RoutingTable(version=2, models=door.gateway.table.models)
     assert (await door.post())[0] == 401
 
 
@@ -321,7 +321,7 @@ async def test_many_streams_at_once(open_door: OpenDoor) -> None:
 
 async def test_a_failure_in_one_stream_leaves_the_others_alone(open_door: OpenDoor) -> None:
     door = await open_door(
-        engines=[FakeEngine(model="tiny", pace=PACED, fault=Fault(kind="drop", after=3, times=1))]
+        engines=[FakeEngine(model="tiny", pace=PACED, fault=InjectedFault(kind="drop", after=3, times=1))]
     )
     answers = await asyncio.gather(*(door.post(stream=True) for _ in range(8)))
     whole = [body for _, _, body in answers if body.endswith(b"data: [DONE]\n\n")]
@@ -434,7 +434,7 @@ async def test_head_and_options(door: Door) -> None:
 
 
 async def test_health_needs_no_key_but_a_table(open_door: OpenDoor) -> None:
-    door = await open_door(table=Table())
+    door = await open_door(table=RoutingTable())
 
     async def health(method: str = "GET") -> tuple[int, bytes]:
         async with aiohttp.request(method, door.url + "/healthz") as answer:
@@ -443,7 +443,7 @@ async def test_health_needs_no_key_but_a_table(open_door: OpenDoor) -> None:
     assert await health() == (503, b'{"status": "starting"}')
     status, headers, body = await door.post()
     assert (status, headers["retry-after"], json.loads(body)["error"]["code"]) == (503, "1", "starting")
-    door.gateway.table = Table(version=1)
+    door.gateway.table = RoutingTable(version=1)
     assert await health() == (200, b'{"status": "ok"}')
     assert await health("HEAD") == (200, b"")
     assert await door.gateway.drain(1)
@@ -452,10 +452,10 @@ async def test_health_needs_no_key_but_a_table(open_door: OpenDoor) -> None:
 
 def test_a_table_that_says_nothing_replaces_none_that_does() -> None:
     """A controller that has just been restarted has one; what is served goes on."""
-    gateway = Gateway(StaticPicker([]), table=Table(version=9))
-    gateway.table = Table()
+    gateway = GatewayApp(StaticPicker([]), table=RoutingTable(version=9))
+    gateway.table = RoutingTable()
     assert gateway.table.version == 9
-    gateway.table = Table(version=1)
+    gateway.table = RoutingTable(version=1)
     assert gateway.table.version == 1
 
 

@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from sparkfleet.gateway import engine_error
+from sparkfleet.gateway.endpoints import Target
 from sparkfleet.gateway.engine_error import in_dialect
-from sparkfleet.gateway.pick import Target
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor

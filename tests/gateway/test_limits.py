@@ -3,11 +3,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import ClientGone, Headers, Message, Receive
-from sparkfleet.gateway.limits import Limits, check_headers, check_target, read_body
-from sparkfleet.gateway.refusal import Refusal
+from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, read_body
 
-SMALL = Limits(body_bytes=10, body_s=0.05, header_count=3, header_bytes=200)
+SMALL = RequestLimits(body_bytes=10, body_s=0.05, header_count=3, header_bytes=200)
 
 
 def sending(*chunks: bytes, ends: bool = True) -> Receive:
@@ -37,7 +37,7 @@ async def test_a_body_is_put_together(chunks: tuple[bytes, ...]) -> None:
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 18, b"9" * 5000])
 async def test_a_body_that_says_it_is_too_long_is_not_read(length: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         await read_body([(b"content-length", length)], never, SMALL)
     assert caught.value.status == 413
 
@@ -49,7 +49,7 @@ async def test_a_body_that_does_not_say_is_refused_where_it_becomes_too_long() -
         sent.append(1)
         return {"type": "http.request", "body": b"0123", "more_body": True}
 
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         await read_body([], receive, SMALL)
     assert caught.value.status == 413
     assert len(sent) == 3
@@ -57,13 +57,13 @@ async def test_a_body_that_does_not_say_is_refused_where_it_becomes_too_long() -
 
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"+5", b"5, 5"])
 async def test_a_length_that_is_none_is_refused(length: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         await read_body([(b"content-length", length)], never, SMALL)
     assert caught.value.status == 400
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    with pytest.raises(Refusal, match=r"0\.05 s") as caught:
+    with pytest.raises(ApiError, match=r"0\.05 s") as caught:
         await read_body([], sending(b"a", ends=False), SMALL)
     assert caught.value.status == 408
     assert (b"connection", b"close") in caught.value.headers
@@ -89,7 +89,7 @@ async def test_a_client_that_hangs_up_is_gone() -> None:
 def test_headers_have_limits(headers: Headers, refused: bool) -> None:
     if not refused:
         return check_headers(headers, SMALL)
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         check_headers(headers, SMALL)
     assert caught.value.status == 431
     return None
@@ -130,13 +130,13 @@ def test_paths_that_pass(path: bytes) -> None:
     ],
 )
 def test_paths_that_do_not(path: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         check_target(path, b"")
     assert caught.value.status == 404
 
 
 @pytest.mark.parametrize("query", [b"a=b c", b"a=\r\nX: y", b"a=\xff", b"\0"])
 def test_queries_that_do_not_pass(query: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         check_target(b"/v1/a", query)
     assert caught.value.status == 400

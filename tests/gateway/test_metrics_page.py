@@ -1,9 +1,9 @@
 import aiohttp
 import pytest
 
+from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.metrics_page import metrics_app
-from sparkfleet.gateway.server import serve
-from sparkfleet.observe.metrics import GatewayMetrics
+from sparkfleet.telemetry.metrics import GatewayMetrics
 
 
 @pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/", 404)])

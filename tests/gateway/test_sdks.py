@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from sparkfleet.engines.fake import Fault, Pace
+from sparkfleet.engines.fake import InjectedFault, Pace
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -104,7 +104,7 @@ async def test_openai_waits_and_tries_again_where_it_is_told_to(open_door: OpenD
 
 
 async def test_openai_raises_when_an_engine_dies_in_a_stream(paced: Door, client: openai.AsyncOpenAI) -> None:
-    paced.engine.fault = Fault(kind="die", after=3)
+    paced.engine.fault = InjectedFault(kind="die", after=3)
     stream = await client.chat.completions.create(model="tiny", messages=[ASKED], stream=True)
     seen: list[str] = []
     with pytest.raises(openai.APIError, match="went away while it was answering"):
@@ -130,7 +130,7 @@ async def test_anthropic_message_as_a_stream(paced: Door, claude: anthropic.Asyn
 async def test_anthropic_errors_are_of_their_kind(paced: Door, claude: anthropic.AsyncAnthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="There is: tiny"):
         await claude.messages.create(model="huge", max_tokens=1, messages=[ASKED])
-    paced.engine.fault = Fault(kind="die", after=3)
+    paced.engine.fault = InjectedFault(kind="die", after=3)
     with pytest.raises(anthropic.APIError, match="went away while it was answering"):
         async with claude.messages.stream(model="tiny", max_tokens=100, messages=[ASKED]) as stream:
             await stream.get_final_message()

@@ -2,9 +2,9 @@ import socket
 
 import pytest
 
-from sparkfleet.engines.fake import FakeEngine, Fault
+from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.asgi import Headers
-from sparkfleet.gateway.pick import Target
+from sparkfleet.gateway.endpoints import Target
 from sparkfleet.gateway.upstream import EngineLost, Request, Upstream, request_headers
 
 SECRETS: Headers = [
@@ -70,7 +70,7 @@ async def test_an_engine_that_is_not_there_never_had_the_request() -> None:
 
 
 async def test_a_connection_that_the_engine_closed_while_idle_is_no_loss() -> None:
-    async with FakeEngine(model="tiny", fault=Fault(kind="drop", times=1)) as engine:
+    async with FakeEngine(model="tiny", fault=InjectedFault(kind="drop", times=1)) as engine:
         upstream = Upstream()
         answer = await upstream.open(Target(url=engine.url), request())
         assert answer.status == 200
@@ -80,7 +80,7 @@ async def test_a_connection_that_the_engine_closed_while_idle_is_no_loss() -> No
 
 
 async def test_an_engine_that_drops_every_connection_is_lost_and_had_the_request() -> None:
-    async with FakeEngine(model="tiny", fault=Fault(kind="drop")) as engine:
+    async with FakeEngine(model="tiny", fault=InjectedFault(kind="drop")) as engine:
         upstream = Upstream()
         with pytest.raises(EngineLost) as caught:
             await upstream.open(Target(url=engine.url), request())
@@ -102,7 +102,7 @@ async def test_connections_are_used_again() -> None:
 
 
 async def test_a_node_that_vanishes_is_noticed_by_the_kernel() -> None:
-    async with FakeEngine(model="tiny", fault=Fault(kind="hang", after=1)) as engine:
+    async with FakeEngine(model="tiny", fault=InjectedFault(kind="hang", after=1)) as engine:
         upstream = Upstream()
         body = b'{"model": "tiny", "stream": true}'
         answer = await upstream.open(Target(url=engine.url), request(body))

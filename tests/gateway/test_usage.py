@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.engines.fake import APIS, Job, frames
-from sparkfleet.gateway.usage import Meter, Usage
+from sparkfleet.gateway.usage import Usage, UsageMeter
 
 TRAP = 'he said "usage": {"prompt_tokens": 999, "completion_tokens": 999} and\n\ndata: left'
 
@@ -17,8 +17,8 @@ def job(words: int = 4, *, wants_usage: bool = True) -> Job:
     )
 
 
-def metered(*chunks: bytes) -> Meter:
-    meter = Meter(0.0)
+def metered(*chunks: bytes) -> UsageMeter:
+    meter = UsageMeter(0.0)
     for chunk in chunks:
         meter.feed(chunk)
     return meter
@@ -98,7 +98,7 @@ def test_events_are_counted_however_lines_end() -> None:
 def test_times_are_those_of_the_clock() -> None:
     ticks = iter([10.5, 10.6, 11.0])
     gaps: list[float] = []
-    meter = Meter(10.0, gaps.append, lambda: next(ticks))
+    meter = UsageMeter(10.0, gaps.append, lambda: next(ticks))
     for chunk in (b"a", b"b", b"c"):
         meter.feed(chunk)
     assert meter.first_s == pytest.approx(0.5)

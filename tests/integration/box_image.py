@@ -14,7 +14,7 @@ from pathlib import Path
 import known_models
 import pytest
 
-from sparkfleet.lab.inside.knobs import REAL
+from sparkfleet.lab.inside.simulated_state import REAL
 
 NAME = "localhost/sparkfleet-test-vllm-cpu"
 """The engine in an image is told by its name where nothing else is known of it."""
@@ -75,7 +75,7 @@ def without_gpu(lab, node):
 
 
 def refused(lab, node, image=f"{NAME}:1"):
-    """Why a node cannot run containers; "" where it can. The image has to be there."""
+    """Why a node cannot run containers; "" if it can. The image has to be there."""
     argv = (
         "podman",
         "run",

@@ -12,9 +12,9 @@ import known_models
 import pytest
 
 import sparkfleet
-from sparkfleet.builtin import cache
 from sparkfleet.lab import Lab, LabError
-from sparkfleet.lab.life import check_host
+from sparkfleet.lab.lifecycle import check_host
+from sparkfleet.tiny_models import cache
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 CHECKOUT = Path(sparkfleet.__file__).parent.parent
@@ -184,7 +184,9 @@ class LabFleet:
 
     def bring(self, model="tiny"):
         """Lay an embedded model into every node's cache, where it would otherwise be trained, and what vLLM knows of it."""
-        subprocess.run([sys.executable, "-m", "sparkfleet.builtin", "build", model], check=True, timeout=900)
+        subprocess.run(
+            [sys.executable, "-m", "sparkfleet.tiny_models", "build", model], check=True, timeout=900
+        )
         self._lay(cache.path(model), "~/.cache/sparkfleet/builtin")
         self._lay(known_models.find_out(cache.path(model)), "~/.cache/vllm")
 
@@ -249,7 +251,7 @@ while time.monotonic() < until:
     except (OSError, ValueError):
         time.sleep(0.3)
 """
-"""What the controller says; nothing where none answers for some seconds."""
+"""What the controller says; nothing if none answers for some seconds."""
 
 _UNPACK = """
 import os, sys, tarfile

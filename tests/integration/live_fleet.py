@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 from stand_in import faked, stand_in
 
-from sparkfleet.control.head import LABEL
-from sparkfleet.control.paths import FleetPaths
-from sparkfleet.nodes.runtime import processes
-from sparkfleet.nodes.runtime.environment import FLEET_LABEL
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.environment import FLEET_LABEL
+from sparkfleet.runtime.fleet_paths import FleetPaths
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 

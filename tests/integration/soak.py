@@ -34,7 +34,7 @@ SLACK = {"rss_mib": 60, "fds": 24, "processes": 4, "ports": 4, "rows": 0}
 """What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
 BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2}
-"""Most rows of tables that are kept to a length of their own: of all, of each deployment, one a group (control/store.py)."""
+"""Most rows of tables that are kept to a length of their own: of all, of each deployment, one a group (controlplane/state/store.py)."""
 
 COUNT = """
 import collections, json, os, pathlib, sqlite3
@@ -42,7 +42,7 @@ me = os.getuid()
 kinds = collections.Counter()
 rss, fds = collections.Counter(), collections.Counter()
 names = {"ray::Controller": "controller", "ServeReplica:gateway": "gateway", "gcs_server": "gcs",
-         "raylet/raylet": "raylet", "sparkfleet.control.keeper": "keeper", "ProxyActor": "proxy",
+         "raylet/raylet": "raylet", "sparkfleet.node_daemon.ray_watchdog": "keeper", "ProxyActor": "proxy",
          "ServeController": "serve", "EngineCore": "engine", "runtime.supervisor": "supervisor", "RankActor": "rank"}
 inodes = set()
 for entry in pathlib.Path("/proc").iterdir():

@@ -5,8 +5,8 @@ import json
 import pytest
 from asking import HONEST, _end, _refused
 
+from sparkfleet.gateway.api_errors import draining, error_json, internal, unknown_model
 from sparkfleet.gateway.engine_error import in_dialect
-from sparkfleet.gateway.refusal import draining, error_json, internal, unknown_model
 
 ENGINES = (
     '{"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}'

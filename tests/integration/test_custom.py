@@ -7,9 +7,9 @@ import time
 import pytest
 from lab_fleet import CHECKOUT
 
-from sparkfleet.control.policy.crash_backoff import pause_s
-from sparkfleet.control.policy.fallback import BREAKER_FAILURES
-from sparkfleet.spec.timeouts import Timeouts
+from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES
+from sparkfleet.group.crash_pause import pause_s
+from sparkfleet.specs.timeouts import Timeouts
 
 pytestmark = pytest.mark.integration
 

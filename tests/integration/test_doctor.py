@@ -11,13 +11,13 @@ import sys
 import pytest
 from lab_fleet import lab_of
 
+from sparkfleet.doctor.collect import gather, with_context
 from sparkfleet.doctor.findings import Severity
-from sparkfleet.doctor.gather import gather, with_context
-from sparkfleet.doctor.gathered import Needed
 from sparkfleet.doctor.measure import measure_paths
 from sparkfleet.doctor.registry import examine
-from sparkfleet.nodes.open import open_channels
-from sparkfleet.spec.load import parse_inventory
+from sparkfleet.doctor.snapshot import Needed
+from sparkfleet.remote.open_channel import open_channels
+from sparkfleet.specs.load import parse_inventory
 
 pytestmark = pytest.mark.integration
 

@@ -13,15 +13,15 @@ from lab_fleet import lab_of
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.apply import apply_plan, find_helper
-from sparkfleet.fabric.load import RailPair, Tcp
+from sparkfleet.fabric.link_load import RailPair, Tcp
 from sparkfleet.fabric.measure import load_measurements, measure_pair, measured_links, pairs_of
 from sparkfleet.fabric.netplan import changes, plan_fabric
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.facts.link import LinkProvenance
-from sparkfleet.nodes.open import open_channel, open_channels
-from sparkfleet.spec.inventory import RailEnd
-from sparkfleet.spec.load import load_inventory, parse_inventory
+from sparkfleet.hostfacts.link import LinkProvenance
+from sparkfleet.remote.open_channel import open_channel, open_channels
+from sparkfleet.specs.inventory import RailEnd
+from sparkfleet.specs.load import load_inventory, parse_inventory
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from lab_fleet import CHECKOUT, LabFleet, lab_of
 
-from sparkfleet.builtin import cache
+from sparkfleet.tiny_models import cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

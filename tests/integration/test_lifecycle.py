@@ -14,8 +14,8 @@ import openai
 import pytest
 from live_fleet import TINY
 
-from sparkfleet.control.head import LABEL
-from sparkfleet.nodes.runtime import processes
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.runtime import processes
 
 pytestmark = pytest.mark.integration
 
@@ -198,7 +198,7 @@ def test_kill_the_engine_under_load_and_only_its_own_streams_fail(fleet):
 
 
 def refused(fleet):
-    """The gateway's answer where it has nobody to ask; None where it has."""
+    """The gateway's answer where it has nobody to ask; None if it has."""
     headers = {"authorization": f"Bearer {fleet.key}"}
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 1}
     response = httpx.post(f"{fleet.endpoint}/completions", json=body, headers=headers, timeout=30)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from live_fleet import Fleet
 
-from sparkfleet.spec.timeouts import Timeouts
+from sparkfleet.specs.timeouts import Timeouts
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

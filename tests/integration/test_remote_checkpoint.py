@@ -11,8 +11,8 @@ import sys
 import pytest
 from lab_fleet import SPARKFLEET, lab_of
 
-from sparkfleet.builtin import cache
-from sparkfleet.facts.checkpoint import read_checkpoint
+from sparkfleet.checkpoints.checkpoint import read_checkpoint
+from sparkfleet.tiny_models import cache
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
 @pytest.fixture(scope="module")
 def weights():
     """A real checkpoint of this machine's, where nobody looks for it."""
-    subprocess.run([sys.executable, "-m", "sparkfleet.builtin", "build", NAME], check=True, timeout=900)
+    subprocess.run([sys.executable, "-m", "sparkfleet.tiny_models", "build", NAME], check=True, timeout=900)
     return cache.path(NAME)
 
 

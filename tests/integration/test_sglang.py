@@ -13,8 +13,8 @@ import yaml
 from lab_fleet import CHECKOUT, LabFleet, lab_of
 from live_fleet import Fleet
 
-from sparkfleet.control.canary import sum_series
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.group.canary import sum_series
 
 PYTHON = Path(os.environ.get("SPARKFLEET_SGLANG_PYTHON") or CHECKOUT / ".venv-sglang/bin/python")
 

@@ -18,10 +18,10 @@ import pytest
 from aiohttp import web
 
 from sparkfleet.lab import Lab
-from sparkfleet.nodes.open import open_channels
-from sparkfleet.spec.load import load_inventory
-from sparkfleet.staging.settings import Need, Settings
-from sparkfleet.staging.stage import stage
+from sparkfleet.remote.open_channel import open_channels
+from sparkfleet.specs.load import load_inventory
+from sparkfleet.staging.orchestrate import stage
+from sparkfleet.staging.settings import Need, StagingSettings
 
 pytestmark = [
     pytest.mark.integration,
@@ -57,7 +57,7 @@ class Fleet:
     def __init__(self, lab: Lab, inventory, channels, hub, endpoint: str) -> None:
         self.lab, self.inventory, self.channels, self.hub = lab, inventory, channels, hub
         self.nodes = tuple(node.name for node in lab.nodes)
-        self.settings = Settings(
+        self.settings = StagingSettings(
             python=dict.fromkeys(self.nodes, sys.executable),
             endpoint=endpoint,
             reserve_bytes=0,
@@ -194,10 +194,10 @@ async def test_four_sparks_at_a_switch_and_an_interruption_that_loses_nothing(tm
 OPERATOR = """
 import asyncio, sys
 from pathlib import Path
-from sparkfleet.nodes.open import open_channels
-from sparkfleet.spec.load import load_inventory
+from sparkfleet.remote.open_channel import open_channels
+from sparkfleet.specs.load import load_inventory
 from sparkfleet.staging.settings import Need, Settings
-from sparkfleet.staging.stage import stage
+from sparkfleet.staging.orchestrate import stage
 
 inventory = load_inventory(Path(sys.argv[1]))
 settings = Settings(python=dict.fromkeys(inventory.nodes, sys.executable), reserve_bytes=0)

@@ -22,8 +22,8 @@ import pytest
 import yaml
 from lab_fleet import LabFleet, lab_of
 
-from sparkfleet.builtin import cache
-from sparkfleet.spec.timeouts import Timeouts
+from sparkfleet.specs.timeouts import Timeouts
+from sparkfleet.tiny_models import cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

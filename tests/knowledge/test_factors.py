@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge import ceilings as physics_module
 from sparkfleet.knowledge import factors as factors_module
 from sparkfleet.knowledge import measurements as measurements_module
-from sparkfleet.knowledge import physics as physics_module
+from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.measurements import architectures, siblings
-from sparkfleet.knowledge.physics import physics
 
 
 def test_factors_are_counted_and_finite() -> None:

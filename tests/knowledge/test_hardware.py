@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.entries import packaged
+from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.hardware import hardware, read_hardware
-from sparkfleet.knowledge.physics import physics
+from sparkfleet.knowledge.yaml_entries import packaged
 
 
 def test_links_are_ordered_as_measured() -> None:

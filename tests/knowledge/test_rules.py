@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.rule_context import METHODS, RuleContext
 from sparkfleet.knowledge.rules import (
     Book,
     Require,
@@ -20,9 +21,8 @@ from sparkfleet.knowledge.rules import (
     read_book,
 )
 from sparkfleet.knowledge.rules_page import render
-from sparkfleet.knowledge.situation import METHODS, Situation
 from sparkfleet.knowledge.versions import Truth
-from sparkfleet.planning.plan import Method
+from sparkfleet.specs.deployment import Method
 
 HERE = Path(__file__).parent
 KNOWN_ISSUES = (HERE / "known_issues.txt").read_text().split()
@@ -60,7 +60,7 @@ def test_a_rule_is_silent_on_a_cpu(rule: Rule) -> None:
 
 @given(examples, st.data())
 def test_knowing_less_never_gives_another_answer(
-    example: tuple[Rule, Situation], data: st.DataObject
+    example: tuple[Rule, RuleContext], data: st.DataObject
 ) -> None:
     rule, situation = example
     known = [name for name, value in situation if value is not None]
@@ -101,7 +101,7 @@ def test_rules_that_name_another_rule_name_one_that_exists() -> None:
 def test_contradicting_evidence_has_versions_on_both_sides() -> None:
     rules = {rule.id: rule for rule in RULES}
     broken, fixed = rules["fp4-cutlass-garbage"], rules["fp4-cutlass-fixed-later"]
-    nvfp4 = Situation(engine="vllm", quant="nvfp4", features=("moe",))
+    nvfp4 = RuleContext(engine="vllm", quant="nvfp4", features=("moe",))
     old = nvfp4.model_copy(update={"engine_version": "0.19.0"})
     new = nvfp4.model_copy(update={"engine_version": "0.27.1"})
     cutlass, marlin = {"moe_backend": "flashinfer_cutlass"}, {"moe_backend": "marlin"}
@@ -117,8 +117,8 @@ def test_planning_and_doctor_rules_share_all_rules_out() -> None:
 
 
 def test_planning_rules_ask_nothing_that_only_a_node_check_reads() -> None:
-    first_read = list(Situation.model_fields).index("unaccounted_gb")
-    read_on_nodes = set(list(Situation.model_fields)[first_read:])
+    first_read = list(RuleContext.model_fields).index("unaccounted_gb")
+    read_on_nodes = set(list(RuleContext.model_fields)[first_read:])
     assert {rule.id for rule in planning_rules() if set(rule.asks) & read_on_nodes} == set()
 
 
@@ -174,7 +174,7 @@ def book(**changes: str) -> Book:
 def test_a_rule_as_it_is_written() -> None:
     (rule,) = book().rules
     assert rule.sources == ("a lab", "https://example.org/1")  # names are written out
-    assert rule.applies(Situation(engine="vllm")) is Truth.YES
+    assert rule.applies(RuleContext(engine="vllm")) is Truth.YES
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_wrong_rule_is_named(changes: dict[str, str], complaint: str) -> None:
 
 def test_unless_keeps_a_rule_silent_where_it_is_known_to_hold() -> None:
     (rule,) = book(when="{engine: vllm}\n  unless: [{image: '*anemll*'}, {tp: 4, nodes: 4}]").rules
-    assert rule.applies(Situation(engine="vllm", image="anemll/x:1")) is Truth.NO
-    assert rule.applies(Situation(engine="vllm", image="", tp=2.0)) is Truth.YES
-    assert rule.applies(Situation(engine="vllm", image="", tp=4.0)) is Truth.UNKNOWN
+    assert rule.applies(RuleContext(engine="vllm", image="anemll/x:1")) is Truth.NO
+    assert rule.applies(RuleContext(engine="vllm", image="", tp=2.0)) is Truth.YES
+    assert rule.applies(RuleContext(engine="vllm", image="", tp=4.0)) is Truth.UNKNOWN
     assert rule.asks == ("engine", "image", "tp", "nodes")

@@ -8,7 +8,7 @@ import pytest
 
 from sparkfleet.lab import Lab
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.life import check_host
+from sparkfleet.lab.lifecycle import check_host
 
 
 def why_not() -> str:

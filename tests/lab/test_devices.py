@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.lab.inside import ethernet, netdevs, pci, rdma, smi, sysfs, system
-from sparkfleet.lab.inside.knobs import NETDEVS, Settings
-from sparkfleet.lab.inside.netdevs import Netdev, gid_table
+from sparkfleet.lab.inside import ethernet, netdevs, pci, rdma, sysfs, system
+from sparkfleet.lab.inside import nvidia_smi as smi
+from sparkfleet.lab.inside.netdevs import SimulatedNetdev, gid_table
+from sparkfleet.lab.inside.simulated_state import NETDEVS, SimulatedState
 from sparkfleet.lab.meminfo import meminfo
 
-Command = Callable[[list[str], Settings], int]
+Command = Callable[[list[str], SimulatedState], int]
 MAC = "4c:bb:47:01:01:19"
 
 
 def netdev(
     name: str, *, carrier: bool = True, mtu: int = 9000, ipv4: tuple[str, ...] = ("192.168.100.10",)
-) -> Netdev:
-    return Netdev(name, carrier, mtu, MAC, ipv4 if carrier else (), (), dict.fromkeys(
+) -> SimulatedNetdev:
+    return SimulatedNetdev(name, carrier, mtu, MAC, ipv4 if carrier else (), (), dict.fromkeys(
         ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets"), 4000))  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def _spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(command: Command, *argv: str, capsys: pytest.CaptureFixture[str], **settings: str) -> str:
-    assert command(["x", *argv], Settings(settings)) == 0
+    assert command(["x", *argv], SimulatedState(settings)) == 0
     return capsys.readouterr().out
 
 
@@ -111,9 +112,9 @@ def test_nvidia_smi_answers_in_the_order_of_the_fields(capsys: pytest.CaptureFix
 
 
 def test_nvidia_smi_refuses_as_the_real_one_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert smi.nvidia_smi(["x", "--query-gpu=bogus", "--format=csv"], Settings({})) == 2
+    assert smi.nvidia_smi(["x", "--query-gpu=bogus", "--format=csv"], SimulatedState({})) == 2
     assert 'Field "bogus" is not a valid field to query.' in capsys.readouterr().out
-    assert smi.nvidia_smi(["x"], Settings({"gpu": "missing"})) == 6
+    assert smi.nvidia_smi(["x"], SimulatedState({"gpu": "missing"})) == 6
     assert capsys.readouterr().out == "No devices were found\n"
 
 

@@ -18,7 +18,7 @@ import pytest
 from sparkfleet.lab import Lab, LabError
 from sparkfleet.lab import state as states
 from sparkfleet.lab.power import inits_of
-from sparkfleet.spec.load import parse_inventory
+from sparkfleet.specs.load import parse_inventory
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("root")]
 REPOSITORY = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def keepers(name: str) -> list[str]:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"sparkfleet.lab.keeper" in words and name.encode() in words:
+        if b"sparkfleet.lab.reaper" in words and name.encode() in words:
             found.append(path.parent.name)
     return found
 

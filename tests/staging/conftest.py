@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 from aiohttp import web
 
-from sparkfleet.nodes.local import LocalChannel
-from sparkfleet.spec.inventory import Inventory, Link, Node, RailEnd
-from sparkfleet.staging.progress import Progress
-from sparkfleet.staging.settings import Settings
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.specs.inventory import Inventory, Link, Node, RailEnd
+from sparkfleet.staging.progress import TransferProgress
+from sparkfleet.staging.settings import StagingSettings
 
 
 def _beside(name: str) -> ModuleType:
@@ -100,7 +100,7 @@ class Machines:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.heard: list[Progress] = []
+        self.heard: list[TransferProgress] = []
 
     def cache(self, node: str) -> Path:
         return self.root / node / "hub"
@@ -108,8 +108,8 @@ class Machines:
     def channels(self, *nodes: str) -> dict[str, LocalChannel]:
         return {node: LocalChannel(node) for node in nodes}
 
-    def settings(self, *nodes: str, **more: object) -> Settings:
-        return Settings.model_validate(
+    def settings(self, *nodes: str, **more: object) -> StagingSettings:
+        return StagingSettings.model_validate(
             {
                 "cache": {node: str(self.cache(node)) for node in nodes},
                 "reserve_bytes": 0,

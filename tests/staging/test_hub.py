@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 from sparkfleet.staging import hub as hub_module
-from sparkfleet.staging.errors import StagingError, Unreachable
+from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.hub import Hub
-from sparkfleet.staging.hub_http import ANSWER_BYTES, Timeouts
+from sparkfleet.staging.hub_http import ANSWER_BYTES, HttpTimeouts
 from sparkfleet.staging.manifest import File
-from sparkfleet.staging.place import check
+from sparkfleet.staging.storage_layout import check
 
 MODEL = "tests/tiny"
 SHARD = "model-00001-of-00002.safetensors"
@@ -126,7 +126,7 @@ async def test_breaks_are_no_failure_while_bytes_come(asking, hub, tmp_path, sma
 async def test_without_any_byte_it_gives_up_and_keeps_what_is_there(asking, hub, tmp_path, small_chunks):
     hub.cuts[SHARD] = [1000, *[0] * 50]
     client = asking()
-    with pytest.raises(Unreachable) as given_up:
+    with pytest.raises(HubUnreachable) as given_up:
         await client.get(*await shard(client), tmp_path / "part")
     assert (tmp_path / "part").stat().st_size == 1000
     assert "kept" in given_up.value.means
@@ -151,7 +151,7 @@ async def test_a_file_that_is_shorter_than_listed_is_given_up(asking, hub, wante
     hub.served[SHARD] = wanted_files[SHARD][:1000]
     (tmp_path / "part").write_bytes(b"x" * 2000)
     client = asking()
-    with pytest.raises(Unreachable):
+    with pytest.raises(HubUnreachable):
         await client.get(*await shard(client), tmp_path / "part")
     assert (tmp_path / "part").stat().st_size <= 1000
     assert len(ranges(hub)) < 20
@@ -236,7 +236,7 @@ async def test_the_token_is_in_no_message_and_no_log(asking, hub, tmp_path, capl
     client = asking(token="secret-token")
     file, commit = await shard(client)
     hub.cuts[SHARD] = [0] * 50
-    with pytest.raises(Unreachable) as failed:
+    with pytest.raises(HubUnreachable) as failed:
         await client.get(file, commit, tmp_path / "part")
     hub.refusal = (403, "GatedRepo")
     with pytest.raises(StagingError) as refused:
@@ -316,7 +316,7 @@ async def test_more_than_50_gb_need_xet(asking, monkeypatch, tmp_path):
 
 
 async def test_a_hub_that_is_not_there():
-    with pytest.raises(Unreachable) as away:
+    with pytest.raises(HubUnreachable) as away:
         await Client("http://127.0.0.1:9").manifest("main")
     assert away.value.what.startswith("http://127.0.0.1:9 does not serve tests/tiny: ")
     assert "refused" in away.value.what
@@ -328,8 +328,8 @@ async def test_a_hub_that_never_answers_is_given_up(serve):
 
     app = web.Application()
     app.router.add_get("/{tail:.*}", silent)
-    with pytest.raises(Unreachable):
-        await Client(await serve(app), timeouts=Timeouts(connect_s=1, read_s=0.2)).manifest("main")
+    with pytest.raises(HubUnreachable):
+        await Client(await serve(app), timeouts=HttpTimeouts(connect_s=1, read_s=0.2)).manifest("main")
 
 
 async def test_offline_the_hub_is_not_asked(asking, hub, monkeypatch):

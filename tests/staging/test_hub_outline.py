@@ -10,10 +10,10 @@ from math import prod
 
 import pytest
 
+from sparkfleet.checkpoints.checkpoint import read_checkpoint
 from sparkfleet.errors import FactError
-from sparkfleet.facts.checkpoint import read_checkpoint
 from sparkfleet.staging import hub_outline
-from sparkfleet.staging.errors import StagingError, Unreachable
+from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.hub_outline import AtHub, at_hub, outlines_directory
 
 MODEL = "tests/tiny"
@@ -254,8 +254,8 @@ async def test_a_hub_that_does_not_answer_is_waited_for_once(ask, hub, monkeypat
     monkeypatch.setattr(hub_outline, "FIRST_S", 3.0)
     begun = time.monotonic()
     first, second = await ask(), await ask("tests/another")
-    assert isinstance(first.reason, Unreachable)
-    assert isinstance(second.reason, Unreachable)
+    assert isinstance(first.reason, HubUnreachable)
+    assert isinstance(second.reason, HubUnreachable)
     assert asking == [1]
     assert time.monotonic() - begun < 5.9
 
@@ -264,7 +264,7 @@ async def test_headers_that_take_too_long_leave_the_config(ask, hub, monkeypatch
     hub.hold[SHARDS[0]] = asyncio.Event()
     monkeypatch.setattr(hub_outline, "ALL_S", 1.0)
     found = await ask()
-    assert isinstance(found.reason, Unreachable)
+    assert isinstance(found.reason, HubUnreachable)
     assert not found.checkpoint.weights_known
     hub.hold[SHARDS[0]].set()
 

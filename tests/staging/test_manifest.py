@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sparkfleet.errors import FactError
-from sparkfleet.staging.manifest import File, Manifest, Wanted
+from sparkfleet.staging.manifest import File, Manifest, StagingItem
 
 SHA = "a" * 64
 
@@ -73,14 +73,14 @@ def test_a_file_may_not_be_listed_twice():
 
 
 def test_what_a_deployment_names():
-    assert Wanted.model("builtin:tiny") == Wanted(kind="builtin", name="builtin:tiny")
-    assert Wanted.model("/models/x/") == Wanted(kind="directory", name="/models/x")
-    assert Wanted.model("org/name") == Wanted(kind="hub", name="org/name")
-    assert Wanted.model("org/name@v1") == Wanted(kind="hub", name="org/name", revision="v1")
-    assert Wanted.model("org/name@v1", "v2").revision == "v2"
+    assert StagingItem.model("builtin:tiny") == StagingItem(kind="builtin", name="builtin:tiny")
+    assert StagingItem.model("/models/x/") == StagingItem(kind="directory", name="/models/x")
+    assert StagingItem.model("org/name") == StagingItem(kind="hub", name="org/name")
+    assert StagingItem.model("org/name@v1") == StagingItem(kind="hub", name="org/name", revision="v1")
+    assert StagingItem.model("org/name@v1", "v2").revision == "v2"
 
 
 @pytest.mark.parametrize("model", ["../x", "a/b/c", "org/na me", "", "org/name@../x", "org/name@-x"])
 def test_what_is_no_model_is_said_to_be_none(model):
     with pytest.raises(FactError):
-        Wanted.model(model)
+        StagingItem.model(model)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.spec.inventory import Inventory, Link, Node, RailEnd
+from sparkfleet.specs.inventory import Inventory, Link, Node, RailEnd
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.plan import (

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.staging.progress import Meter, eta_s
+from sparkfleet.staging.progress import RateMeter, eta_s
 
 
 def test_a_rate_is_the_mean_of_the_window():
-    meter = Meter(window_s=10)
+    meter = RateMeter(window_s=10)
     assert meter.rate(0, 0) == 0
     assert meter.rate(1, 100) == 100
     assert meter.rate(2, 300) == 150
@@ -16,13 +16,13 @@ def test_a_rate_is_the_mean_of_the_window():
 
 
 def test_bytes_of_former_runs_are_no_rate():
-    meter = Meter()
+    meter = RateMeter()
     meter.rate(0, 5_000_000)
     assert meter.rate(1, 5_000_100) == 100
 
 
 def test_a_count_that_falls_begins_anew():
-    meter = Meter()
+    meter = RateMeter()
     meter.rate(0, 1000)
     meter.rate(1, 10)
     assert meter.rate(2, 30) == 20
@@ -30,7 +30,7 @@ def test_a_count_that_falls_begins_anew():
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 1 << 50))))
 def test_a_rate_is_never_negative(samples):
-    meter, now = Meter(), 0.0
+    meter, now = RateMeter(), 0.0
     for step, done in samples:
         now += step
         assert meter.rate(now, done) >= 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from sparkfleet.doctor.gathered import FleetView, NodeView
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 
 
-def values(fleet: FleetView, read: Callable[[NodeView], str | None]) -> Mapping[str, list[str]]:
-    """What is said, and by which nodes. Nodes that say nothing are left out."""
+def values(fleet: FleetReadings, read: Callable[[NodeSnapshot], str | None]) -> Mapping[str, list[str]]:
+    """Values and the nodes that reported them. Nodes without a value are left out."""
     found: dict[str, list[str]] = defaultdict(list)
     for node in fleet.answered:
         if said := read(node):
@@ -18,12 +18,12 @@ def values(fleet: FleetView, read: Callable[[NodeView], str | None]) -> Mapping[
 
 
 def differing(found: Mapping[str, list[str]]) -> str:
-    """`580.142 on spark1, 590.48 on spark2`; "" where they agree."""
+    """`580.142 on spark1, 590.48 on spark2`; "" if they agree."""
     if len(found) < 2:
         return ""
     return ", ".join(f"{said} on {' and '.join(nodes)}" for said, nodes in sorted(found.items()))
 
 
 def shared(found: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """What several nodes have in common: the value, and `spark1 and spark2`."""
+    """Values that nodes have in common: the value, and `spark1 and spark2`."""
     return [(said, " and ".join(nodes)) for said, nodes in found.items() if len(nodes) > 1]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import Fault, error, warning
-from sparkfleet.doctor.gathered import NodeView
-from sparkfleet.facts.clock import ClockOffset, TimeSync
+from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.snapshot import NodeSnapshot
+from sparkfleet.hostfacts.clock import ClockOffset, TimeSync
 
 SET_NTP = "sudo timedatectl set-ntp true"
 
@@ -18,8 +18,8 @@ SET_NTP = "sudo timedatectl set-ntp true"
     "the clock agrees with ours",
     source="chosen here: TLS and tokens fail with larger differences",
 )
-def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]:
-    """What cannot be explained by how long the answer took."""
+def clock_skew(node: NodeSnapshot, clock: ClockOffset) -> Iterator[CheckFault]:
+    """Clock difference that the time of the answer cannot explain."""
     if abs(clock.ahead_s) - clock.uncertainty_s > thresholds.CLOCK_SKEW_S:
         way = "ahead of" if clock.ahead_s > 0 else "behind"
         yield error(
@@ -36,7 +36,7 @@ def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]:
     rules=("docker-clock-skew",),
     source="knowledge/rules.yaml docker-clock-skew",
 )
-def clock_synchronised(node: NodeView, time_sync: TimeSync) -> Iterator[Fault]:
+def clock_synchronised(node: NodeSnapshot, time_sync: TimeSync) -> Iterator[CheckFault]:
     """NTP."""
     if time_sync.synchronised is False:
         yield warning(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import Fault, error, warning
-from sparkfleet.doctor.gathered import NodeView
-from sparkfleet.facts.container import ContainerTool, refused
+from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.snapshot import NodeSnapshot
+from sparkfleet.hostfacts.container import ContainerTool, refused
 
 TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 
 @node_check("container-tool", "a container tool is there and may be used")
-def container_tool(node: NodeView, container_tools: tuple[ContainerTool, ...]) -> Iterator[Fault]:
+def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...]) -> Iterator[CheckFault]:
     """One usable tool is enough."""
     if any(tool.usable for tool in container_tools):
         return
@@ -50,7 +50,7 @@ def container_tool(node: NodeView, container_tools: tuple[ContainerTool, ...]) -
 
 
 @node_check("container-gpu", "containers can get the GPU", source=TOOLKIT)
-def container_gpu(node: NodeView, container_tools: tuple[ContainerTool, ...]) -> Iterator[Fault]:
+def container_gpu(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...]) -> Iterator[CheckFault]:
     """By the NVIDIA runtime, or by a description of the device (CDI)."""
     usable = [tool for tool in container_tools if tool.usable]
     if not usable or not node.gpus:

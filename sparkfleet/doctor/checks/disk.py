@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
-from sparkfleet.doctor.findings import Fault, error, not_known, note, warning
-from sparkfleet.doctor.gathered import FleetView, Needed, NodeView
-from sparkfleet.facts.disk import Disks
+from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
+from sparkfleet.doctor.snapshot import FleetReadings, Needed, NodeSnapshot
+from sparkfleet.hostfacts.disk import Disks
 from sparkfleet.units import GB
 
 
 @fleet_check(
     "disk-for-weights", "disks hold the weights of every deployment", source="chosen here: size + 10 %"
 )
-def disk_for_weights(fleet: FleetView) -> Iterator[Fault]:
+def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Weights that are not there yet, against what is free below the Hub's cache: where they are pinned to, or anywhere."""
     pinned = [one for one in fleet.needed if one.nodes]
     for node in fleet.answered:
@@ -34,7 +34,7 @@ def disk_for_weights(fleet: FleetView) -> Iterator[Fault]:
             yield _too_little(f"no node has room: {listed} are free", [one])
 
 
-def _free(node: NodeView) -> int | None:
+def _free(node: NodeSnapshot) -> int | None:
     hub = node.disks.places.get("hub") if node.disks else None
     return hub.free if hub else None
 
@@ -43,7 +43,7 @@ def _wanted(missing: Sequence[Needed]) -> float:
     return sum(one.weights_bytes for one in missing) * thresholds.DISK_HEADROOM
 
 
-def _too_little(who: str, missing: Sequence[Needed]) -> Fault:
+def _too_little(who: str, missing: Sequence[Needed]) -> CheckFault:
     return error(
         f"{who}, less than the {_wanted(missing) / GB:.0f} GB that weights need",
         means="The download would stop half way. Needed: "
@@ -52,14 +52,14 @@ def _too_little(who: str, missing: Sequence[Needed]) -> Fault:
     )
 
 
-def _is_missing(node: NodeView, needed: Needed) -> bool:
+def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:
     cached = {model.id.lower(): model.size or 0 for model in node.disks.models} if node.disks else {}
     # A copy of nine tenths or more: a checkpoint's directory also has other files, and links.
     return cached.get(needed.model.lower(), 0) < needed.weights_bytes * 0.9
 
 
 @node_check("disk-low", "disks are not nearly full")
-def disk_low(node: NodeView, disks: Disks) -> Iterator[Fault]:
+def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """Every disk that something of ours lies on, once."""
     seen: set[int] = set()
     for name in ("root", "home", "hub", "tmp"):
@@ -81,7 +81,7 @@ def disk_low(node: NodeView, disks: Disks) -> Iterator[Fault]:
     rules=("hf-refs-main-missing",),
     source="knowledge/rules.yaml hf-refs-main-missing",
 )
-def hub_refs(node: NodeView, disks: Disks) -> Iterator[Fault]:
+def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """Copies that somebody made without `refs`."""
     broken = [model.id for model in disks.models if not model.refs_main]
     if broken:
@@ -98,7 +98,7 @@ def hub_refs(node: NodeView, disks: Disks) -> Iterator[Fault]:
     rules=("shm-64g",),
     source="knowledge/rules.yaml shm-64g",
 )
-def shm_size(node: NodeView, disks: Disks) -> Iterator[Fault]:
+def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """It is unified memory, too; what counts is what lies in it, its size is a limit only."""
     shm = disks.places.get("shm")
     used = shm.total - shm.free if shm else 0

@@ -1,4 +1,4 @@
-"""What can be reached from outside: of ours and of the engines, nothing but the gateway."""
+"""Exposure to the network: of ours and of the engines, only the gateway may be reachable."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import Fault, error, note, warning
-from sparkfleet.doctor.gathered import FleetView, NodeView
-from sparkfleet.facts.memory import Kernel
-from sparkfleet.facts.sockets import ListeningSocket
+from sparkfleet.doctor.findings import CheckFault, error, note, warning
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.memory import Kernel
 
 ENGINES = re.compile(
     r"(vllm|sglang|trtllm|tritonserver|llama-server|ray::|gcs_server|raylet|raylet_agent|dashboard|ray)",
@@ -28,7 +28,9 @@ METRICS_PORTS = {44217: "metrics of Ray's autoscaler", 44227: "metrics of Ray's 
 @node_check(
     "exposed-ports", "nothing but the gateway can be reached from the network", source="the fleet's rule"
 )
-def exposed_ports(node: NodeView, sockets: tuple[ListeningSocket, ...], fleet: FleetView) -> Iterator[Fault]:
+def exposed_ports(
+    node: NodeSnapshot, sockets: tuple[ListeningSocket, ...], fleet: FleetReadings
+) -> Iterator[CheckFault]:
     """Sockets on any address or on the management network; loopback and rails are fine."""
     ours: dict[str, set[int]] = defaultdict(set)
     tokened: set[int] = set()
@@ -52,7 +54,7 @@ def exposed_ports(node: NodeView, sockets: tuple[ListeningSocket, ...], fleet: F
         yield _without_rails(node, shared)
 
 
-def _exposed(node: NodeView, who: str, ports: set[int], fleet: FleetView) -> Fault:
+def _exposed(node: NodeSnapshot, who: str, ports: set[int], fleet: FleetReadings) -> CheckFault:
     return error(
         f"{node.name}: {who}, {_ports(ports)}",
         means="Anybody on the management network reaches it, without an API key. Where the ranks of a group meet, PyTorch"
@@ -65,7 +67,7 @@ def _exposed(node: NodeView, who: str, ports: set[int], fleet: FleetView) -> Fau
     )
 
 
-def _firewall(node: NodeView, fleet: FleetView) -> tuple[str, ...]:
+def _firewall(node: NodeSnapshot, fleet: FleetReadings) -> tuple[str, ...]:
     """Commands that leave SSH and the rails open, and nothing else."""
     return (
         "sudo ufw allow OpenSSH",
@@ -74,7 +76,7 @@ def _firewall(node: NodeView, fleet: FleetView) -> tuple[str, ...]:
     )
 
 
-def _behind_the_token(node: NodeView, ports: set[int], fleet: FleetView) -> Fault:
+def _behind_the_token(node: NodeSnapshot, ports: set[int], fleet: FleetReadings) -> CheckFault:
     return warning(
         f"{node.name}: Ray listens on every address, {_ports(ports)}",
         means="It asks for the fleet's token, so nobody gets in; but it can be reached, and Ray has no setting for that.",
@@ -82,13 +84,13 @@ def _behind_the_token(node: NodeView, ports: set[int], fleet: FleetView) -> Faul
     )
 
 
-def _asks_for_the_token(socket: ListeningSocket, node: NodeView) -> bool:
+def _asks_for_the_token(socket: ListeningSocket, node: NodeSnapshot) -> bool:
     """Ray's own processes, started by sparkfleet, which always gives them a token."""
     ours = {one.pid for one in node.processes or () if one.ours}
     return socket.pid in ours and RAY.match(socket.process) is not None
 
 
-def _without_rails(node: NodeView, shared: dict[str, set[int]]) -> Fault:
+def _without_rails(node: NodeSnapshot, shared: dict[str, set[int]]) -> CheckFault:
     listed = "; ".join(f"{who}, {_ports(ports)}" for who, ports in list(shared.items())[:3])
     return warning(
         f"{node.name}: {listed}{' …' if len(shared) > 3 else ''}",
@@ -98,7 +100,7 @@ def _without_rails(node: NodeView, shared: dict[str, set[int]]) -> Fault:
     )
 
 
-def _known_port(node: NodeView, socket: ListeningSocket, where: str) -> Fault:
+def _known_port(node: NodeSnapshot, socket: ListeningSocket, where: str) -> CheckFault:
     metrics = METRICS_PORTS.get(socket.port)
     return warning(
         f"{node.name}: port {socket.port} ({metrics or RAY_PORTS[socket.port]}) is open {where}",
@@ -114,13 +116,13 @@ def _ports(ports: set[int]) -> str:
     return f"port{'s' if len(ports) > 1 else ''} {listed}{' …' if len(ports) > 6 else ''}"
 
 
-def _joined(fleet: FleetView) -> bool:
-    """Whether there is a rail on which every node has an address."""
+def _joined(fleet: FleetReadings) -> bool:
+    """True if every node has an address on one common rail."""
     networks = [set(fleet.rail_networks(node.name)) for node in fleet.nodes]
     return len(networks) < 2 or bool(set.intersection(*networks))
 
 
-def _fine(socket: ListeningSocket, node: NodeView, fleet: FleetView) -> bool:
+def _fine(socket: ListeningSocket, node: NodeSnapshot, fleet: FleetReadings) -> bool:
     if socket.local or socket.port == fleet.gateway_port:
         return True
     if socket.anywhere:
@@ -129,7 +131,7 @@ def _fine(socket: ListeningSocket, node: NodeView, fleet: FleetView) -> bool:
     return any(address in ip_network(network) for network in fleet.rail_networks(node.name))
 
 
-def _is_ours(socket: ListeningSocket, node: NodeView) -> bool:
+def _is_ours(socket: ListeningSocket, node: NodeSnapshot) -> bool:
     ours = {one.pid for one in node.processes or () if one.ours}
     return socket.pid in ours or ENGINES.match(socket.process) is not None
 
@@ -138,7 +140,7 @@ def _is_ours(socket: ListeningSocket, node: NodeView) -> bool:
     "firewall", "no firewall stands between the nodes", rules=("ufw-blocks-fabric",),
     source="knowledge/rules.yaml ufw-blocks-fabric",
 )  # fmt: skip
-def firewall(node: NodeView, kernel: Kernel, fleet: FleetView) -> Iterator[Fault]:
+def firewall(node: NodeSnapshot, kernel: Kernel, fleet: FleetReadings) -> Iterator[CheckFault]:
     """DGX OS switches ufw on. What it lets through only root may read."""
     netdevs = [
         end.netdev

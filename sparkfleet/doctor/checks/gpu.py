@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.checks.agreement import differing, values
-from sparkfleet.doctor.findings import Fault, error, warning
-from sparkfleet.doctor.gathered import FleetView, NodeView
-from sparkfleet.doctor.recognise import Kind, recognise
-from sparkfleet.facts.gpu import HARDWARE_REASONS, GpuState
-from sparkfleet.facts.identity import Identity
+from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.machine_kind import MachineKind, recognise
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
+from sparkfleet.hostfacts.machine import MachineIdentity
 
 SPARK_CAPABILITY = "12.1"
 
 
 @node_check("gpu-there", "the GPU answers its driver", source="sparkbase wiki: Xid 119 after a bad update")
-def gpu_there(node: NodeView, identity: Identity, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+def gpu_there(
+    node: NodeSnapshot, identity: MachineIdentity, gpus: tuple[GpuState, ...]
+) -> Iterator[CheckFault]:
     """`No devices were found` on a machine that has one."""
-    if not gpus and recognise(identity, node.pci or ()).kind is Kind.SPARK:
+    if not gpus and recognise(identity, node.pci or ()).kind is MachineKind.SPARK:
         yield error(
             f"nvidia-smi finds no GPU on {node.name}",
             means="The driver could not start it: its firmware (GSP) does not answer, mostly after an update.",
@@ -32,7 +34,7 @@ def gpu_there(node: NodeView, identity: Identity, gpus: tuple[GpuState, ...]) ->
 
 
 @node_check("gpu-capability", "the GPU is a GB10 (compute capability 12.1)")
-def gpu_capability(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+def gpu_capability(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
     """Images are chosen for SM 12.1."""
     for gpu in gpus:
         if "GB10" in gpu.name and gpu.compute_capability not in (None, SPARK_CAPABILITY):
@@ -43,7 +45,7 @@ def gpu_capability(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault
             )
 
 
-def _driver(node: NodeView) -> str | None:
+def _driver(node: NodeSnapshot) -> str | None:
     if node.gpus:
         return node.gpus[0].driver
     return node.identity.driver_module or None if node.identity else None
@@ -52,7 +54,7 @@ def _driver(node: NodeView) -> str | None:
 @fleet_check(
     "driver-same", "all nodes have one NVIDIA driver", source="chosen here: ranks of a group run one stack"
 )
-def driver_same(fleet: FleetView) -> Iterator[Fault]:
+def driver_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """An engine over two nodes needs one driver on both."""
     if said := differing(values(fleet, _driver)):
         yield error(
@@ -71,7 +73,7 @@ def driver_same(fleet: FleetView) -> Iterator[Fault]:
     rules=("torn-driver-upgrade",),
     source="knowledge/rules.yaml torn-driver-upgrade",
 )
-def driver_torn(node: NodeView, identity: Identity) -> Iterator[Fault]:
+def driver_torn(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
     """An update that waits for its reboot."""
     module, library = identity.driver_module, node.gpus[0].driver if node.gpus else ""
     torn = "version mismatch" in node.unknown.get("gpus", "")
@@ -90,7 +92,7 @@ def driver_torn(node: NodeView, identity: Identity) -> Iterator[Fault]:
     rules=("power-wedge",),
     source="knowledge/rules.yaml power-wedge",
 )
-def power_wedge(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
     """Busy, cold and slow, without a reason to throttle."""
     for gpu in gpus:
         busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.sm_clock_mhz
@@ -111,7 +113,7 @@ def power_wedge(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
 
 
 @node_check("gpu-throttled", "nothing holds the GPU back", source="nvidia-smi: clocks_event_reasons")
-def gpu_throttled(node: NodeView, gpus: tuple[GpuState, ...]) -> Iterator[Fault]:
+def gpu_throttled(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
     """Hardware reasons only: the software power cap is normal."""
     for gpu in gpus:
         reasons = sorted(HARDWARE_REASONS.intersection(gpu.throttled or ()))

@@ -1,4 +1,4 @@
-"""Which machines these are: Sparks, each its own, all with one system."""
+"""Identity of the machines: Sparks, all different, all with one system."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import chain
 
 from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.checks.agreement import differing, shared, values
-from sparkfleet.doctor.findings import Fault, error, note, warning
-from sparkfleet.doctor.gathered import FleetView, NodeView
-from sparkfleet.doctor.recognise import Kind, recognise
-from sparkfleet.facts.identity import Identity
+from sparkfleet.doctor.findings import CheckFault, error, note, warning
+from sparkfleet.doctor.machine_kind import MachineKind, recognise
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.hostfacts.machine import MachineIdentity
 
 CVE = "CVE-2026-24218"
 
@@ -18,17 +18,17 @@ CVE = "CVE-2026-24218"
 @node_check(
     "machine-is-a-spark", "the machine is a Spark", source="knowledge/hardware.yaml, vendors and confusables"
 )
-def machine_is_a_spark(node: NodeView, identity: Identity) -> Iterator[Fault]:
+def machine_is_a_spark(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
     """Confusable machines are refused with the reason; others are told as what they are."""
     found = recognise(identity, node.pci or (), node.gpus or ())
-    if found.kind is Kind.CONFUSABLE:
+    if found.kind is MachineKind.CONFUSABLE:
         yield error(
             f"{node.name} is no DGX Spark but {found.name}: {found.because}",
             means="Memory, images and measurements of a Spark are wrong for it; plans that use it would be, too.",
             do="Take it out of inventory.yaml.",
             machine=identity.machine,
         )
-    elif found.kind is Kind.OTHER:
+    elif found.kind is MachineKind.OTHER:
         yield note(
             f"{node.name} is no DGX Spark ({identity.machine or 'it does not say what it is'}): {found.because}",
             means="It is used as what it is; rules and predictions about GB10 do not hold for it.",
@@ -38,9 +38,9 @@ def machine_is_a_spark(node: NodeView, identity: Identity) -> Iterator[Fault]:
 @node_check(
     "cx7-present", "the ConnectX-7 is there", rules=("cx7-absent-without-cable",), source="sparkbase wiki"
 )
-def cx7_present(node: NodeView, identity: Identity) -> Iterator[Fault]:
+def cx7_present(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
     """A ConnectX-7 without a cable may be absent from PCI."""
-    if node.pci is None or recognise(identity, node.pci, node.gpus or ()).kind is not Kind.SPARK:
+    if node.pci is None or recognise(identity, node.pci, node.gpus or ()).kind is not MachineKind.SPARK:
         return
     if not any(device.id == "15b3:1021" for device in node.pci):
         yield note(
@@ -50,16 +50,16 @@ def cx7_present(node: NodeView, identity: Identity) -> Iterator[Fault]:
         )
 
 
-def _release(node: NodeView) -> str | None:
+def _release(node: NodeSnapshot) -> str | None:
     return node.identity.release.version if node.identity and node.identity.release else None
 
 
-def _kernel(node: NodeView) -> str | None:
+def _kernel(node: NodeSnapshot) -> str | None:
     return node.identity.kernel if node.identity else None
 
 
 @fleet_check("release-same", "all nodes have one DGX OS release")
-def release_same(fleet: FleetView) -> Iterator[Fault]:
+def release_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """The last update counts, not the image that was installed."""
     if said := differing(values(fleet, _release)):
         yield warning(
@@ -70,7 +70,7 @@ def release_same(fleet: FleetView) -> Iterator[Fault]:
 
 
 @fleet_check("kernel-same", "all nodes have one kernel")
-def kernel_same(fleet: FleetView) -> Iterator[Fault]:
+def kernel_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Early 6.17 kernels capped RoCE: one such end is enough."""
     if said := differing(values(fleet, _kernel)):
         yield warning(
@@ -83,7 +83,7 @@ def kernel_same(fleet: FleetView) -> Iterator[Fault]:
 @fleet_check(
     "machine-ids-differ", "every node has a machine-id of its own", rules=("cloned-machine-id",), source=CVE
 )
-def machine_ids_differ(fleet: FleetView) -> Iterator[Fault]:
+def machine_ids_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
     """OEM images share it."""
     for said, nodes in shared(
         values(fleet, lambda node: node.identity.machine_id if node.identity else None)
@@ -98,14 +98,14 @@ def machine_ids_differ(fleet: FleetView) -> Iterator[Fault]:
         )
 
 
-def _keys(node: NodeView) -> set[str]:
+def _keys(node: NodeSnapshot) -> set[str]:
     return set(node.host_keys or ()) | ({node.pinned_key} if node.pinned_key else set())
 
 
 @fleet_check(
     "host-keys-differ", "every node has SSH host keys of its own", rules=("cloned-machine-id",), source=CVE
 )
-def host_keys_differ(fleet: FleetView) -> Iterator[Fault]:
+def host_keys_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Whoever owns one such box can pass for all of them. The pinned key of a node that is silent counts, too."""
     for key in sorted(set(chain.from_iterable(_keys(node) for node in fleet.nodes))):
         nodes = [node.name for node in fleet.nodes if key in _keys(node)]

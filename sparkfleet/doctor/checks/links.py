@@ -9,20 +9,22 @@ from ipaddress import ip_interface
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, link_check
 from sparkfleet.doctor.checks.agreement import differing
-from sparkfleet.doctor.findings import Fault, error, not_known, note, warning
-from sparkfleet.doctor.gathered import EndView, FleetView, LinkView, NodeView, RailView
-from sparkfleet.facts.netdev import Netdev
+from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
+from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, LinkSnapshot, NodeSnapshot, RailSnapshot
+from sparkfleet.hostfacts.netdev import Netdev
 
 FABRIC = "sparkfleet fabric apply"
 
 
-def _ends(link: LinkView, fleet: FleetView) -> Iterator[tuple[int, EndView, NodeView]]:
+def _ends(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[tuple[int, EndSnapshot, NodeSnapshot]]:
     for number, rail in enumerate(link.rails, start=1):
         for end in rail.ends:
             yield number, end, fleet.node(end.node)
 
 
-def _netdevs(link: LinkView, fleet: FleetView) -> Iterator[tuple[int, EndView, NodeView, Netdev]]:
+def _netdevs(
+    link: LinkSnapshot, fleet: FleetReadings
+) -> Iterator[tuple[int, EndSnapshot, NodeSnapshot, Netdev]]:
     """Ends whose netdev is there."""
     for number, end, node in _ends(link, fleet):
         netdev = node.netdev(end.netdev)
@@ -30,7 +32,7 @@ def _netdevs(link: LinkView, fleet: FleetView) -> Iterator[tuple[int, EndView, N
             yield number, end, node, netdev
 
 
-def _is_down(rail: RailView, fleet: FleetView) -> bool:
+def _is_down(rail: RailSnapshot, fleet: FleetReadings) -> bool:
     return any(_why_down(fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
 
 
@@ -40,7 +42,7 @@ def _is_down(rail: RailView, fleet: FleetView) -> bool:
     needs=("netdevs",),
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: both halves of a cabled port are up",
 )
-def rail_down(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Missing, switched off, or without a carrier; the other rail is named where it still works."""
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
     for number, rail in enumerate(link.rails, start=1):
@@ -66,7 +68,7 @@ def _why_down(netdev: Netdev | None) -> str:
     return "" if netdev.carrier else "has no carrier"
 
 
-def _lift(down: dict[EndView, str]) -> Iterator[str]:
+def _lift(down: dict[EndSnapshot, str]) -> Iterator[str]:
     for end, said in down.items():
         switch_on = f"sudo ip link set {end.netdev} up"
         yield f"{switch_on if said == 'is switched off' else f'ethtool {end.netdev}'}   # on {end.node}"
@@ -82,7 +84,7 @@ def _lift(down: dict[EndView, str]) -> Iterator[str]:
     needs=("netdevs",),
     source="christopherowen/dgx-spark-networking: MTU 9000 everywhere",
 )
-def rail_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Too small at an end, or unlike at both."""
     for number, rail in enumerate(link.rails, start=1):
         found = _mtus(rail, fleet)
@@ -91,7 +93,7 @@ def rail_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
             yield _small(f"rail {number} of {link.name}", small, unlike=len(set(found.values())) > 1)
 
 
-def _small(rail: str, small: dict[EndView, int], *, unlike: bool) -> Fault:
+def _small(rail: str, small: dict[EndSnapshot, int], *, unlike: bool) -> CheckFault:
     where = ", ".join(f"{end.netdev} on {end.node} has {mtu}" for end, mtu in small.items())
     return error(
         f"{rail}: MTU is not {thresholds.RAIL_MTU}: {where}",
@@ -108,7 +110,7 @@ def _small(rail: str, small: dict[EndView, int], *, unlike: bool) -> Fault:
     )
 
 
-def _mtus(rail: RailView, fleet: FleetView) -> dict[EndView, int]:
+def _mtus(rail: RailSnapshot, fleet: FleetReadings) -> dict[EndSnapshot, int]:
     found = ((end, fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
     return {end: netdev.mtu for end, netdev in found if netdev is not None}
 
@@ -119,8 +121,8 @@ def _mtus(rail: RailView, fleet: FleetView) -> dict[EndView, int]:
     needs=("netdevs",),
     rules=("nm-phantom-dhcp",),
 )
-def rail_address(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """What is configured against what is planned."""
+def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
+    """Compares the configured addresses with the planned ones."""
     for number, end, _, netdev in _netdevs(link, fleet):
         has = [str(one) for one in netdev.ipv4]
         if end.address not in has:
@@ -145,7 +147,7 @@ def rail_address(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     rules=("same-subnet-halves",),
     source="NVIDIA dgx-spark-playbooks, switch page; knowledge/rules.yaml same-subnet-halves",
 )
-def rails_share_subnet(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """As it is on the nodes, not as the inventory wants it."""
     for name in link.nodes:
         subnets: dict[str, set[str]] = defaultdict(set)
@@ -169,7 +171,7 @@ def rails_share_subnet(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     rules=("one-half-only",),
     source="knowledge/rules.yaml one-half-only",
 )
-def rails_both(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """One QSFP cable is two rails."""
     if len(link.rails) == 1 and link.rails[0].is_rdma:
         yield warning(
@@ -183,7 +185,7 @@ def rails_both(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "rails-bonded", "rails are not bonded", needs=("netdevs",), rules=("bond-breaks-rdma",),
     source="knowledge/rules.yaml bond-breaks-rdma",
 )  # fmt: skip
-def rails_bonded(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """A bond or a bridge takes the netdev's GIDs."""
     for number, end, _, netdev in _netdevs(link, fleet):
         if netdev.master:
@@ -198,8 +200,8 @@ def rails_bonded(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "rail-speed", "rails run at 200 Gb/s", needs=("netdevs",), rules=("switch-autoneg-100g",),
     source="NVIDIA dgx-spark-playbooks, switch page",
 )  # fmt: skip
-def rail_speed(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
-    """What was negotiated."""
+def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
+    """Negotiated link settings."""
     for number, end, node, netdev in _netdevs(link, fleet):
         settings = node.settings.get(end.netdev)
         speed = settings.speed_mb_per_s if settings else None
@@ -220,7 +222,7 @@ def rail_speed(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     needs=("netdevs",),
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: ibdev2netdev",
 )
-def rail_rdma(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """The device is there, belongs to this netdev, and its port is active."""
     for number, end, node, netdev in _netdevs(link, fleet):
         if end.rdma is None or not netdev.carrier:
@@ -255,7 +257,7 @@ def rail_rdma(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "rail-gid", "RoCE has an IPv4 entry for every rail", needs=("netdevs",), rules=("gid-index-mismatch",),
     source="show_gids; knowledge/rules.yaml gid-index-mismatch",
 )  # fmt: skip
-def rail_gid(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """The v2 GID of the rail's own address; and whether its index is one and the same everywhere."""
     indexes: dict[str, list[str]] = defaultdict(list)
     for number, end, node, _ in _netdevs(link, fleet):
@@ -288,7 +290,7 @@ def rail_gid(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     needs=("netdevs",),
     source="ibv_devinfo: active_mtu; MTU 9000 by christopherowen/dgx-spark-networking",
 )
-def rail_rdma_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """It follows the netdev's MTU, once its port comes up again."""
     for number, end, node, netdev in _netdevs(link, fleet):
         device = node.rdma_device(end.rdma) if end.rdma else None
@@ -307,7 +309,7 @@ def rail_rdma_mtu(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     needs=("netdevs",),
     source="lspci: LnkSta 32GT/s x4 on both functions; a BIOS before 2026-04 may train fewer lanes",
 )
-def rail_pcie(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Narrower or slower than the board is built."""
     for number, end, node in _ends(link, fleet):
         pci = node.pci_link(end.netdev)
@@ -334,7 +336,7 @@ def rail_pcie(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     needs=("netdevs",),
     source="stored 61931756456: RS on a healthy cable",
 )
-def rail_fec(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """RS on a 200 Gb/s cable."""
     for number, end, node, netdev in _netdevs(link, fleet):
         fec = node.fec.get(end.netdev)
@@ -350,7 +352,7 @@ def rail_fec(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
     "link-avahi", "nodes are named by addresses", rules=("avahi-name-storm",),
     source="knowledge/rules.yaml avahi-name-storm",
 )  # fmt: skip
-def link_avahi(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
+def link_avahi(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """mDNS names wander between a node's networks."""
     for name in link.nodes:
         address = fleet.node(name).address
@@ -363,7 +365,7 @@ def link_avahi(link: LinkView, fleet: FleetView) -> Iterator[Fault]:
 
 
 @fleet_check("links-known", "the cables are in inventory.yaml")
-def links_known(fleet: FleetView) -> Iterator[Fault]:
+def links_known(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Several nodes without any link."""
     if len(fleet.nodes) > 1 and not fleet.links:
         yield warning(

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import Fault, error, note, warning
-from sparkfleet.doctor.gathered import NodeView
-from sparkfleet.facts.gpu import GpuProcess
-from sparkfleet.facts.journal import KernelLog
-from sparkfleet.facts.memory import Kernel, MemoryMap
-from sparkfleet.facts.processes import HoldingProcess
-from sparkfleet.nodes.page_cache import DROP_BY_HAND
+from sparkfleet.doctor.findings import CheckFault, error, note, warning
+from sparkfleet.doctor.snapshot import NodeSnapshot
+from sparkfleet.hostfacts.gpu import GpuProcess
+from sparkfleet.hostfacts.kernel_log import KernelLog
+from sparkfleet.hostfacts.memory import Kernel, MemoryMap
+from sparkfleet.hostfacts.processes import HoldingProcess
+from sparkfleet.remote.page_cache import DROP_BY_HAND
 from sparkfleet.units import GB, GIB
 
 
-def _ours(node: NodeView) -> frozenset[int]:
+def _ours(node: NodeSnapshot) -> frozenset[int]:
     return frozenset(one.pid for one in node.processes or () if one.ours)
 
 
-def strangers(node: NodeView, found: tuple[GpuProcess, ...]) -> list[GpuProcess]:
+def strangers(node: NodeSnapshot, found: tuple[GpuProcess, ...]) -> list[GpuProcess]:
     """Processes on the GPU that sparkfleet did not start."""
     ours = _ours(node)
     return [one for one in found if one.pid not in ours]
@@ -31,8 +31,8 @@ def strangers(node: NodeView, found: tuple[GpuProcess, ...]) -> list[GpuProcess]
     "no leftover process holds memory",
     source="vllm-project/vllm#48140: a start needs its share free",
 )
-def memory_leftover(node: NodeView, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[Fault]:
-    """What computes on the GPU and is not ours: unified memory that no plan knows of."""
+def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[CheckFault]:
+    """Reports GPU processes that are not ours: unified memory that no plan accounts for."""
     users = {one.pid: one for one in node.processes or ()}
     for one in strangers(node, gpu_processes):
         held = one.memory or 0
@@ -48,7 +48,9 @@ def memory_leftover(node: NodeView, gpu_processes: tuple[GpuProcess, ...]) -> It
 
 
 @node_check("memory-hogs", "nothing else holds much memory")
-def memory_hogs(node: NodeView, memory: MemoryMap, processes: tuple[HoldingProcess, ...]) -> Iterator[Fault]:
+def memory_hogs(
+    node: NodeSnapshot, memory: MemoryMap, processes: tuple[HoldingProcess, ...]
+) -> Iterator[CheckFault]:
     """Processes without the GPU that hold a tenth of all memory."""
     for one in processes:
         if not one.ours and one.resident > memory.total // 10:
@@ -67,8 +69,8 @@ def memory_hogs(node: NodeView, memory: MemoryMap, processes: tuple[HoldingProce
     source="knowledge/rules.yaml driver-retained-pool",
 )
 def memory_retained(
-    node: NodeView, memory: MemoryMap, gpu_processes: tuple[GpuProcess, ...]
-) -> Iterator[Fault]:
+    node: NodeSnapshot, memory: MemoryMap, gpu_processes: tuple[GpuProcess, ...]
+) -> Iterator[CheckFault]:
     """Memory that neither the kernel nor a process on the GPU names."""
     kept = memory.unaccounted - sum(one.memory or 0 for one in gpu_processes)
     if any(one.memory is None for one in gpu_processes) or kept <= thresholds.UNACCOUNTED_GB * GB:
@@ -89,7 +91,7 @@ def memory_retained(
     "memory is free for engines",
     source="luisefigueroa/pulsar-gb10-vllm-stack: 100 to 105 GiB for an engine",
 )
-def memory_free(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
+def memory_free(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     """Below what a careful operator leaves to the host."""
     if memory.available < thresholds.AVAILABLE_GIB * GIB and memory.total > 32 * GIB and not _ours(node):
         yield warning(
@@ -105,7 +107,7 @@ def memory_free(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
     rules=("vllm-memfree-startup-check",),
     source="knowledge/rules.yaml vllm-memfree-startup-check",
 )
-def page_cache(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
+def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     """CUDA counts files in memory as used; `up` drops them before each cold start."""
     if memory.page_cache > thresholds.PAGE_CACHE_GIB * GIB and memory.total > 32 * GIB:
         yield note(
@@ -117,7 +119,7 @@ def page_cache(node: NodeView, memory: MemoryMap) -> Iterator[Fault]:
 
 @node_check("swap", "swap does not turn a full memory into a freeze", rules=("swap-thrash",),
             source="knowledge/rules.yaml swap-thrash")  # fmt: skip
-def swap(node: NodeView, memory: MemoryMap, kernel: Kernel) -> Iterator[Fault]:
+def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[CheckFault]:
     """Swap with the kernel's default eagerness."""
     if memory.swap_total and (kernel.swappiness or 0) > thresholds.SWAPPINESS:
         yield warning(
@@ -132,7 +134,7 @@ def swap(node: NodeView, memory: MemoryMap, kernel: Kernel) -> Iterator[Fault]:
 
 
 @node_check("memory-pressure", "nothing waits for memory", source="chosen here: PSI full avg10")
-def memory_pressure(node: NodeView, kernel: Kernel) -> Iterator[Fault]:
+def memory_pressure(node: NodeSnapshot, kernel: Kernel) -> Iterator[CheckFault]:
     """PSI."""
     if (kernel.memory_pressure or 0) > thresholds.PRESSURE_PERCENT:
         yield error(
@@ -148,7 +150,7 @@ def memory_pressure(node: NodeView, kernel: Kernel) -> Iterator[Fault]:
     rules=("nv-err-no-memory-wedge",),
     source="kernel log: NVRM, Xid",
 )
-def gpu_log(node: NodeView, kernel_log: KernelLog) -> Iterator[Fault]:
+def gpu_log(node: NodeSnapshot, kernel_log: KernelLog) -> Iterator[CheckFault]:
     """NV_ERR_NO_MEMORY and Xids since boot."""
     if kernel_log.out_of_gpu_memory:
         yield warning(

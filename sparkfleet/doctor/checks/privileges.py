@@ -1,4 +1,4 @@
-"""What the login may do: pin memory, keep services running."""
+"""Privileges of the login: pin memory, keep services running."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import Fault, error, warning
-from sparkfleet.doctor.gathered import FleetView, NodeView
-from sparkfleet.facts.privileges import Limit, Services, User
+from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.hostfacts.privileges import Limit, Services, User
 
 LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 
@@ -16,7 +16,7 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 @node_check(
     "memlock", "RDMA may pin memory", rules=("memlock-limit",), source="knowledge/rules.yaml memlock-limit"
 )
-def memlock(node: NodeView, locked_memory: Limit, fleet: FleetView) -> Iterator[Fault]:
+def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Only where a link of the node wants RDMA."""
     wants_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
     if wants_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
@@ -32,7 +32,7 @@ def memlock(node: NodeView, locked_memory: Limit, fleet: FleetView) -> Iterator[
 
 
 @node_check("open-files", "enough files may be open", source="Ray's documentation: 65,536")
-def enough_open_files(node: NodeView, open_files: Limit) -> Iterator[Fault]:
+def enough_open_files(node: NodeSnapshot, open_files: Limit) -> Iterator[CheckFault]:
     """The hard limit."""
     if not open_files.is_unlimited and open_files.most < thresholds.OPEN_FILES:
         yield warning(
@@ -48,7 +48,7 @@ def enough_open_files(node: NodeView, open_files: Limit) -> Iterator[Fault]:
     rules=("logind-removeipc",),
     source="knowledge/rules.yaml logind-removeipc",
 )
-def linger(node: NodeView, services: Services, user: User) -> Iterator[Fault]:
+def linger(node: NodeSnapshot, services: Services, user: User) -> Iterator[CheckFault]:
     """Without it Ray dies with the last login, and does not come back after a reboot."""
     if services.systemd and not services.linger and not user.is_root:
         yield warning(
@@ -59,7 +59,7 @@ def linger(node: NodeView, services: Services, user: User) -> Iterator[Fault]:
 
 
 @node_check("starts-at-boot", "something starts the fleet at boot")
-def starts_at_boot(node: NodeView, services: Services) -> Iterator[Fault]:
+def starts_at_boot(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
     """systemd, or cron's @reboot."""
     if not services.systemd and not services.cron:
         yield warning(
@@ -75,7 +75,7 @@ def starts_at_boot(node: NodeView, services: Services) -> Iterator[Fault]:
     rules=("ec-fan-regression",),
     source="knowledge/rules.yaml ec-fan-regression",
 )
-def zones_cool(node: NodeView, services: Services) -> Iterator[Fault]:
+def zones_cool(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
     """All thermal zones."""
     if services.hottest_c is not None and services.hottest_c >= thresholds.HOT_ZONE_C:
         yield warning(

@@ -1,4 +1,4 @@
-"""What was measured between nodes: that bytes take the rails, how many, and how soon. A negotiated speed proves nothing."""
+"""Measurements between nodes: bytes on the rails, bandwidth and latency. A negotiated speed proves nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, path_check
-from sparkfleet.doctor.findings import Fault, error, not_known, warning
-from sparkfleet.doctor.gathered import PathView, RailSpeed
+from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
+from sparkfleet.doctor.snapshot import PathSnapshot, RailSpeed
 
 RDMA_TOOL = "ib_write_bw"
 POWER_DRAIN = "Where that does not help: shut both down, unplug power and QSFP cable for five minutes."
@@ -18,7 +18,7 @@ POWER_DRAIN = "Where that does not help: shut both down, unplug power and QSFP c
     "bytes between the nodes take the rails, and only those",
     source="heitor-mocelin/dgx-spark-research: RDMA moves the counters of the HCA, not of the netdev",
 )
-def transport_proof(path: PathView) -> Iterator[Fault]:
+def transport_proof(path: PathSnapshot) -> Iterator[CheckFault]:
     """Counters of every device before and after the rails were loaded."""
     if path.proof is None:
         yield not_known(f"whether bytes between {' and '.join(path.nodes)} take the rails was not measured")
@@ -40,8 +40,8 @@ def transport_proof(path: PathView) -> Iterator[Fault]:
     "full packets get through",
     source="christopherowen/dgx-spark-networking: ping -M do -s 8972",
 )
-def rail_jumbo(path: PathView) -> Iterator[Fault]:
-    """What is between the ends has an MTU, too. Nothing is said where not even small ones get through."""
+def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
+    """Checks the MTU of the path between the ends. No finding if not even small packets pass."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.jumbo is False and rail.ping_us is not None:
             yield error(
@@ -60,7 +60,7 @@ def rail_jumbo(path: PathView) -> Iterator[Fault]:
     rules=("cold-arp-retry-exc",),
     source="christopherowen/dgx-spark-networking",
 )
-def rail_reached(path: PathView) -> Iterator[Fault]:
+def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
     """Also makes the nodes know each other's MAC before the first RDMA connection."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.jumbo is False and rail.ping_us is None:
@@ -81,8 +81,8 @@ def rail_reached(path: PathView) -> Iterator[Fault]:
     rules=("cx7-degraded-13gbps", "cx7-27w-benign"),
     source="NVIDIA/dgx-spark-playbooks: 92 to 112 Gb/s per rail healthy; 8 to 25 degraded (pull/108)",
 )
-def rail_bandwidth(path: PathView) -> Iterator[Fault]:
-    """By RDMA where there is `ib_write_bw`; TCP can prove that a rail is bad, and not that it is good."""
+def rail_bandwidth(path: PathSnapshot) -> Iterator[CheckFault]:
+    """By RDMA if there is `ib_write_bw`; TCP can prove that a rail is bad, and not that it is good."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.gbit_per_s is None:
             yield not_known(f"rail {number} of {path.name}: its bandwidth was not measured")
@@ -90,7 +90,7 @@ def rail_bandwidth(path: PathView) -> Iterator[Fault]:
             yield from _too_slow(f"rail {number} of {path.name}", rail, rail.gbit_per_s)
 
 
-def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[Fault]:
+def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[CheckFault]:
     by_rdma = rail.measured_with.startswith(RDMA_TOOL)
     degraded = thresholds.RAIL_DEGRADED_GBIT if by_rdma else thresholds.RAIL_TCP_DEGRADED_GBIT
     said = f"{name} gives {speed:.1f} Gb/s, measured with {rail.measured_with}"
@@ -122,7 +122,7 @@ def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[Fault]:
 
 
 @path_check("rails-balanced", "both rails are equally fast", source="chosen here: within a few per cent")
-def rails_balanced(path: PathView) -> Iterator[Fault]:
+def rails_balanced(path: PathSnapshot) -> Iterator[CheckFault]:
     """Of one cable, by RDMA: TCP streams share processors, and not evenly."""
     speeds = [rail.gbit_per_s for rail in path.rails if rail.gbit_per_s and rail.measured_with == RDMA_TOOL]
     if len(speeds) > 1 and min(speeds) < max(speeds) * (1 - thresholds.RAILS_IMBALANCE):
@@ -139,7 +139,7 @@ def rails_balanced(path: PathView) -> Iterator[Fault]:
     "small messages are quick",
     source="DoctorMasterNewb/sparkbase: ping 0.4 to 1.4 ms, ib_write_lat 1.5 us",
 )
-def rail_latency(path: PathView) -> Iterator[Fault]:
+def rail_latency(path: PathSnapshot) -> Iterator[CheckFault]:
     """By `ib_write_lat`, and by ping there and back."""
     for number, rail in enumerate(path.rails, start=1):
         one_way, ping = rail.one_way_us, rail.ping_us

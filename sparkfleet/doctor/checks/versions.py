@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.checks.agreement import differing, values
-from sparkfleet.doctor.findings import Fault, error, note
-from sparkfleet.doctor.gathered import FleetView, NodeView
-from sparkfleet.facts.python_env import PythonEnvironment
+from sparkfleet.doctor.findings import CheckFault, error, note
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.hostfacts.venv import PythonEnvironment
 
 UP = "sparkfleet up   # installs the same on every node"
 
@@ -18,7 +18,7 @@ def _minor(version: str) -> str:
 
 
 @fleet_check("ray-same", "Ray has one version on all nodes")
-def ray_same(fleet: FleetView) -> Iterator[Fault]:
+def ray_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Ray refuses to join nodes of another version, of Ray or of Python."""
     if said := differing(values(fleet, lambda node: node.python.ray if node.python else None)):
         yield error(
@@ -29,7 +29,7 @@ def ray_same(fleet: FleetView) -> Iterator[Fault]:
 
 
 @fleet_check("sparkfleet-same", "sparkfleet has one version on all nodes")
-def sparkfleet_same(fleet: FleetView) -> Iterator[Fault]:
+def sparkfleet_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Also the one that asks."""
     found = dict(values(fleet, lambda node: node.python.sparkfleet if node.python else None))
     if fleet.sparkfleet and found:
@@ -43,7 +43,7 @@ def sparkfleet_same(fleet: FleetView) -> Iterator[Fault]:
 
 
 @fleet_check("python-same", "Python has one minor version on all nodes")
-def python_same(fleet: FleetView) -> Iterator[Fault]:
+def python_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """In the environments that Ray runs from; where Ray is not installed yet it does not matter."""
     found = values(
         fleet, lambda node: _minor(node.python.python) if node.python and node.python.ray else None
@@ -57,7 +57,7 @@ def python_same(fleet: FleetView) -> Iterator[Fault]:
 
 
 @node_check("sparkfleet-installed", "sparkfleet and Ray are installed")
-def sparkfleet_installed(node: NodeView, python: PythonEnvironment) -> Iterator[Fault]:
+def sparkfleet_installed(node: NodeSnapshot, python: PythonEnvironment) -> Iterator[CheckFault]:
     """Before the first `up` they are not."""
     lacking = [
         name for name, version in (("sparkfleet", python.sparkfleet), ("Ray", python.ray)) if not version

@@ -10,7 +10,7 @@ set with `--fault`, or while it runs with `PUT /fake/fault {"kind": "die", "afte
 
 from sparkfleet.engines.fake.apis import APIS, Api, Job, frames
 from sparkfleet.engines.fake.engine import FakeEngine
-from sparkfleet.engines.fake.pace import Fault, Pace
+from sparkfleet.engines.fake.pace import InjectedFault, Pace
 from sparkfleet.engines.fake.program import main
 
-__all__ = ["APIS", "Api", "FakeEngine", "Fault", "Job", "Pace", "frames", "main"]
+__all__ = ["APIS", "Api", "FakeEngine", "InjectedFault", "Job", "Pace", "frames", "main"]

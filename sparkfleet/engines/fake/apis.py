@@ -1,4 +1,4 @@
-"""How each API shapes one generation: the whole answer, or the events of a stream. Pure."""
+"""Response shapes of each API: the whole answer, or the events of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
 
 
 class Api(Protocol):
-    """How one API shapes an answer. Pure."""
+    """Response shape of one API. Pure."""
 
     def whole(self, job: Job) -> dict[str, Any]:
         """The answer to a request that does not stream."""

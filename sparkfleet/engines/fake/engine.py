@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from sparkfleet.engines.fake.apis import APIS, Api, Job
-from sparkfleet.engines.fake.pace import Fault, Pace
+from sparkfleet.engines.fake.pace import InjectedFault, Pace
 
 WORDS = ("the", "spark", "hums", "and", "two", "cables", "carry", "what", "one", "node", "cannot", "hold")
 
@@ -45,7 +45,7 @@ class FakeEngine:
         *,
         model: str = "fake",
         pace: Pace | None = None,
-        fault: Fault | None = None,
+        fault: InjectedFault | None = None,
         token: str = "",
         die: Callable[[], None] | None = None,
         step: Callable[[], Awaitable[None]] | None = None,
@@ -150,7 +150,9 @@ class FakeEngine:
 
     async def _set_fault(self, request: web.Request) -> web.Response:
         try:
-            self.fault = Fault.model_validate_json(await request.read()) if request.method == "PUT" else None
+            self.fault = (
+                InjectedFault.model_validate_json(await request.read()) if request.method == "PUT" else None
+            )
         except ValidationError as error:
             return web.json_response(
                 {"error": error.errors(include_url=False, include_input=False)}, status=400
@@ -197,7 +199,7 @@ class FakeEngine:
             return await self._answer(request, api, job, fault)
 
     async def _stream(
-        self, request: web.Request, api: Api, job: Job, fault: Fault | None
+        self, request: web.Request, api: Api, job: Job, fault: InjectedFault | None
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
@@ -215,7 +217,7 @@ class FakeEngine:
         return response
 
     async def _answer(
-        self, request: web.Request, api: Api, job: Job, fault: Fault | None
+        self, request: web.Request, api: Api, job: Job, fault: InjectedFault | None
     ) -> web.StreamResponse:
         if fault is not None and not fault.after:
             await self._fail(request, fault)
@@ -232,7 +234,7 @@ class FakeEngine:
         return web.Response(body=body, content_type="application/json")
 
     def _schedule(self, job: Job) -> Iterator[tuple[int, float]]:
-        """When each token is due, on the loop's clock: one late token does not delay the others."""
+        """Due time of each token on the loop's clock: one late token does not delay the others."""
         start = asyncio.get_running_loop().time() + self.pace.ttft_s
         return ((index, start + index * self.pace.itl_s) for index in range(len(job.words)))
 
@@ -252,14 +254,14 @@ class FakeEngine:
 
     # What goes wrong
 
-    def _take_fault(self) -> Fault | None:
+    def _take_fault(self) -> InjectedFault | None:
         fault = self.fault
         if fault is not None and fault.times is not None:
             left = fault.times - 1
             self.fault = fault.model_copy(update={"times": left}) if left > 0 else None
         return fault
 
-    async def _fail(self, request: web.Request, fault: Fault) -> None:
+    async def _fail(self, request: web.Request, fault: InjectedFault) -> None:
         if fault.kind == "die":
             self._die()
         elif fault.kind == "drop" and request.transport is not None:

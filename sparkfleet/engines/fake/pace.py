@@ -1,4 +1,4 @@
-"""How a fake engine behaves: how fast it is, and what goes wrong."""
+"""Behaviour of a fake engine: its pace and its injected faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkfleet.values import Value
 
 
 class Pace(Value):
-    """How fast it answers. Times in seconds."""
+    """Pace of the answers. Times in seconds."""
 
     ttft_s: float = 0.0
     """From the request to the first token."""
@@ -18,8 +18,8 @@ class Pace(Value):
     """Of an answer, where the request does not ask for fewer."""
 
 
-class Fault(Value):
-    """What goes wrong, from now on."""
+class InjectedFault(Value):
+    """Faults that are injected from now on."""
 
     kind: Literal["die", "drop", "hang", "status"]
     """`die`: the whole engine is gone at once. `drop`: only this connection is. `hang`: nothing comes any

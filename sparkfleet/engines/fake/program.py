@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from sparkfleet.engines.fake.engine import FakeEngine
-from sparkfleet.engines.fake.pace import Fault, Pace
+from sparkfleet.engines.fake.pace import InjectedFault, Pace
 from sparkfleet.engines.fake.peers import Leader, follow
 
 
@@ -43,10 +43,10 @@ def _place(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _fault(text: str) -> Fault:
+def _fault(text: str) -> InjectedFault:
     kind, _, after = text.partition(":")
     try:
-        return Fault.model_validate({"kind": kind, "after": int(after or 0)})
+        return InjectedFault.model_validate({"kind": kind, "after": int(after or 0)})
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not KIND[:AFTER], with one of die, drop, hang, status"

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from sparkfleet.lab.inside import knobs
-from sparkfleet.lab.inside.knobs import REAL, Settings
+from sparkfleet.lab.inside import simulated_state
+from sparkfleet.lab.inside.simulated_state import REAL, SimulatedState
 
-Command = Callable[[list[str], Settings], int]
+Command = Callable[[list[str], SimulatedState], int]
 
 _MODULES = {
     "nvidia-smi": "smi:nvidia_smi",
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     module, _, function = _MODULES[name].partition(":")
     command: Command = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
     try:
-        code = command([name, *argv[1:]], knobs.load())
+        code = command([name, *argv[1:]], simulated_state.load())
         sys.stdout.flush()
     except BrokenPipeError:
         # `nvidia-smi | head -1` is no error of nvidia-smi's; what Python would still flush goes nowhere.
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 def pass_on(name: str, arguments: list[str]) -> int:
-    """Become the system's own command of that name, where there is one outside of the lab's directory."""
+    """Become the system's own command of that name, if there is one outside of the lab's directory."""
     for directory in (REAL, "/usr/sbin"):
         path = f"{directory}/{name}"
         if os.access(path, os.X_OK):

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkfleet.lab.inside import knobs
+from sparkfleet.lab.inside import simulated_state
 from sparkfleet.lab.inside.mounts import MS_BIND, furnish, mount
 from sparkfleet.lab.inside.sysfs import count, refresh, refresh_links
 
@@ -37,8 +37,8 @@ _TICK_S = 1.0
 
 
 @dataclass(frozen=True)
-class Spec:
-    """What the lab tells a node about itself."""
+class SimulatedNodeSpec:
+    """Settings that the lab passes to a node."""
 
     hostname: str
     path: str
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     """Boot, say so, and stay."""
     ready = int(argv[4])
     try:
-        spec = Spec(**json.loads(Path(argv[3]).read_text()))
+        spec = SimulatedNodeSpec(**json.loads(Path(argv[3]).read_text()))
         _boot(spec)
         services = _services()
         for service in services:
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> None:
     _stay(services, spec.path, events)
 
 
-def _boot(spec: Spec) -> None:
+def _boot(spec: SimulatedNodeSpec) -> None:
     socket.sethostname(spec.hostname)
     furnish(spec.private, spec.hosts, spec.shares, spec.veiled)
     for directory in ("/run/sshd", "/run/lock", "/run/user", "/run/user/1000"):
@@ -98,7 +98,7 @@ def _boot(spec: Spec) -> None:
     os.chown("/run/user/1000", 1000, 1000)
     os.chmod("/run/user/1000", 0o700)
     os.chmod("/run/lock", 0o1777)  # noqa: S103 - as on every Linux
-    _unlock_memory(knobs.load().text("memlock"))
+    _unlock_memory(simulated_state.load().text("memlock"))
 
 
 def _unlock_memory(knob: str) -> None:
@@ -159,7 +159,7 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
 
 def _follow(changed: bool) -> None:
     if changed or _settings_changed():
-        settings = knobs.load()
+        settings = simulated_state.load()
         refresh(INFINIBAND, settings)
         refresh_links(LINKS, settings)
     count(INFINIBAND)
@@ -169,7 +169,7 @@ _seen_settings = [0.0]
 
 
 def _settings_changed() -> bool:
-    now = knobs.STATE.stat().st_mtime
+    now = simulated_state.STATE.stat().st_mtime
     before, _seen_settings[0] = _seen_settings[0], now
     return now != before
 

@@ -1,4 +1,4 @@
-"""What a node sees of the file system: the host's programs, read-only, and private places to write to.
+"""File system of a simulated node: the host's programs, read-only, and private places to write to.
 
 Runs once, in the node's own mount namespace, before anything else of the node does.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sparkfleet.lab.inside.knobs import REAL, TOOLS
+from sparkfleet.lab.inside.simulated_state import REAL, TOOLS
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _HARDLY = MS_NOSUID | MS_NODEV
@@ -30,7 +30,7 @@ def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, data:
         raise OSError(error, os.strerror(error), str(target))
 
 
-class Held:
+class HeldMount:
     """A place of the host that stays reachable when something is mounted over it."""
 
     def __init__(self, path: str | Path) -> None:
@@ -59,9 +59,9 @@ def furnish(
 
     `veiled` directories of the host are hidden behind empty ones; `hosts` are seen through private ones, as they are.
     """
-    through = {path: Held(path) for path in hosts}
-    held = {place: Held(path) for place, path in private.items()}
-    shared = {path: Held(path) for path in shares}
+    through = {path: HeldMount(path) for path in hosts}
+    held = {place: HeldMount(path) for place, path in private.items()}
+    shared = {path: HeldMount(path) for path in shares}
     for place in veiled:
         _tmpfs(place, "1777" if place in ("/tmp", "/var/tmp") else "0711" if place == "/root" else "0755")  # noqa: S108
     for path, share in shared.items():
@@ -81,10 +81,10 @@ def furnish(
 
 def _programs() -> None:
     """Put the device commands into /usr/bin too: cron's PATH has nothing else, and some call them by their full path."""
-    Held("/usr/bin").bind(REAL)
+    HeldMount("/usr/bin").bind(REAL)
     mount("overlay", "/usr/bin", "overlay", MS_RDONLY, f"lowerdir={TOOLS}:{REAL}")
     for program in filter(os.path.exists, _WITHOUT):
-        Held("/dev/null").bind(program)  # not executable, so not found
+        HeldMount("/dev/null").bind(program)  # not executable, so not found
 
 
 def _tmpfs(place: str, mode: str) -> None:
@@ -93,7 +93,7 @@ def _tmpfs(place: str, mode: str) -> None:
 
 
 def _devices() -> None:
-    held = [(name, Held(f"/dev/{name}")) for name in _DEVICES if Path("/dev", name).exists()]
+    held = [(name, HeldMount(f"/dev/{name}")) for name in _DEVICES if Path("/dev", name).exists()]
     mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=0755")
     for name, device in held:
         device.bind(f"/dev/{name}")
@@ -112,7 +112,7 @@ def _devices() -> None:
 def _kernel_files() -> None:
     """A /sys of this network namespace, in which classes can be added: sysfs itself has no mkdir."""
     mount("sysfs", "/sys", "sysfs", MS_RDONLY | _HARDLY | MS_NOEXEC)
-    held = [(entry.name, Held(entry)) for entry in Path("/sys/class").iterdir()]
+    held = [(entry.name, HeldMount(entry)) for entry in Path("/sys/class").iterdir()]
     mount("tmpfs", "/sys/class", "tmpfs", _HARDLY, "mode=0755")
     for name, entry in held:
         entry.bind(f"/sys/class/{name}")

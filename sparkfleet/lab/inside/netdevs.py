@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from sparkfleet.lab.inside.knobs import HCAS, NETDEVS, REAL, Settings
+from sparkfleet.lab.inside.simulated_state import HCAS, NETDEVS, REAL, SimulatedState
 
 IP = next((path for path in (f"{REAL}/ip", "/usr/sbin/ip") if os.path.exists(path)), "/sbin/ip")
 """The system's own. On Ubuntu /sbin/ip leads to /usr/bin/ip, where the device command stands."""
@@ -17,7 +17,7 @@ KERNELS = "/sys/class/net"
 
 
 @dataclass(frozen=True)
-class Netdev:
+class SimulatedNetdev:
     """One netdev as the kernel has it now."""
 
     name: str
@@ -31,7 +31,7 @@ class Netdev:
 
 
 @dataclass(frozen=True)
-class Gid:
+class SimulatedGid:
     """One row of a RoCE device's GID table."""
 
     index: int
@@ -45,12 +45,12 @@ class Hca:
     """A RoCE device. Its port is as its netdev is."""
 
     name: str
-    netdev: Netdev
-    gids: tuple[Gid, ...]
+    netdev: SimulatedNetdev
+    gids: tuple[SimulatedGid, ...]
 
     @property
     def active(self) -> bool:
-        """Whether its port is."""
+        """True if its port is up."""
         return self.netdev.carrier
 
     @property
@@ -65,16 +65,16 @@ class Hca:
         return self.netdev.mac.replace(":", "")[:6] + "0300" + self.netdev.mac.replace(":", "")[6:]
 
 
-def read_netdevs() -> dict[str, Netdev]:
+def read_netdevs() -> dict[str, SimulatedNetdev]:
     """Every netdev of the node, by name."""
     done = subprocess.run((IP, "-j", "-s", "address", "show"), capture_output=True, check=True)
     return {row["ifname"]: _netdev(row) for row in json.loads(done.stdout)}
 
 
-def _netdev(row: dict[str, Any]) -> Netdev:
+def _netdev(row: dict[str, Any]) -> SimulatedNetdev:
     addresses = row.get("addr_info", [])
     stats = row.get("stats64", {})
-    return Netdev(
+    return SimulatedNetdev(
         name=row["ifname"],
         carrier="LOWER_UP" in row["flags"],
         mtu=row["mtu"],
@@ -86,7 +86,7 @@ def _netdev(row: dict[str, Any]) -> Netdev:
     )  # fmt: skip
 
 
-def read_hcas(settings: Settings) -> list[Hca]:
+def read_hcas(settings: SimulatedState) -> list[Hca]:
     """The four RoCE devices in the order that ibv_devices has them."""
     netdevs = read_netdevs()
     pairs = sorted(zip(HCAS, NETDEVS, strict=True), key=lambda pair: (len(pair[0]), pair[0]))
@@ -97,7 +97,7 @@ def read_hcas(settings: Settings) -> list[Hca]:
     ]
 
 
-def gid_table(netdev: Netdev, knob: str) -> tuple[Gid, ...]:
+def gid_table(netdev: SimulatedNetdev, knob: str) -> tuple[SimulatedGid, ...]:
     """The GIDs of a netdev: its default one at 0 and 1, then two per further address, as the kernel adds them."""
     default = IPv6Address(_link_local(netdev.mac))
     addresses: list[IPv6Address] = [default]
@@ -107,7 +107,7 @@ def gid_table(netdev: Netdev, knob: str) -> tuple[Gid, ...]:
     addresses += [IPv6Address(a) for a in netdev.ipv6 if IPv6Address(a) != default]
     addresses += [IPv6Address(f"::ffff:{a}") for a in netdev.ipv4 if knob != "missing"]
     return tuple(
-        Gid(2 * index + version - 1, address.exploded, version, _mapped(address))
+        SimulatedGid(2 * index + version - 1, address.exploded, version, _mapped(address))
         for index, address in enumerate(addresses)
         for version in (1, 2)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparkfleet.lab.inside.knobs import HCAS, Settings
+from sparkfleet.lab.inside.simulated_state import HCAS, SimulatedState
 
 _CX7 = "Mellanox Technologies MT2910 Family [ConnectX-7]"
 _SLOTS = {"rocep1s0f0": "0000:01:00.0", "rocep1s0f1": "0000:01:00.1", "roceP2p1s0f0": "0002:01:00.0",
@@ -13,7 +13,7 @@ _SLOTS = {"rocep1s0f0": "0000:01:00.0", "rocep1s0f1": "0000:01:00.1", "roceP2p1s
 _GPU_IDS = {"rtx-spark": "2e03", "gh200": "2342", "jetson-thor": "2b00"}
 
 
-def _devices(settings: Settings) -> list[tuple[str, str, str, str, str]]:
+def _devices(settings: SimulatedState) -> list[tuple[str, str, str, str, str]]:
     """Slot, class, class id, name, vendor:device."""
     gpu = _GPU_IDS.get(settings.text("machine"), "2e12")
     cards = [(_SLOTS[hca], "Ethernet controller", "0200", _CX7, "15b3:1021") for hca in HCAS]
@@ -34,7 +34,7 @@ def _devices(settings: Settings) -> list[tuple[str, str, str, str, str]]:
     return sorted([*cards, lan, graphics])
 
 
-def lspci(argv: list[str], settings: Settings) -> int:
+def lspci(argv: list[str], settings: SimulatedState) -> int:
     """All devices; -s SLOT, -d VENDOR:DEVICE, -n, -nn and -v to -vvv as pciutils has them."""
     slot, wanted, flags = _asked(argv[1:])
     for device in _devices(settings):
@@ -76,7 +76,7 @@ def _line(device: tuple[str, str, str, str, str], flags: str) -> str:
     return f"{slot} {kind}: {name}" + (" (rev a1)" if ids.startswith("10de") else "")
 
 
-def _details(device: tuple[str, str, str, str, str], settings: Settings, verbosity: int) -> str:
+def _details(device: tuple[str, str, str, str, str], settings: SimulatedState, verbosity: int) -> str:
     hca = next((name for name, slot in _SLOTS.items() if slot == device[0]), None)
     driver = (
         "\tKernel driver in use: "
@@ -95,7 +95,7 @@ def _details(device: tuple[str, str, str, str, str], settings: Settings, verbosi
     )
 
 
-def dmesg(argv: list[str], settings: Settings) -> int:
+def dmesg(argv: list[str], settings: SimulatedState) -> int:
     """The lines of a Spark's boot that say something about its links, and an Xid where one was set."""
     lines = []
     for index, hca in enumerate(HCAS):
@@ -116,7 +116,7 @@ def dmesg(argv: list[str], settings: Settings) -> int:
     return 0
 
 
-def dmidecode(argv: list[str], settings: Settings) -> int:
+def dmidecode(argv: list[str], settings: SimulatedState) -> int:
     """`-s KEYWORD`, from the node's DMI files."""
     keys = {"system-manufacturer": "sys_vendor", "system-product-name": "product_name", "bios-version": "bios_version",
             "system-version": "product_version", "system-serial-number": "product_serial"}  # fmt: skip

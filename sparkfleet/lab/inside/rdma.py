@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import sys
 
-from sparkfleet.lab.inside.knobs import Settings
-from sparkfleet.lab.inside.netdevs import Gid, Hca, read_hcas
+from sparkfleet.lab.inside.netdevs import Hca, SimulatedGid, read_hcas
+from sparkfleet.lab.inside.simulated_state import SimulatedState
 from sparkfleet.lab.inside.sysfs import FIRMWARE
 
 _MTU_CODES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
 
 
-def ibdev2netdev(argv: list[str], settings: Settings) -> int:
+def ibdev2netdev(argv: list[str], settings: SimulatedState) -> int:
     """RoCE devices and their netdevs."""
     for hca in read_hcas(settings):
         print(f"{hca.name} port 1 ==> {hca.netdev.name} ({'Up' if hca.active else 'Down'})")
     return 0
 
 
-def rdma(argv: list[str], settings: Settings) -> int:
+def rdma(argv: list[str], settings: SimulatedState) -> int:
     """`rdma link [show]`, as text or with -j."""
     words = [word for word in argv[1:] if not word.startswith("-")]
     if words[:1] != ["link"]:
@@ -45,7 +45,7 @@ def _link_json(index: int, hca: Hca) -> dict[str, object]:
             "netdev": hca.netdev.name}  # fmt: skip
 
 
-def ibv_devices(argv: list[str], settings: Settings) -> int:
+def ibv_devices(argv: list[str], settings: SimulatedState) -> int:
     """Devices and their node GUIDs."""
     print("    device          \t   node GUID\n    ------          \t----------------")
     for hca in read_hcas(settings):
@@ -53,7 +53,7 @@ def ibv_devices(argv: list[str], settings: Settings) -> int:
     return 0
 
 
-def ibv_devinfo(argv: list[str], settings: Settings) -> int:
+def ibv_devinfo(argv: list[str], settings: SimulatedState) -> int:
     """All devices, or the one after -d."""
     wanted = argv[argv.index("-d") + 1] if "-d" in argv[:-1] else None
     chosen = [hca for hca in read_hcas(settings) if wanted in (None, hca.name)]
@@ -79,7 +79,7 @@ def _devinfo(hca: Hca, image: str) -> str:
     )
 
 
-def ibstat(argv: list[str], settings: Settings) -> int:
+def ibstat(argv: list[str], settings: SimulatedState) -> int:
     """All devices, or the named one."""
     names = [word for word in argv[1:] if not word.startswith("-")]
     for hca in read_hcas(settings):
@@ -98,7 +98,7 @@ def _ibstat(hca: Hca, gbit: int) -> str:
     )
 
 
-def show_gids(argv: list[str], settings: Settings) -> int:
+def show_gids(argv: list[str], settings: SimulatedState) -> int:
     """The GID tables, and how many rows they have."""
     print(
         "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---"
@@ -112,5 +112,5 @@ def show_gids(argv: list[str], settings: Settings) -> int:
     return 0
 
 
-def _gid_row(hca: Hca, gid: Gid) -> str:
+def _gid_row(hca: Hca, gid: SimulatedGid) -> str:
     return f"{hca.name}\t1\t{gid.index}\t{gid.value}\t{gid.ipv4:<14}\tv{gid.version}\t{hca.netdev.name}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkfleet.lab.inside.knobs import HCAS, NETDEVS, Settings
 from sparkfleet.lab.inside.netdevs import KERNELS, Hca, read_hcas
+from sparkfleet.lab.inside.simulated_state import HCAS, NETDEVS, SimulatedState
 
 FIRMWARE = "28.45.4028"
 
 
-def refresh(root: Path, settings: Settings) -> None:
+def refresh(root: Path, settings: SimulatedState) -> None:
     """Write the tree below `root` as it should be now."""
     for hca in read_hcas(settings):
         device = root / hca.name
@@ -28,14 +28,14 @@ def refresh(root: Path, settings: Settings) -> None:
     count(root)
 
 
-def _rate(hca: Hca, settings: Settings) -> str:
+def _rate(hca: Hca, settings: SimulatedState) -> str:
     if not hca.active:
         return "40 Gb/sec (4X QDR)"
     gbit = int(settings.number("speed", hca.netdev.name)) // 1000
     return f"{gbit} Gb/sec ({'4X HDR' if gbit == 200 else '2X HDR'})"
 
 
-def refresh_links(root: Path, settings: Settings) -> None:
+def refresh_links(root: Path, settings: SimulatedState) -> None:
     """Write what /sys/class/net tells wrong of a veth: its speed (Mb/s), and `lowerlayerdown` where a NIC is `down`."""
     for hca in read_hcas(settings):
         netdev = hca.netdev

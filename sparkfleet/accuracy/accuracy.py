@@ -1,0 +1,346 @@
+"""Errors of predictions against published measurements: `sparkfleet accuracy ROWS.csv`.
+
+    run(rows, configs, head_to_heads) -> Report        report.json() for machines, report.text() for people
+
+Predictions come from the committed factors only; a row's own measured columns are never read to predict it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
+
+from sparkfleet.accuracy.aliases import BLANK, is_off, lowered
+from sparkfleet.accuracy.cells import Row, measured
+from sparkfleet.accuracy.duels import Duel, duel_of, read_duels
+from sparkfleet.accuracy.files import NOTHING, reading
+from sparkfleet.accuracy.models import Configs, Declined
+from sparkfleet.accuracy.rows import METRICS, PublishedCase, case_of, read_rows
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.factors import Factors, factors
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.perf.latency.latency_model import model_of, rates
+from sparkfleet.perf.prediction import Band
+from sparkfleet.values import Value
+
+
+class ScoredCase(Value):
+    """One metric of one row: measured, predicted, and how far apart."""
+
+    case: PublishedCase
+    metric: str
+    measured: float
+    predicted: Band
+
+    @property
+    def ape(self) -> float:
+        """Absolute error as a share of what was measured."""
+        return abs(self.predicted.mid / self.measured - 1.0)
+
+    @property
+    def inside(self) -> bool:
+        """The measurement lies in the band."""
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+class Cell(Value):
+    """Errors of one metric. `rows` carry the metric, `predicted` of them were predicted."""
+
+    rows: int
+    predicted: int
+    median_ape: float | None
+    p90_ape: float | None
+
+
+class Wins(Value):
+    """Head-to-heads of one tag: clear ones, those that could be predicted, and those predicted right."""
+
+    rows: int
+    decided: int
+    right: int
+
+
+class AccuracyReport(Value):
+    """Everything that was found."""
+
+    rows: int
+    scored: tuple[ScoredCase, ...]
+    metrics: dict[str, dict[str, Cell]]
+    declined: dict[str, int]
+    assumed: dict[str, int]
+    head_to_heads: dict[str, Wins]
+    undecided: dict[str, int]
+    """Head-to-heads that were not decided, by reason."""
+
+    def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
+        """The contract of `sparkfleet accuracy --json`."""
+        body = {
+            "version": 1,
+            "metrics": {
+                m: {s: cell.model_dump() for s, cell in by.items()} for m, by in self.metrics.items()
+            },
+            "declined": self.declined,
+            "assumed": self.assumed,
+            "undecided": self.undecided,
+            "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
+        }
+        return json.dumps(body, indent=2)
+
+    def text(self) -> str:
+        """Tables for people: by metric, format, nodes and source; what was declined and assumed."""
+        lines = [
+            f"{self.rows} rows, {len(self.scored)} predictions, {_share(s.inside for s in self.scored)} inside their band"
+        ]
+        lines += _metric_lines(self.metrics)
+        groups: tuple[tuple[str, Callable[[ScoredCase], str]], ...] = (
+            ("format", lambda s: s.case.setup.format),
+            ("nodes", lambda s: str(s.case.nodes)),
+            ("speculation", lambda s: s.case.setup.method),
+            ("source", lambda s: s.case.source),
+        )
+        for title, key in groups:
+            for metric in METRICS:
+                of_metric = [s for s in self.scored if s.metric == metric]
+                lines += ["", f"{metric} by {title}", *_group_lines(of_metric, key)] if of_metric else []
+        lines += _count_lines("declined", self.declined) + _count_lines("assumed", self.assumed)
+        if self.head_to_heads:
+            lines += ["", "head-to-heads beyond 1.15", f"  {'':18}{'rows':>6}{'decided':>9}{'right':>7}"]
+            lines += [
+                f"  {tag:18}{w.rows:6}{w.decided:9}{w.right:7}" for tag, w in self.head_to_heads.items()
+            ]
+            lines += _count_lines("not decided", self.undecided)
+        return "\n".join(lines)
+
+
+def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None = None) -> AccuracyReport:
+    """Predict every row of a file and compare.
+
+    Args:
+        rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`.
+        configs_path: JSON of model name → architecture; the packaged ones are used for what it does not have.
+        h2h_path: CSV of head-to-heads, or None.
+
+    Raises:
+        SpecError: a file is missing or not what it should be.
+    """
+    configs = architectures() if configs_path is None else {**architectures(), **_read_configs(configs_path)}
+    known = factors()
+    scored: list[ScoredCase] = []
+    carried: Counter[tuple[str, str]] = Counter()
+    declined: Counter[str] = Counter()
+    assumed: Counter[str] = Counter()
+    rows = read_rows(rows_path)
+    for row in rows:
+        try:
+            case = case_of(row, configs)
+        except Declined as reason:
+            declined[str(reason)] += 1
+            _carry(row, carried)
+            continue
+        found = score(case, known)
+        carried.update((m, _spec(case)) for m, _ in case.measured)
+        scored += found
+        assumed.update(case.assumed)
+        missing = len(case.measured) - len(found)
+        if missing:
+            declined["no prompt length: no prefill rate or time to first token"] += 1
+        declined.update(f"{metric} is no number" for metric in _unread(row, case))
+    wins, undecided, side_assumed = _wins(h2h_path, configs, known) if h2h_path else ({}, {}, {})
+    return AccuracyReport(
+        rows=len(rows),
+        scored=tuple(scored),
+        metrics=_cells(scored, carried),
+        declined=dict(declined),
+        assumed={**assumed, **side_assumed},
+        head_to_heads=wins,
+        undecided=undecided,
+    )
+
+
+def _unread(row: Row, case: PublishedCase) -> list[str]:
+    """Metrics that a row has, in words that are no number above zero."""
+    found = {metric for metric, _ in case.measured}
+    return [m for m in METRICS if m not in found and lowered(row.get(m, "")) not in BLANK]
+
+
+def score(case: PublishedCase, known: Factors) -> list[ScoredCase]:
+    """Measured next to predicted; metrics without a prediction are left out."""
+    predicted = predict(case, known)
+    return [
+        ScoredCase(case=case, metric=metric, measured=value, predicted=band)
+        for metric, value in case.measured
+        if (band := predicted[metric]) is not None
+    ]
+
+
+def predict(case: PublishedCase, known: Factors) -> dict[str, Band | None]:
+    """Predictions for a case, by metric. None if the planner has none."""
+    work = case.workload
+    if case.replicas > 1:
+        work = work.model_copy(update={"concurrency": _fullest(work.concurrency, case.replicas)})
+    busy = min(case.replicas, case.workload.concurrency)
+    found = rates(model_of(case.setup, known), work)
+    prefill = found.prefill_tps
+    if case.per_request_prefill and found.ttft_ms is not None:
+        prefill = _over(1000.0 * work.prefill, found.ttft_ms)
+    elif prefill is not None:
+        prefill = _times(prefill, busy)
+    return {
+        "decode_tps_per_request": found.decode_tps_per_request,
+        "decode_tps_aggregate": _times(
+            found.decode_tps_aggregate, case.workload.concurrency / work.concurrency
+        ),
+        "prefill_tps": prefill,
+        "ttft_ms": found.ttft_ms,
+    }
+
+
+def _fullest(requests: int, replicas: int) -> int:
+    """Requests on the fuller of some replicas when they are dealt out by chance, as a plain proxy does: it ends last."""
+    return (
+        max(1, round(requests / replicas + 0.4 * math.sqrt(requests * (replicas - 1)))) if requests > 1 else 1
+    )
+
+
+def winner(duel: Duel, known: Factors) -> bool | None:
+    """True if the first side is predicted to win; None if the predictions do not separate them."""
+    first, second = predict(duel.first, known)[duel.metric], predict(duel.second, known)[duel.metric]
+    if first is None or second is None or abs(first.mid / second.mid - 1.0) < 0.005:
+        return None
+    return (first.mid < second.mid) if duel.lower_wins else (first.mid > second.mid)
+
+
+def _wins(
+    path: Path, configs: Configs, known: Factors
+) -> tuple[dict[str, Wins], dict[str, int], dict[str, int]]:
+    """(wins by tag, reasons for what was not decided, what was assumed of sides)."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    undecided: Counter[str] = Counter()
+    assumed: Counter[str] = Counter()
+    for words in read_duels(path):
+        count = counts[words.tag]
+        count[0] += 1
+        try:
+            duel = duel_of(words, configs)
+        except Declined as reason:
+            undecided[str(reason)] += 1
+            continue
+        assumed.update(f"head-to-head: {what}" for what in duel.assumed)
+        first = winner(duel, known)
+        if first is None:
+            undecided[_even(duel, known)] += 1
+            continue
+        count[1] += 1
+        count[2] += first == duel.first_won
+    wins = {tag: Wins(rows=c[0], decided=c[1], right=c[2]) for tag, c in sorted(counts.items())}
+    return wins, dict(undecided), dict(assumed)
+
+
+def _even(duel: Duel, known: Factors) -> str:
+    if predict(duel.first, known)[duel.metric] is None:
+        return "no prompt length: no prefill rate or time to first token"
+    return "predicted within 0.5 %"
+
+
+def _read_configs(path: Path) -> Configs:
+    expected, do = (
+        "a JSON file",
+        "Give one that maps names of models to their config.json, or leave --configs out.",
+    )
+    with reading(path, expected, do):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise SpecError(f"{path}: holds no mapping. Expected {expected}.", means=NOTHING, do=do)
+    return {str(name): entry for name, entry in found.items() if isinstance(entry, dict)}
+
+
+def _times(band: Band, factor: float) -> Band:
+    return band.model_copy(
+        update={"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}
+    )
+
+
+def _over(dividend: float, band: Band) -> Band:
+    return band.model_copy(
+        update={"low": dividend / band.high, "mid": dividend / band.mid, "high": dividend / band.low}
+    )
+
+
+def _spec(case: PublishedCase) -> str:
+    return "speculative" if case.speculative else "none"
+
+
+def _carry(row: Row, carried: Counter[tuple[str, str]]) -> None:
+    spec = "none" if is_off(row.get("spec_method", "")) else "speculative"
+    carried.update((metric, spec) for metric in METRICS if measured(row, metric) is not None)
+
+
+def _cells(scored: Iterable[ScoredCase], carried: Counter[tuple[str, str]]) -> dict[str, dict[str, Cell]]:
+    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in scored:
+        errors[one.metric, _spec(one.case)].append(one.ape)
+    return {
+        metric: {spec: _cell(carried[metric, spec], errors[metric, spec]) for spec in ("none", "speculative")}
+        for metric in METRICS
+    }
+
+
+def _cell(rows: int, errors: list[float]) -> Cell:
+    if not errors:
+        return Cell(rows=rows, predicted=0, median_ape=None, p90_ape=None)
+    return Cell(
+        rows=rows,
+        predicted=len(errors),
+        median_ape=round(median(errors), 4),
+        p90_ape=round(_quantile(errors, 0.9), 4),
+    )
+
+
+def _quantile(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _share(flags: Iterable[bool]) -> str:
+    found = list(flags)
+    return f"{100 * sum(found) / max(1, len(found)):.0f} %"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _metric_lines(metrics: dict[str, dict[str, Cell]]) -> list[str]:
+    lines = ["", f"  {'':26}{'rows':>6}{'predicted':>11}{'median':>10}{'p90':>10}"]
+    for metric, by in metrics.items():
+        for spec, cell in by.items():
+            name = metric + (" (spec.)" if spec == "speculative" else "")
+            lines.append(
+                f"  {name:32}{cell.rows:>6}{cell.predicted:>7}{_percent(cell.median_ape):>10}{_percent(cell.p90_ape):>10}"
+            )
+    return lines
+
+
+def _group_lines(scored: Iterable[ScoredCase], key: Callable[[ScoredCase], str]) -> list[str]:
+    errors: dict[str, list[float]] = defaultdict(list)
+    for one in scored:
+        errors[key(one)].append(one.ape)
+    ordered = sorted(errors.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        f"  {name[:60]:60}{len(e):6}{_percent(median(e)):>10}{_percent(_quantile(e, 0.9)):>10}"
+        for name, e in ordered
+    ]
+
+
+def _count_lines(title: str, counts: dict[str, int]) -> list[str]:
+    if not counts:
+        return []
+    return [
+        "",
+        title,
+        *(f"  {n:5}  {reason}" for reason, n in sorted(counts.items(), key=lambda item: -item[1])),
+    ]

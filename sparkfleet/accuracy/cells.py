@@ -1,0 +1,71 @@
+"""Cells of a row of measurements: numbers, or a reason why a cell cannot be read. Nothing is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.accuracy.aliases import BLANK, TOKENS, lowered, number
+from sparkfleet.accuracy.models import Declined
+
+Row = Mapping[str, str]
+
+_MACHINES = dict.fromkeys(("x", "node", "nodes", "spark", "sparks", "dgx", "box", "boxes"), 1.0)
+_REQUESTS = dict.fromkeys(
+    ("x", "user", "users", "request", "requests", "reqs", "streams", "clients", "concurrent"), 1.0
+)
+_PARALLEL = dict.fromkeys(("x", "way"), 1.0)
+_PARAMS = {"b": 1.0, "m": 1e-3, "t": 1e3, "params": 1.0, "parameters": 1.0}
+_SHARE = "(?:--)?gpu[-_]memory[-_]utilization|util"
+_RATE = {"k": 1000.0} | dict.fromkeys(("tok/s", "t/s", "tokens/s", "tps", "toks/s"), 1.0)
+
+_COLUMNS: dict[str, tuple[Mapping[str, float], str, float]] = {
+    "nodes": (_MACHINES, "nodes", 4096),
+    "tp": (_PARALLEL, "tp", 4096),
+    "pp": (_PARALLEL, "pp", 4096),
+    "ep": (_PARALLEL, "ep", 4096),
+    "spec_tokens": (TOKENS, "k|n|b", 512),
+    "prompt_tokens": (TOKENS, "prompt|pp", 1e8),
+    "depth": (TOKENS, "depth|d", 1e8),
+    "gen_tokens": (TOKENS, "gen|tg", 1e8),
+    "concurrency": (_REQUESTS, "concurrency|concurrent|c|x|bs|batch|users", 1e5),
+    "params_total_b": (_PARAMS, "", 1e5),
+    "params_active_b": (_PARAMS, "a", 1e5),
+    "weights_gb": ({"gb": 1.0, "g": 1.0, "gib": 1.074, "tb": 1000.0}, "", 1e5),
+    "mem_util_flag": ({"%": 0.01}, _SHARE, 1.0),
+}
+"""Units that may follow, what may stand in front, and the largest that is believed."""
+_MEASURED = {"ttft_ms": {"ms": 1.0, "s": 1000.0, "sec": 1000.0}}
+
+
+def amount(row: Row, column: str) -> float | None:
+    """The number in a cell that says what was run; None if it says nothing.
+
+    Raises:
+        Declined: it says something else: negative, a range, words.
+    """
+    text = row.get(column, "")
+    if lowered(text) in BLANK | {"auto", "default"}:
+        return None
+    units, names, largest = _COLUMNS[column]
+    value = number(text, units, names)
+    if value is None or value > largest:
+        raise Declined(f"{column} not understood: {lowered(text)[:40]}")
+    return value
+
+
+def count(row: Row, column: str, *, least: int = 0) -> int | None:
+    """A whole number in a cell that says what was run; None if it says nothing.
+
+    Raises:
+        Declined: it says something else, or less than `least`.
+    """
+    value = amount(row, column)
+    if value is not None and (value != int(value) or value < least):
+        raise Declined(f"{column} not understood: {lowered(row[column])[:40]}")
+    return None if value is None else int(value)
+
+
+def measured(row: Row, metric: str) -> float | None:
+    """A figure that was measured, in the units of its column; None if there is none that can be read."""
+    value = number(row.get(metric, ""), _MEASURED.get(metric, _RATE))
+    return value or None

@@ -1,0 +1,303 @@
+"""The model that a published measurement names: its config by its name, then what `plan` makes of that config.
+
+A row says a name and a label of quantisation. Its shapes come from a config that is known by that name, or a sibling's, and
+pass `checkpoint_from_config` and `from_checkpoint` as those of a plan do; if only a size is known, they are guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from sparkfleet.accuracy.aliases import folded
+from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.ceilings import physics
+from sparkfleet.knowledge.known_models import config_name, known_as, load_models
+from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.perf.model_shape import PART_KINDS, ModelShape, from_checkpoint, from_counts
+from sparkfleet.perf.predictor import format_of
+
+Config = Mapping[str, object]
+Configs = Mapping[str, Config]
+
+
+class Declined(Exception):
+    """Something that cannot be predicted; the message is the reason, in words that can be counted."""
+
+
+class Stored(NamedTuple):
+    """How a row's weights are stored."""
+
+    format: str
+    """Key of `formats` in physics.yaml."""
+    scale: float = 1.0
+    """Bits of its linear layers relative to the format's own (EXL3 says)."""
+    total_bytes: float | None = None
+    """Size of all weights, if it is published."""
+
+
+class Size(NamedTuple):
+    """What is stated of a model besides its name."""
+
+    total_b: float | None = None
+    """Parameters in billions; likewise `active_b`."""
+    active_b: float | None = None
+    notes: str = ""
+    """Words about the architecture ("moe gdn hybrid")."""
+
+
+UNSTATED = Size()
+
+QUANTISATIONS: Mapping[str, str] = {
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int4": "int4",
+    "fp8+mxfp4": "fp8+mxfp4-experts",
+}
+"""Formats that checkpoints of vLLM and SGLang have, in the words of `checkpoint_from_config`. Others are stored with the
+bits that physics.yaml gives them."""
+BELIEVED = (0.6, 1.6)
+"""Published sizes of weights over what the label says; what is beyond is a size of something else."""
+
+
+def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED) -> ModelShape:
+    """Shapes and bits of a model: those of its config, a sibling's, its stated size, or the size in its name.
+
+    Args:
+        name: as published, with or without owner and format.
+        configs: what is known by name, see `knowledge.measurements.architectures`.
+        stored: how its weights are stored.
+        size: what is stated besides.
+
+    Raises:
+        Declined: none of these is known.
+    """
+    try:
+        checkpoint = _checkpoint(name, configs, stored)
+    except FactError as error:
+        return _from_stated(name, configs, stored, size, error)
+    if checkpoint is not None:
+        return from_checkpoint(_sized(checkpoint, stored.total_bytes))
+    named_total, named_active = _size_in_name(name)
+    total, active = size.total_b or named_total, size.active_b or named_active
+    if total is None:
+        raise Declined("model not known and its size not given")
+    _believe(total, active or total)
+    sibling = _by_size(name, total, active, size.notes)
+    if sibling is not None:
+        return find_arch(sibling, configs, stored)
+    if active is None and "moe" in size.notes:
+        raise Declined("active parameters not given")
+    return _guessed(name, total, active or total, size.notes, stored)
+
+
+def _checkpoint(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
+    """The facts that a plan has of a model of that name, as the row's weights are stored; None if its config is not known.
+
+    Raises:
+        FactError: its config is not understood.
+    """
+    entry = entry_of(name, configs)
+    if not entry:
+        return None
+    own = configs[entry] if entry in configs and configs[entry] != architectures().get(entry) else None
+    quantisation = QUANTISATIONS.get(stored.format)
+    for quant in (None, quantisation or "bf16"):
+        found = _facts(entry, own, quant)
+        if found is not None and (quant is not None or format_of(found) == stored.format):
+            break
+    if found is None:
+        return None
+    named = found.model_copy(update={"id": name})
+    return named if quantisation or quant is None else _with_bits(named, stored)
+
+
+def _facts(entry: str, own: Config | None, quant: str | None) -> Checkpoint | None:
+    try:
+        return (
+            known_as(entry, quant)
+            if own is None
+            else checkpoint_from_config(own, id=entry, quantization=quant)
+        )
+    except FactError:
+        if quant is not None:
+            raise
+        return None  # how it is stored is not understood, and the row says it
+
+
+def entry_of(name: str, configs: Configs) -> str:
+    """The name by which a plan knows a model: a Hub id, the name of a config, or "".
+
+    Args:
+        name: as somebody wrote it: letter case, an owner left out, blanks for hyphens, words about its format.
+        configs: what is known by name.
+    """
+    if name in configs and configs[name] != architectures().get(name):
+        return name
+    spelled = re.sub(r"\s+", "-", name.strip())
+    return (
+        _published_id(spelled) or (spelled if config_name(spelled) else "") or _entry_by_rest(name, configs)
+    )
+
+
+@cache
+def _published_id(name: str) -> str:
+    """A Hub id of `models.yaml`, by a name with or without its owner, or ""."""
+    globs = [glob for known in load_models() for glob in known.match]
+    owners = dict.fromkeys(["any", *(glob.partition("/")[0] for glob in globs)])
+    ids = [name] if "/" in name else [f"{owner}/{name}" for owner in owners if "*" not in owner]
+    return next((id_ for id_ in ids if any(known.names(id_) for known in load_models())), "")
+
+
+def _entry_by_rest(name: str, configs: Configs) -> str:
+    entry = _sibling(plain(name), configs) or str(configs.get("_aliases", {}).get(name, ""))
+    if entry in configs:
+        return entry
+    return next((k for k in configs if plain(k) == plain(name) and not k.startswith("_")), "")
+
+
+def _with_bits(checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
+    """The same weights with a format's bits by part; what physics.yaml does not list stays as it is."""
+    bits = _bits(stored)
+    weights = tuple(
+        one.model_copy(update={"bytes": round(one.parameters * bits[kind] / 8)})
+        if (kind := PART_KINDS[one.part]) in bits
+        else one
+        for one in checkpoint.weights
+    )
+    return checkpoint.model_copy(
+        update={"weights": weights, "bytes_on_disk": sum(one.bytes for one in weights)}
+    )
+
+
+def _bits(stored: Stored) -> dict[str, float]:
+    linear = ("experts", "mlp", "attention", "shared", "mtp")
+    known = physics().formats[stored.format].bits
+    bits: dict[str, float] = {str(kind): each for kind, each in known.items()}
+    bits.setdefault("mtp", bits["experts"])
+    return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
+
+
+def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
+    if total_bytes is None:
+        return checkpoint
+    low, high = BELIEVED
+    believed = low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high
+    return checkpoint.sized(total_bytes) if believed else checkpoint
+
+
+def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Stored) -> ModelShape:
+    arch = from_counts(name, total_b, active_b, family=plain(name), notes=notes)
+    bits = _bits(stored)
+    parts = tuple(part.model_copy(update={"bits": bits.get(part.kind, part.bits)}) for part in arch.parts)
+    guess = arch.model_copy(update={"parts": parts})
+    if stored.total_bytes is None:
+        return guess
+    low, high = BELIEVED
+    if not low <= stored.total_bytes / guess.bytes <= high:
+        return guess
+    soft = [part for part in parts if part.kind in SOFT]
+    factors = factors_to(
+        stored.total_bytes,
+        size=guess.bytes,
+        soft=sum(part.bytes for part in soft),
+        soft_parameters=sum(part.params for part in soft),
+    )
+    sized = (part.model_copy(update={"bits": part.bits * factors[part.kind not in SOFT]}) for part in parts)
+    return guess.model_copy(update={"parts": tuple(sized)})
+
+
+SOFT = frozenset(PART_KINDS[part] for part in LEFT_OVER)
+
+
+def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error: FactError) -> ModelShape:
+    """Guessed from the numbers of parameters that a collection or a row states of a model whose config is not understood."""
+    entry = entry_of(name, configs)
+    config = configs.get(config_name(entry) or entry, {})
+    total, active = (_number(config, key) for key in ("params_total_b", "params_active_b"))
+    if not total:
+        total, active = size.total_b or 0.0, size.active_b or 0.0
+    if not total:
+        raise Declined(f"its config is not understood: {error.what.rpartition(': ')[2]}") from error
+    _believe(total, active or total)
+    notes = str(config.get("attention", "")) or size.notes
+    return _guessed(name, total, active or total, notes, stored)
+
+
+def _number(config: Config, key: str) -> float:
+    value = config.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+SMALLEST, BIGGEST = 0.05, 20_000.0
+"""Parameters (billions) of models that shapes are guessed for from their counts."""
+
+
+def _believe(total_b: float, active_b: float) -> None:
+    if not SMALLEST <= total_b <= BIGGEST or not 0.001 * total_b <= active_b <= total_b:
+        raise Declined("model not known and its size not believed")
+
+
+_FORMAT_WORDS = (
+    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
+    r"|it|instruct|mtp|sm121|static|pertensor"
+)
+
+
+_JOINS = (
+    (r"(^|[-_/])qwen-(?=[0-9])", r"\1qwen"),
+    (r"(gemma|glm|llama|ministral|nemotron|step|gpt)(?=[0-9.]|oss)", r"\1-"),
+    (r"([0-9])b-?a([0-9])", r"\1b-a\2"),
+)
+"""Hyphens that some put elsewhere: "Qwen 3.6 35B A3B", "Gemma4-26B"."""
+
+
+@cache
+def plain(name: str) -> str:
+    """A model's name without owner, format and version of its post-training: what siblings share."""
+    owner, slash, rest = name.strip().rpartition("/")
+    text = (rest if slash and " " not in owner else name).lower().strip()
+    text = re.sub(r"\.gguf$|\(.*", "", text)
+    text = re.sub(r"\s+|:", "-", text)
+    for spelling, joined in _JOINS:
+        text = re.sub(spelling, joined, text)
+    text = re.sub(rf"[-_ ]({_FORMAT_WORDS})\b.*", "", text)
+    return text.strip(" -_")
+
+
+def _sibling(key: str, configs: Configs) -> str:
+    named = key.replace("_", "-")
+    return next(
+        (entry for pattern, entry in siblings() if entry in configs and re.search(pattern, named)), ""
+    )
+
+
+def _size_in_name(name: str) -> tuple[float | None, float | None]:
+    text = folded(name)
+    moe = re.search(r"([0-9]+(?:\.[0-9]+)?)b-a([0-9]+(?:\.[0-9]+)?)b", text)
+    if moe:
+        return float(moe.group(1)), float(moe.group(2))
+    small = re.search(r"(?:^|-)([0-9]+)m(?:$|-)", text)
+    dense = re.search(r"(?:^|[-:e])([0-9]+(?:\.[0-9]+)?)b(?:$|[-)])", text)
+    if dense:
+        return float(dense.group(1)), float(dense.group(1)) if float(dense.group(1)) < 33 else None
+    return (float(small.group(1)) / 1000,) * 2 if small else (None, None)
+
+
+_OTHER_MAKERS = re.compile(
+    r"gemma|llama|mistral|mixtral|magistral|devstral|nemotron|glm|phi-|granite|falcon|command|aya|olmo|exaone|gpt|deepseek|minimax|kimi|step-"
+    r"|seed|ernie|hunyuan|lfm|jamba|internlm|solar|starcoder|coder-33b|bloom|mpt|opt-|yi-|apertus|cosmos|qwen-?[23](?!\.[5-9])"
+)
+_QWEN_BY_SIZE = {27: "Qwen/Qwen3.5-27B", 35: "Qwen/Qwen3.5-35B-A3B"}
+
+
+def _by_size(name: str, total: float, active: float | None, notes: str) -> str | None:
+    """A Qwen3.5 sibling by its size: many fine-tunes are named after their maker only, and none after another family."""
+    unnamed = not notes and active in (3, total, None) and not _OTHER_MAKERS.search(plain(name))
+    return _QWEN_BY_SIZE.get(round(total)) if "gdn" in notes or unnamed else None

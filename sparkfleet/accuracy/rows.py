@@ -1,0 +1,155 @@
+"""Published measurements as cases: a row of a CSV becomes a setup, a workload and what was measured, or a reason why not.
+
+Only columns that say what was run are read for the setup and the workload. Measured columns (rates, times, memory,
+acceptance) never are. What a row does not say is assumed and told; what it says in words that are not known is declined.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sparkfleet.accuracy import notes as said
+from sparkfleet.accuracy.cells import Row, count, measured
+from sparkfleet.accuracy.files import NOTHING, read_table
+from sparkfleet.accuracy.models import Configs, Declined
+from sparkfleet.accuracy.row_to_config import model_of, setup_of
+from sparkfleet.errors import SpecError
+from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.workload import Workload
+from sparkfleet.values import Value
+
+EXPECTED = "a CSV file of measurements, with a header"
+COLUMNS = "Give one with the columns of sparkfleet/knowledge/measurements/benchmarks.csv."
+
+METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
+
+
+class PublishedCase(Value):
+    """One row: what was run and what was measured."""
+
+    id: str
+    source: str
+    """Who measured: a repository or a site."""
+    model: str
+    quant: str
+    nodes: int
+    setup: Setup
+    workload: Workload
+    replicas: int = 1
+    """Independent copies that share the concurrency."""
+    per_request_prefill: bool = False
+    """`prefill_tps` is prompt / TTFT of one request, not the engine's own rate for all of them together."""
+    yielded: float | None = None
+    """Tokens per speculative step as measured. Only fitting reads it; predictions never do."""
+    assumed: tuple[str, ...] = ()
+    """What the row does not say and was assumed."""
+    measured: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def speculative(self) -> bool:
+        """A speculative method was on."""
+        return self.setup.method != "none"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file with a header.
+
+    Raises:
+        SpecError: no such file, not UTF-8, or no `model` column.
+    """
+    table = read_table(path, EXPECTED, COLUMNS)
+    rows = [{re.sub(r"[\s-]+", "_", k.lower()): v.strip() for k, v in row.items()} for row in table]
+    if not rows or "model" not in rows[0]:
+        raise SpecError(
+            f"{path}: has no rows with a `model` column. Expected {EXPECTED}.", means=NOTHING, do=COLUMNS
+        )
+    return rows
+
+
+def source_of(row: Row) -> str:
+    """Publisher of a measurement: `owner/repo` of a repository, the host of a page, or the text itself."""
+    text = row.get("source_url_or_repo_path", "")
+    found = re.match(r"(?:github:|https?://github\.com/)([^/:\s]+/[^/:\s]+)", text)
+    if found:
+        return found.group(1)
+    found = re.match(r"https?://([^/\s]+)", text) or re.match(r"([^:(]+)", text)
+    return found.group(1).strip() if found else text
+
+
+def case_of(row: Row, configs: Configs) -> PublishedCase:
+    """The case of a row.
+
+    Raises:
+        Declined: with the reason, when the row does not say enough.
+    """
+    notes = row.get("notes", "").lower()
+    if said.says("estimate", notes):
+        raise Declined("estimate, not a measurement")
+    assumed: list[str] = []
+    model = model_of(row, configs, assumed)
+    workload = _workload(row, notes, assumed)
+    ran = setup_of(row, model, workload, assumed)
+    return PublishedCase(
+        id=row.get("id", ""),
+        source=source_of(row),
+        model=row["model"],
+        quant=row.get("quant", ""),
+        nodes=ran.nodes,
+        setup=ran.setup,
+        workload=workload,
+        replicas=ran.replicas,
+        per_request_prefill=_by_ttft(model.engine, notes, workload),
+        yielded=_yielded(row, ran.setup.k),
+        assumed=tuple(assumed),
+        measured=tuple((m, value) for m in METRICS if (value := measured(row, m)) is not None),
+    )
+
+
+def _yielded(row: Row, k: int) -> float | None:
+    """Tokens per step from an accepted length ("3.2-3.6 of 4") or a share of the drafts ("66.3%", "0.394")."""
+    text = row.get("accept_len_or_rate", "").lower()
+    if not count(row, "spec_tokens") or "up to" in text:
+        return None
+    shares, lengths = [], []
+    for low, high, percent in re.findall(r"([0-9]+(?:\.[0-9]+)?)(?:-([0-9]+(?:\.[0-9]+)?))?(%?)", text):
+        value = (float(low) + float(high or low)) / 2
+        if percent or value < 1:
+            shares.append(value / 100 if percent else value)
+        elif value <= k + 1:
+            lengths.append(value + ("accepted" in text or "/draft" in text))
+    if lengths:
+        return lengths[0]
+    return 1 + min(1.0, shares[0]) * k if shares else None
+
+
+def _by_ttft(engine: str, notes: str, workload: Workload) -> bool:
+    """True if a prefill rate was computed from the TTFT: stated, or one request without a harness that measures it."""
+    better = engine in ("llama.cpp", "ollama", "ds4") or said.says("benchy", notes)
+    return said.says("by ttft", notes) or (workload.concurrency == 1 and not better)
+
+
+def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
+    prompt, generate = count(row, "prompt_tokens"), count(row, "gen_tokens")
+    depth, concurrency = count(row, "depth") or 0, count(row, "concurrency", least=1)
+    if concurrency is None:
+        assumed.append("concurrency not given: 1")
+    if prompt is None:
+        prompt = said.prompt(notes)
+        if not prompt:
+            assumed.append("prompt length not given")
+    if not generate:
+        assumed.append("answer length not given: 256")
+    once = depth and said.says("benchy", notes) and not said.says("mesh", notes)
+    cached = not once and not said.says("uncached", notes)
+    return Workload(
+        prompt=prompt,
+        depth=depth,
+        depth_cached=cached,
+        generate=generate or 256,
+        concurrency=concurrency or 1,
+        arrivals_per_s=said.arrivals(notes),
+        requests=said.requests(notes),
+        content=said.content(notes),
+        window=said.window(notes),
+    )

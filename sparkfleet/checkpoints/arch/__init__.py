@@ -1,0 +1,1 @@
+"""Layers of a model: attention, recurrent state, context length."""

@@ -1,0 +1,405 @@
+"""From a config to layers: for each layer, how it mixes tokens and what it keeps of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
+from sparkfleet.checkpoints.arch.model_families import Family
+from sparkfleet.checkpoints.arch.recurrent_state import mamba_state, read_state
+from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config, per_layer
+from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.errors import FactError
+
+KIND_OF_TYPE: Mapping[str, LayerKind] = {
+    "full_attention": LayerKind.FULL,
+    "indexed_attention": LayerKind.FULL,
+    "deepseek_sparse_attention": LayerKind.FULL,
+    "sparse_attention": LayerKind.FULL,
+    "minimax_m3_sparse": LayerKind.FULL,
+    "attention": LayerKind.FULL,
+    "sliding_attention": LayerKind.SLIDING,
+    "chunked_attention": LayerKind.SLIDING,
+    "linear_attention": LayerKind.LINEAR,
+    "mamba": LayerKind.LINEAR,
+    "conv": LayerKind.LINEAR,
+    "moe": LayerKind.NONE,
+    "mlp": LayerKind.NONE,
+}
+"""The values of `layer_types` and `layers_block_type` in transformers 5.19."""
+
+KIND_OF_LETTER: Mapping[str, LayerKind] = {
+    "*": LayerKind.FULL,
+    "M": LayerKind.LINEAR,
+    "E": LayerKind.NONE,
+    "-": LayerKind.NONE,
+}
+"""The letters of Nemotron-H's `hybrid_override_pattern`."""
+
+COMPRESSED_TYPES: Mapping[str, int] = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+INDEXED_RATIO = 4
+"""Of DeepSeek V4's layers, those that compress 4 tokens into one choose what to attend to by an index."""
+
+SPARSE_LLAMA4_PERIOD = 4
+"""Every fourth layer of Llama 4 attends to everything; the others within a chunk."""
+
+ATTENDING = ("attn_layer_indices", "full_attn_idxs")
+"""Lists of the layers that attend; the others keep a state (Bamba, the first LFM2)."""
+
+PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+
+PICKED = 2048
+"""Tokens that sparse attention reads per query where a config does not say (`index_topk` of DeepSeek V3.2 and GLM-5)."""
+
+HEADS = "num_attention_heads"
+KV_HEADS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads")
+
+
+class _Index(TypedDict):
+    """The fields of a `LayerGroup` that describe its index."""
+
+    index_dim: int
+    index_pool: int
+    index_heads: int
+    picked: int
+
+
+_NO_INDEX = _Index(index_dim=0, index_pool=1, index_heads=0, picked=0)
+
+
+def layer_count(config: Config) -> int:
+    """Number of decoder layers, feed-forward layers of Nemotron-H included."""
+    pattern = config.text("hybrid_override_pattern")
+    types = config.texts("layers_block_type") or config.texts("layer_types")
+    found = len(pattern) or (len(types) if types else 0)
+    declared = config.integer_or_none("num_hidden_layers", "n_layer", low=1, high=MOST_LAYERS)
+    if declared is None and not 0 < found <= MOST_LAYERS:
+        raise config.missing("num_hidden_layers")
+    return found if declared is None else declared
+
+
+def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
+    """One group of a single layer for every decoder layer, in order.
+
+    Raises:
+        FactError: a key is missing, of the wrong type, or names a kind of layer that is not known.
+    """
+    if family.mixer == "compressed":
+        return tuple(_compressed(config, ratio) for ratio in _ratios(config))
+    overrides = _overrides(config)
+    return tuple(
+        _layer(config.over(overrides.get(index, {})), family, kind, index)
+        for index, kind in enumerate(layer_kinds(config, family))
+    )
+
+
+def group_layers(layers: Sequence[LayerGroup]) -> tuple[LayerGroup, ...]:
+    """Equal layers counted together, in the order of their first appearance.
+
+    A layer of Falcon-H1 is three: it attends and keeps a state, each with an output of its own, before one feed-forward.
+    """
+    found = Counter(part for layer in layers for part in _kept_apart(layer))
+    return tuple(part.model_copy(update={"layers": count}) for part, count in found.items())
+
+
+def _kept_apart(layer: LayerGroup) -> Sequence[LayerGroup]:
+    if layer.state is None or layer.kind is LayerKind.LINEAR:
+        return (layer,)
+    mamba = LayerGroup(kind=LayerKind.LINEAR, layers=1, state=layer.state)
+    return layer.model_copy(update={"state": None}), mamba, LayerGroup(kind=LayerKind.NONE, layers=1)
+
+
+def layer_kinds(config: Config, family: Family) -> tuple[LayerKind, ...]:
+    """Full, sliding or linear (or none) for every layer."""
+    layers = layer_count(config)
+    named = [LayerKind.FULL] * layers if family.mixer == "beside-mamba" else _named_kinds(config)
+    if named is not None:
+        per_layer(named, layers, config, "the list of layer types")
+        return tuple(named[:layers])
+    return tuple(_kind_by_rule(config, family, index) for index in range(layers))
+
+
+def _named_kinds(config: Config) -> Sequence[LayerKind] | None:
+    """Per-layer values of the config, in any of its spellings."""
+    letters = config.text("hybrid_override_pattern")
+    if letters:
+        return [_known(KIND_OF_LETTER, letter, config) for letter in letters]
+    types = config.texts("layer_types") or config.texts("layers_block_type")
+    if types:
+        return [_known(KIND_OF_TYPE, name, config) for name in types]
+    sliding = config.integers("hybrid_layer_pattern", high=1)
+    if sliding:
+        return [LayerKind.SLIDING if value else LayerKind.FULL for value in sliding]
+    return _attending_kinds(config) or _kimi_kinds(config)
+
+
+def _attending_kinds(config: Config) -> Sequence[LayerKind] | None:
+    attending = next((found for key in ATTENDING if (found := config.integers(key, high=MOST_LAYERS))), None)
+    if attending is None:
+        return None
+    chosen = set(attending)
+    return [LayerKind.FULL if index in chosen else LayerKind.LINEAR for index in range(layer_count(config))]
+
+
+def _known(kinds: Mapping[str, LayerKind], name: str, config: Config) -> LayerKind:
+    kind = kinds.get(name)
+    if kind is None:
+        raise FactError(
+            f"{config.where}: a layer of the unknown type {shown(name)}.",
+            means="How much memory such a layer keeps per token is not known.",
+            do=f"Known types: {', '.join(kinds)}.",
+        )
+    return kind
+
+
+def _kimi_kinds(config: Config) -> Sequence[LayerKind] | None:
+    """Kimi Linear numbers its layers from 1 in two lists."""
+    section = config.section("linear_attn_config")
+    linear = section.integers("kda_layers", high=MOST_LAYERS) if section else None
+    if linear is None:
+        return None
+    chosen = set(linear)
+    return [
+        LayerKind.LINEAR if index + 1 in chosen else LayerKind.FULL for index in range(layer_count(config))
+    ]
+
+
+def _kind_by_rule(config: Config, family: Family, index: int) -> LayerKind:
+    if family.mixer == "mamba-1":
+        period = config.integer("attn_layer_period", high=MOST_LAYERS)
+        attends = index % period == config.integer("attn_layer_offset", low=0, high=MOST_LAYERS)
+        return LayerKind.FULL if attends else LayerKind.LINEAR
+    if family.mixer in ("mamba", "short-conv"):
+        raise config.missing("hybrid_override_pattern", "layers_block_type")
+    if config.has("layer_group_size"):
+        return _kind_in_group(config, index)
+    if family.mixer in ("delta", "kimi-delta"):
+        if not config.has("full_attention_interval"):
+            raise config.missing("layer_types", "full_attention_interval")
+        interval = config.integer("full_attention_interval", high=MOST_LAYERS)
+        return LayerKind.FULL if (index + 1) % interval == 0 else LayerKind.LINEAR
+    if config.has("attn_type_list"):
+        _only_softmax(config)
+    return LayerKind.SLIDING if _slides(config, family, index) else LayerKind.FULL
+
+
+def _kind_in_group(config: Config, index: int) -> LayerKind:
+    """The last layer of each group of Ling 3 attends, and so do all that fill no group."""
+    size = config.integer("layer_group_size", high=MOST_LAYERS)
+    whole = layer_count(config) // size * size
+    return LayerKind.FULL if (index + 1) % size == 0 or index >= whole else LayerKind.LINEAR
+
+
+def _slides(config: Config, family: Family, index: int) -> bool:
+    if family.sliding == "listed":
+        raise config.missing("layer_types")
+    if family.sliding == "chunked":
+        return (index + 1) % SPARSE_LLAMA4_PERIOD != 0
+    if not config.has("sliding_window") or family.sliding == "never":
+        return False
+    if family.sliding == "flagged":
+        return config.flag("use_sliding_window") and index >= config.integer_or(0, "max_window_layers")
+    if family.sliding == "pattern":
+        return (index + 1) % config.integer(*PATTERNS) != 0
+    return True
+
+
+def _only_softmax(config: Config) -> None:
+    if 0 in (config.integers("attn_type_list", high=1) or ()):
+        raise FactError(
+            f"{config.where}: attn_type_list names lightning attention.",
+            means="How much memory such a layer keeps per sequence is not known.",
+            do="Choose another model.",
+        )
+
+
+def _overrides(config: Config) -> dict[int, Mapping[str, object]]:
+    """`per_layer_config`, as transformers 5.19 writes it: layer number → keys that differ there."""
+    section = config.section("per_layer_config")
+    if section is None:
+        return {}
+    found: dict[int, Mapping[str, object]] = {}
+    for name in section.values:
+        inner = section.section(name)
+        if inner is None or not (name.isascii() and name.isdigit() and len(name) <= 4):
+            raise section.wrong(name, "an object under the number of a layer")
+        found[int(name)] = inner.values
+    return found
+
+
+def _layer(config: Config, family: Family, kind: LayerKind, index: int) -> LayerGroup:
+    if kind is LayerKind.NONE:
+        return LayerGroup(kind=kind, layers=1)
+    if kind is LayerKind.LINEAR:
+        return LayerGroup(kind=kind, layers=1, state=read_state(config, family))
+    if config.has("kv_lora_rank") and family.mixer in ("latent", "kimi-delta"):
+        return _latent(config, index)
+    attention = _attention(config, family, kind, index)
+    beside = mamba_state(config) if family.mixer == "beside-mamba" else None
+    return attention.model_copy(update={"state": beside})
+
+
+def _attention(config: Config, family: Family, kind: LayerKind, index: int) -> LayerGroup:
+    """Grouped-query attention."""
+    prefix = "swa_" if kind is LayerKind.SLIDING and config.has("swa_num_key_value_heads") else ""
+    heads = config.integer(prefix + HEADS, high=1 << 16)
+    heads = _heads_of_layer(config, kind, index, heads)
+    kv_heads = _kv_heads(config, prefix, index) if _has_kv(config) else heads
+    if kind is LayerKind.SLIDING and not prefix:
+        kv_heads *= family.sliding_kv
+    key_dim = _head_dim(config, prefix)
+    if kind is LayerKind.FULL:
+        key_dim = config.integer_or_none("global_head_dim") or key_dim
+        kv_heads = config.integer_or_none("num_global_key_value_heads") or kv_heads
+    value_dim = config.integer_or_none(prefix + "v_head_dim") or key_dim
+    window = _window(config, family) if kind is LayerKind.SLIDING else None
+    return LayerGroup(
+        kind=kind if window is not None else LayerKind.FULL,
+        layers=1,
+        query_heads=heads,
+        kv_heads=0 if _shares_kv(config, index) else kv_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        window=window,
+        **_index(config, index),
+    )
+
+
+def _kv_heads(config: Config, prefix: str, index: int) -> int:
+    listed = config.integers("num_key_value_heads_per_layer", high=1 << 16)
+    if listed:
+        per_layer(listed, index + 1, config, "num_key_value_heads_per_layer")
+        return listed[index]
+    return config.integer(*(prefix + key for key in KV_HEADS), high=1 << 16)
+
+
+def _has_kv(config: Config) -> bool:
+    # Before grouped queries there was no such key: as many KV heads as heads (Llama 1, Phi).
+    return config.has(*KV_HEADS, "num_key_value_heads_per_layer", "swa_num_key_value_heads")
+
+
+def _heads_of_layer(config: Config, kind: LayerKind, index: int, heads: int) -> int:
+    listed = config.integers("num_attention_heads_per_layer", high=1 << 16)
+    if listed:
+        per_layer(listed, index + 1, config, "num_attention_heads_per_layer")
+        return listed[index]
+    if kind is LayerKind.SLIDING:
+        return config.integer_or(heads, "num_sliding_attention_heads", "num_attention_heads_sliding")
+    return heads
+
+
+def _head_dim(config: Config, prefix: str = "") -> int:
+    # Some configs write 0 for "not said".
+    said = config.integer_or_none(prefix + "head_dim", high=1 << 16)
+    return said or max(1, config.integer("hidden_size") // config.integer(HEADS, high=1 << 16))
+
+
+def _window(config: Config, family: Family) -> int | None:
+    """Tokens; None if the window is no shorter than what the model can read anyway."""
+    key = "attention_chunk_size" if family.sliding == "chunked" else "sliding_window"
+    window = config.integer(key)
+    most = config.integer_or_none("max_position_embeddings")
+    return None if most is not None and window >= most else window
+
+
+def _shares_kv(config: Config, index: int) -> bool:
+    """The last layers of Gemma 3n and 4 E-models read the cache of an earlier one."""
+    return index >= layer_count(config) - config.integer_or(0, "num_kv_shared_layers", high=MOST_LAYERS)
+
+
+def _latent(config: Config, index_of_layer: int) -> LayerGroup:
+    """Multi-head latent attention: one latent per token, keys and values are computed from it.
+
+    A prefill computes them and attends with `qk_nope + qk_rope` and `v_head_dim` elements per head; a decode step, and all
+    of sparse attention, attends to the latents themselves (vLLM 0.32, model_executor/layers/attention/mla_attention.py:
+    "compute friendly" and "data-movement friendly approach"; v1/attention/backends/mla/flashmla_sparse.py, whose prefill
+    kernel reads latents, too; DeepSeek-V2, arXiv 2405.04434, section 2.1).
+    """
+    rank, rope = config.integer("kv_lora_rank"), config.integer("qk_rope_head_dim", low=0)
+    index = _index(config, index_of_layer)
+    nope, value = config.integer_or(0, "qk_nope_head_dim"), config.integer_or(0, "v_head_dim")
+    computed = nope + rope + value if nope and value and not index["picked"] else rank + rope + rank
+    return LayerGroup(
+        kind=LayerKind.MLA,
+        layers=1,
+        query_heads=config.integer(HEADS, high=1 << 16),
+        kv_heads=1,
+        key_dim=rank + rope,
+        prefill_dim=computed,
+        **index,
+    )
+
+
+def _index(config: Config, index: int) -> _Index:
+    """Sparse attention's index of one layer; a layer that reuses another's choice has none and reads as few tokens."""
+    sparse = config.section("sparse_attention_config")
+    if sparse is not None:
+        return _block_index(sparse, index)
+    size = config.integer_or(0, "index_head_dim", "indexer_head_dim", high=1 << 16)
+    if not size:
+        return _NO_INDEX
+    shared = config.texts("indexer_types") or ()
+    return _Index(
+        index_dim=0 if shared[index : index + 1] == ("shared",) else size,
+        index_pool=config.integer_or(1, "index_kpool", "indexer_compress_ratio", low=1, high=1 << 16),
+        index_heads=config.integer_or(1, "index_n_heads", "indexer_n_heads", high=1 << 16),
+        picked=config.integer_or(PICKED, "index_topk", "indexer_budget"),
+    )
+
+
+def _block_index(sparse: Config, index: int) -> _Index:
+    """MiniMax-M3's: blocks of tokens are picked, and some layers are not sparse."""
+    listed = sparse.integers("sparse_attention_freq", high=1)
+    size = sparse.integer_or(0, "sparse_index_dim")
+    if not size or (listed is not None and listed[index : index + 1] != (1,)):
+        return _NO_INDEX
+    blocks = sparse.integer_or(0, "sparse_topk_blocks") * sparse.integer_or(0, "sparse_block_size")
+    heads = sparse.integer_or(1, "sparse_num_index_heads", high=1 << 16)
+    return _Index(index_dim=size, index_pool=1, index_heads=heads, picked=blocks or PICKED)
+
+
+def _ratios(config: Config) -> Sequence[int]:
+    """Compression of each of DeepSeek V4's layers, tokens per entry; 0 for a layer that only slides."""
+    layers = layer_count(config)
+    ratios: Sequence[int] | None = config.integers("compress_ratios", high=1 << 16)
+    types = config.texts("layer_types")
+    if ratios is None and types is not None:
+        rates = config.section("compress_rates") or Config({}, config.where)
+        ratios = [rates.integer_or(_ratio_of(name, config), name, high=1 << 16) for name in types]
+    if ratios is None:
+        raise config.missing("compress_ratios")
+    per_layer(ratios, layers, config, "compress_ratios")
+    return ratios[:layers]
+
+
+def _ratio_of(name: str, config: Config) -> int:
+    if name not in COMPRESSED_TYPES:
+        raise FactError(
+            f"{config.where}: a layer of the unknown type {shown(name)}.",
+            means="How much memory such a layer keeps per token is not known.",
+            do=f"Known types: {', '.join(COMPRESSED_TYPES)}.",
+        )
+    return COMPRESSED_TYPES[name]
+
+
+def _compressed(config: Config, ratio: int) -> LayerGroup:
+    """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it."""
+    if ratio == INDEXED_RATIO and not config.has("index_head_dim"):
+        raise config.missing("index_head_dim")
+    return LayerGroup(
+        kind=LayerKind.MLA if ratio else LayerKind.SLIDING,
+        layers=1,
+        query_heads=config.integer(HEADS, high=1 << 16),
+        kv_heads=config.integer(*KV_HEADS, high=1 << 16),
+        key_dim=config.integer("head_dim", high=1 << 16),
+        window=config.integer("sliding_window"),
+        tokens_per_entry=max(1, ratio),
+        prefill_dim=2 * config.integer("head_dim", high=1 << 16),
+        **(_index(config, 0) if ratio == INDEXED_RATIO else _NO_INDEX),
+    )

@@ -1,0 +1,1 @@
+"""Reads files of foreign origin: size limits, regular files only, strict JSON."""

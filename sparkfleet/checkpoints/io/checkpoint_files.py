@@ -1,0 +1,138 @@
+"""The files of a checkpoint's directory: its config, and which safetensors files hold its weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sparkfleet.checkpoints.io.config_json import Config
+from sparkfleet.checkpoints.io.safe_io import present, read_json_object, shown, size_of
+from sparkfleet.checkpoints.io.safetensors_header import Tensor, read_header
+from sparkfleet.errors import FactError
+
+CONFIG_BYTES = 32 << 20
+"""ModelOpt lists every layer by name: 3 MB for MiniMax-M3."""
+INDEX_BYTES = 256 << 20
+"""One line per tensor: 40 MB for Kimi-K2 in NVFP4."""
+MOST_SHARDS = 10_000
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+OTHER_WEIGHTS = {
+    "*.gguf": "GGUF files are for llama.cpp, which sparkfleet does not start.",
+    "*.bin": "PyTorch files can run code when they are opened, so they are not.",
+    "*.pt": "PyTorch files can run code when they are opened, so they are not.",
+    "*.pth": "PyTorch files can run code when they are opened, so they are not.",
+    "adapter_*.safetensors": "An adapter alone is not a model.",
+}
+
+
+def read_config(directory: Path) -> Config:
+    """`config.json`. Raises FactError where it is missing or unusable."""
+    path = directory / "config.json"
+    if os.path.isdir(directory) and not present(path):
+        _refuse_other_weights(directory)
+        raise FactError(
+            f"{directory}: has no config.json.",
+            means="It is not a checkpoint in the format of Hugging Face transformers.",
+            do="Give the directory that holds config.json.",
+        )
+    return Config(read_json_object(path, CONFIG_BYTES), str(path))
+
+
+def read_beside(directory: Path, name: str) -> Config | None:
+    """Another JSON file of the directory, or None if there is none."""
+    path = directory / name
+    return Config(read_json_object(path, CONFIG_BYTES), str(path)) if present(path) else None
+
+
+def read_tensors(directory: Path) -> tuple[list[Tensor], int] | None:
+    """The tensors of all weight files, and the size of these files in bytes; None if there are no weights at all.
+
+    Raises:
+        FactError: a file is missing, damaged or outside the directory, or a tensor is missing or there twice.
+    """
+    index = directory / INDEX
+    if present(index):
+        return _indexed(directory, index)
+    paths = _unindexed(directory)
+    if not paths:
+        _refuse_other_weights(directory)
+        return None
+    return _read(paths)
+
+
+def _indexed(directory: Path, index: Path) -> tuple[list[Tensor], int]:
+    entries = read_json_object(index, INDEX_BYTES).get("weight_map")
+    if not isinstance(entries, dict) or not entries:
+        raise FactError(
+            f"{index}: has no weight_map.", means="The file is damaged.", do="Download the checkpoint again."
+        )
+    tensors, size = _read(_shards(directory, index, entries))
+    missing = entries.keys() - {tensor.name for tensor in tensors}
+    if missing:
+        raise FactError(
+            f"{index}: names {len(missing)} tensors that no file holds, one is {shown(min(missing))}.",
+            means="The checkpoint is incomplete.",
+            do="Download the checkpoint again.",
+        )
+    return tensors, size
+
+
+def _shards(directory: Path, index: Path, entries: Mapping[str, object]) -> list[Path]:
+    if set(map(type, entries.values())) != {str}:
+        raise FactError(f"{index}: weight_map does not name files.", do="Download the checkpoint again.")
+    shards = sorted(map(str, set(entries.values())))
+    if len(shards) > MOST_SHARDS:
+        raise FactError(f"{index}: names {len(shards)} files.", do="Do not use this checkpoint.")
+    for name in shards:
+        if not name or Path(name).name != name or name == ".." or not name.isprintable():
+            raise FactError(
+                f"{index}: names the file {shown(name)}, which is not one of its own directory.",
+                means="The index is damaged or hostile; nothing outside the directory is read.",
+                do="Do not use this checkpoint.",
+            )
+    absent = [name for name in shards if not present(directory / name)]
+    if absent:
+        raise FactError(
+            f"{directory}: {len(absent)} of {len(shards)} weight files are missing, the first is {absent[0]}.",
+            means="The checkpoint is incomplete.",
+            do="Let the download finish, or start it again.",
+        )
+    return [directory / name for name in shards]
+
+
+def _unindexed(directory: Path) -> list[Path]:
+    """Weight files that are loaded without an index: `model.safetensors`, or every file that is not a copy or an adapter."""
+    if present(directory / SINGLE):
+        return [directory / SINGLE]
+    found = sorted(directory.glob("*.safetensors"))[:MOST_SHARDS]
+    return [path for path in found if not path.name.startswith(("adapter_", "consolidated"))]
+
+
+def _read(paths: Iterable[Path]) -> tuple[list[Tensor], int]:
+    tensors: list[Tensor] = []
+    size = 0
+    for path in paths:
+        tensors += read_header(path)
+        size += size_of(path)
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise FactError(
+            f"{next(iter(paths)).parent}: a tensor is in two files.",
+            means="Files of different checkpoints are mixed.",
+            do="Download the checkpoint again into an empty directory.",
+        )
+    return tensors, size
+
+
+def _refuse_other_weights(directory: Path) -> None:
+    for pattern, means in OTHER_WEIGHTS.items():
+        found = next(iter(sorted(directory.glob(pattern))), None)
+        if found is not None:
+            raise FactError(
+                f"{found}: not a format that can be read.",
+                means=means,
+                do="Give a checkpoint in safetensors format.",
+            )

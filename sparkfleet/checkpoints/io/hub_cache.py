@@ -1,0 +1,113 @@
+"""The places of checkpoints on this machine: directories, and the local cache of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkfleet.checkpoints.io.safe_io import present, read_start, shown
+from sparkfleet.errors import Cause, FactError
+
+REF_BYTES = 256
+
+_ID = re.compile(r"(?!.*(\.\.|--))[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_REVISION = re.compile(r"(?!.*\.\.)[\w][\w./-]{0,99}", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_SNAPSHOT = re.compile(r"models--(?P<id>[\w.-]+)/snapshots/(?P<revision>[0-9a-f]{7,64})\Z", re.ASCII)
+
+
+def check_name(model: str, revision: str = "main") -> None:
+    """Refuses what cannot be a Hub id, or a revision of one. Raises FactError."""
+    if not _ID.fullmatch(model):
+        raise FactError(
+            f"{shown(model)} is neither an absolute directory nor a Hub id.",
+            do="Write it as /path/to/checkpoint or as organisation/name.",
+        )
+    if not _REVISION.fullmatch(revision):
+        raise FactError(f"{shown(revision)} is not a revision.", do="Give a branch, a tag or a commit.")
+
+
+def resolve(model: str, *, revision: str = "main", cache: Path) -> Path:
+    """The directory of a checkpoint on this machine.
+
+    Args:
+        model: an absolute directory or a Hub id.
+        revision: branch, tag or commit of a Hub id.
+        cache: the Hub's cache (`hub_cache`).
+
+    Raises:
+        FactError: neither a directory nor a Hub id, or it is not on this machine.
+    """
+    if model.startswith("/"):
+        return _directory(Path(model))
+    check_name(model, revision)
+    found = cached_snapshot(model, revision, cache)
+    if found is None:
+        raise FactError(
+            f"{model} (revision {revision}) is not in the local cache.",
+            means="Nothing is known about this model.",
+            do=f"Run `sparkfleet models pull {model}`, or give the directory of the checkpoint.",
+            because=Cause.MISSING,
+        )
+    return found
+
+
+def is_offline(environment: Mapping[str, str]) -> bool:
+    """Whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids to ask the Hub; read as huggingface_hub reads them."""
+    value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in ("1", "ON", "YES", "TRUE")
+
+
+def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
+    """The directory that huggingface_hub caches models in: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, or below `home`."""
+    if environment.get("HF_HUB_CACHE"):
+        return Path(environment["HF_HUB_CACHE"])
+    if environment.get("HF_HOME"):
+        return Path(environment["HF_HOME"]) / "hub"
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else home / ".cache") / "huggingface" / "hub"
+
+
+def cached_snapshot(model: str, revision: str, cache: Path) -> Path | None:
+    """The snapshot of a model in the Hub's cache, if its config.json is there.
+
+    Raises:
+        FactError: the cache points somewhere outside itself.
+    """
+    folder = cache / f"models--{model.replace('/', '--')}"
+    commit = _commit(folder, revision)
+    if commit is None:
+        return None
+    snapshot = folder / "snapshots" / commit
+    return snapshot if present(snapshot / "config.json") else None
+
+
+def name_of(directory: Path) -> tuple[str, str | None]:
+    """Hub id and commit of a snapshot in a Hub cache; for any other directory its path, and None."""
+    found = _SNAPSHOT.search(directory.as_posix())
+    if found is None:
+        return str(directory), None
+    return found["id"].replace("--", "/", 1), found["revision"]
+
+
+def _directory(path: Path) -> Path:
+    if not os.path.isdir(path):
+        raise FactError(f"{path}: is not a directory.", do="Give the directory that holds config.json.")
+    return path
+
+
+def _commit(folder: Path, revision: str) -> str | None:
+    """The commit that a branch or tag stands for, by the cache's own note; or the revision, if it is a commit."""
+    reference = folder / "refs" / revision
+    if present(reference):
+        commit = read_start(reference, REF_BYTES).decode("ascii", errors="replace").strip()
+        if not _COMMIT.fullmatch(commit):
+            raise FactError(
+                f"{reference}: holds {shown(commit)}, not a commit.",
+                means="The cache is damaged.",
+                do="Remove that folder and download the model again.",
+            )
+        return commit
+    return revision if _COMMIT.fullmatch(revision) else None

@@ -1,0 +1,1 @@
+"""Formats of weights and the parts of a model that each covers."""

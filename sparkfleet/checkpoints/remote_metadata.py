@@ -1,0 +1,291 @@
+"""The outline of a checkpoint that lies on a node: every file that tells its facts, without the weights.
+
+`outline_program.py` runs on the node and says it; here it is heard, and written down as a directory in which weight files
+are empty behind their headers, so that a checkpoint is read in one way wherever it lies. What a node says is input from
+outside: names, sizes and lengths are bounded before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from sparkfleet.checkpoints.io.checkpoint_files import (
+    CONFIG_BYTES,
+    INDEX,
+    INDEX_BYTES,
+    MOST_SHARDS,
+    OTHER_WEIGHTS,
+)
+from sparkfleet.checkpoints.io.hub_cache import check_name, name_of
+from sparkfleet.checkpoints.io.licenses import LICENSE_FILES, READ_LIMIT
+from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.checkpoints.io.safetensors_header import HEADER_LIMIT
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.fact import text
+from sparkfleet.values import Value
+
+WHOLE: Mapping[str, int] = {
+    "config.json": CONFIG_BYTES,
+    "generation_config.json": CONFIG_BYTES,
+    "hf_quant_config.json": CONFIG_BYTES,
+    INDEX: INDEX_BYTES,
+}
+"""Files that are needed in full, and the most bytes that they may have."""
+BEGUN: Mapping[str, int] = dict.fromkeys(("README.md", *LICENSE_FILES), READ_LIMIT)
+"""Files of which the first so many bytes are enough."""
+SUFFIXES = tuple(sorted({".safetensors", *(f".{pattern.rpartition('.')[2]}" for pattern in OTHER_WEIGHTS)}))
+"""Of weights, in the format that is read and in those that are not."""
+
+MOST_ANSWER_BYTES = 64 << 20
+"""Of all that a node says. Index and headers of Kimi-K2 in NVFP4, 400,000 tensors, are a third of it."""
+MOST_UNPACKED_BYTES = 512 << 20
+"""Of all that is written for one checkpoint; its weights, which are not there, not counted."""
+MOST_FILES = MOST_SHARDS + 1000
+MOST_FILE_BYTES = 1 << 42
+"""A Spark's disk holds 4 TB."""
+LONGEST_NAME = 255
+LONGEST_PATH = 4096
+
+
+class MetadataRequest(Value):
+    """Metadata request to a node: a directory, or its Hub cache's copy of an id at a revision."""
+
+    directory: str = ""
+    id: str = ""
+    revision: str = "main"
+
+    @classmethod
+    def of(cls, model: str) -> MetadataRequest:
+        """Checks a deployment's model name. Raises FactError if it can be neither a directory nor a Hub id."""
+        if model.startswith("/"):
+            return cls(directory=model)
+        name, _, revision = model.partition("@")
+        check_name(name, revision or "main")
+        return cls(id=name, revision=revision or "main")
+
+
+class OutlinedFile(Value):
+    """One file of a checkpoint: its size in bytes, and its first bytes, packed by zlib."""
+
+    name: str
+    size: int
+    start: bytes
+
+
+@dataclass(slots=True)
+class Outline:
+    """Files of a checkpoint on a node.
+
+    Attributes:
+        directory: where it lies on the node.
+        commit: of the Hub; "" for a directory.
+        files: those that tell its facts.
+        error: what keeps it from being read; "" if nothing does.
+    """
+
+    directory: str = ""
+    commit: str = ""
+    files: list[OutlinedFile] = field(default_factory=list)
+    error: str = ""
+
+
+class _Line(Value):
+    """One line of the program."""
+
+    at: Annotated[int, Field(ge=0)] = 0
+    directory: Annotated[str, Field(max_length=LONGEST_PATH)] = ""
+    commit: Annotated[str, Field(pattern=r"^([0-9a-f]{7,64})?$")] = ""
+    name: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
+    size: Annotated[int, Field(ge=0, le=MOST_FILE_BYTES)] = 0
+    start: str = ""
+    error: str = ""
+    end: bool = False
+
+
+def order(wanted: Sequence[MetadataRequest]) -> bytes:
+    """Request that the program reads on standard input."""
+    return json.dumps(
+        {
+            "wanted": [one.model_dump() for one in wanted],
+            "whole": dict(WHOLE),
+            "begun": dict(BEGUN),
+            "header_bytes": HEADER_LIMIT,
+            "suffixes": SUFFIXES,
+        }
+    ).encode()
+
+
+@cache
+def program() -> tuple[str, ...]:
+    """The command that says outlines, on the node's own Python."""
+    source = (files("sparkfleet.checkpoints") / "remote_metadata_program.py").read_text(encoding="utf-8")
+    return ("python3", "-I", "-S", "-c", source)
+
+
+class Hearing:
+    """Hears what the program says, piece by piece.
+
+    Args:
+        wanted: what it was asked for.
+    """
+
+    def __init__(self, wanted: Sequence[MetadataRequest]) -> None:
+        self._found: list[Outline | None] = [None] * len(wanted)
+        self._rest: list[bytes] = []
+        self._heard = 0
+        self._is_over = False
+
+    def feed(self, piece: bytes) -> None:
+        """Take a piece of output. Raises FactError for what the program would not say."""
+        self._heard += len(piece)
+        if self._heard > MOST_ANSWER_BYTES:
+            raise FactError(
+                f"the facts of checkpoints take more than {MOST_ANSWER_BYTES >> 20} MiB.",
+                means="What lies there is not what its names say.",
+                do="Look at the size of the headers and of the index; plan with fewer deployments at a time.",
+            )
+        first, *further = piece.split(b"\n")
+        self._rest.append(first)
+        for begun in further:
+            self._take(b"".join(self._rest))
+            self._rest = [begun]
+
+    def outlines(self) -> tuple[Outline | None, ...] | None:
+        """Scan results of each requested item; None instead of all if the program did not finish."""
+        return tuple(self._found) if self._is_over else None
+
+    def _take(self, content: bytes) -> None:
+        try:
+            line = _Line.model_validate_json(content)
+        except ValidationError:
+            raise _not_understood(content) from None
+        if self._is_over or line.at >= len(self._found):
+            raise _not_understood(content)
+        if line.end:
+            self._is_over = True
+        elif line.error:
+            self._found[line.at] = Outline(error=text(line.error))
+        elif line.name:
+            self._add(line, content)
+        elif self._found[line.at] is None and line.directory:
+            self._found[line.at] = Outline(directory=text(line.directory, LONGEST_PATH), commit=line.commit)
+        else:
+            raise _not_understood(content)
+
+    def _add(self, line: _Line, content: bytes) -> None:
+        outline = self._found[line.at]
+        if outline is None or not _is_ours(line.name) or len(outline.files) >= MOST_FILES:
+            raise _not_understood(content)
+        try:
+            start = b64decode(line.start, validate=True)
+        except ValueError:
+            raise _not_understood(content) from None
+        outline.files.append(OutlinedFile(name=line.name, size=line.size, start=start))
+
+
+def read_outline(outline: Outline, wanted: MetadataRequest, node: str) -> Checkpoint:
+    """The facts of a checkpoint on a node; its `path` is the one there.
+
+    Args:
+        outline: what the node has said.
+        wanted: what it was asked for.
+        node: its name, for messages.
+
+    Raises:
+        FactError: the checkpoint, or what was said of it, is damaged, hostile or of a kind that is not understood.
+    """
+    if outline.error:
+        raise FactError(
+            f"{node}: {outline.error}.", do="Check on the node that the file is whole and may be read."
+        )
+    where = wanted.directory or outline.directory
+    name, revision = (wanted.id, outline.commit) if wanted.id else name_of(Path(where))
+    try:
+        with TemporaryDirectory(prefix="sparkfleet-") as place:
+            facts = _read_in(Path(place), outline, name, f"{node}:{where}")
+    except OSError as error:
+        raise FactError(
+            f"{node}:{where}: there is no directory for temporary files on this machine: {error.strerror}.",
+            do="Make room where temporary files go, or set TMPDIR.",
+        ) from error
+    path = None if facts.path is None else Path(where)
+    return facts.model_copy(update={"revision": revision, "path": path})
+
+
+def _read_in(place: Path, outline: Outline, name: str, there: str) -> Checkpoint:
+    """The facts, by way of an empty directory; errors name the node's directory in its place."""
+    try:
+        write_outline(outline, place)
+        return read_checkpoint(place, id=name)
+    except FactError as error:
+        what, means, do = (part.replace(str(place), there) for part in (error.what, error.means, error.do))
+        raise FactError(what, means=means, do=do) from error
+
+
+def write_outline(outline: Outline, directory: Path) -> None:
+    """Write the files of an outline: their beginnings in place, and nothing up to their true size.
+
+    Raises:
+        FactError: a beginning is longer than its file or than its kind may be, or this machine cannot hold it.
+    """
+    room = MOST_UNPACKED_BYTES
+    for file in outline.files:
+        path = directory / file.name
+        start = _unpacked(file, path, room)
+        room -= len(start)
+        try:
+            with path.open("xb") as written:
+                written.write(start)
+                written.truncate(file.size)
+        except OSError as error:
+            raise FactError(
+                f"{path}: what it begins with cannot be kept on this machine: {error.strerror}.",
+                do="Make room where temporary files go, or set TMPDIR.",
+            ) from error
+
+
+def _unpacked(file: OutlinedFile, path: Path, room: int) -> bytes:
+    most = min(_most(file.name), file.size, room)
+    unpacker = zlib.decompressobj()
+    try:
+        start = unpacker.decompress(file.start, most + 1)
+    except zlib.error:
+        start = b""
+    if len(start) > most or not unpacker.eof or unpacker.unused_data:
+        raise FactError(
+            f"{path}: what the node says it begins with is damaged, or longer than {most} bytes.",
+            means="The node's answer was discarded.",
+            do="Look at the file, and at what `python3` is, on the node.",
+        )
+    return start
+
+
+def _most(name: str) -> int:
+    """Bytes that are needed of a file."""
+    return WHOLE.get(name) or BEGUN.get(name) or 8 + HEADER_LIMIT
+
+
+def _is_ours(name: str) -> bool:
+    """True if a file of this name holds metadata and is in the directory itself."""
+    plain = "/" not in name and "\\" not in name and name.isprintable()
+    return plain and (name in WHOLE or name in BEGUN or name.endswith(SUFFIXES))
+
+
+def _not_understood(content: bytes) -> FactError:
+    return FactError(
+        f"asked for the facts of checkpoints, the node printed {shown(content[:200].decode(errors='replace'))}.",
+        means="The answer was not understood, so nothing is assumed.",
+        do="Look at what `python3` is on the node: `type -a python3` tells.",
+    )

@@ -1,0 +1,181 @@
+"""Says what checkpoints on a node are, without their weights. Its text is sent to the node's own python3; stdlib only.
+
+Reads an order on standard input (JSON): `wanted`, a list of `{"directory": …}` and `{"id": …, "revision": …}`; `whole`,
+files that are said in full unless they are longer than so many bytes; `begun`, files of which the first so many bytes
+are said; `header_bytes`, the longest header of a safetensors file; `suffixes`, of files whose sizes are said.
+
+Prints JSON lines. `at` is a place in `wanted`; what is not there gets no line at all:
+`{"at": 0, "directory": …, "commit": …}`, then for each file `{"at": 0, "name": …, "size": …, "start": …}`, where `start`
+is its first bytes, by zlib, in base64; or `{"at": 0, "error": …}`, what keeps it from being read. Last `{"end": true}`.
+
+It runs on Pythons down to 3.8, whatever the node's python3 is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import stat
+import sys
+import zlib
+from typing import Any
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+NOT_LOADED = ("adapter_", "consolidated")
+REF_BYTES = 256
+
+
+class UnreadableCheckpoint(Exception):
+    """Something is there, and cannot be read."""
+
+
+def main() -> None:
+    """Look for each thing that is wanted."""
+    order = json.load(sys.stdin)
+    for at, wanted in enumerate(order["wanted"]):
+        try:
+            _look(order, at, wanted)
+        except UnreadableCheckpoint as error:
+            _say(at=at, error=str(error))
+    _say(end=True)
+
+
+def _look(order: dict[str, Any], at: int, wanted: dict[str, str]) -> None:
+    directory, commit = wanted.get("directory", ""), ""
+    if not directory:
+        directory, commit = _snapshot(wanted["id"], wanted["revision"])
+    if not directory or not os.path.isdir(directory):
+        return
+    _say(at=at, directory=directory, commit=commit)
+    index = None
+    for name, limit in list(order["whole"].items()) + list(order["begun"].items()):
+        found = _read(os.path.join(directory, name), limit, name in order["whole"])
+        if found is not None:
+            index = found[1] if name == INDEX else index
+            _say_file(at, name, *found)
+    _look_at_weights(order, at, directory, index)
+
+
+def _look_at_weights(order: dict[str, Any], at: int, directory: str, index: bytes | None) -> None:
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise UnreadableCheckpoint(_why(directory, error)) from error
+    names = [name for name in names if name.endswith(tuple(order["suffixes"])) and name.isprintable()]
+    chosen = set(loaded([name for name in names if name.endswith(".safetensors")], index))
+    for name in names:
+        path = os.path.join(directory, name)
+        found = _header(path, order["header_bytes"]) if name in chosen else _unread(path)
+        if found is not None:
+            _say_file(at, name, *found)
+        elif name in chosen and index is None:
+            raise UnreadableCheckpoint(path + ": is a link that leads nowhere")
+
+
+def loaded(names: list[str], index: bytes | None) -> list[str]:
+    """Files whose headers count: those of the index; without one, a single file, or all but copies and adapters."""
+    if index is not None:
+        try:
+            entries = set(json.loads(index)["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return []  # whoever reads it there says what is wrong with it
+        return [name for name in names if name in entries]
+    if SINGLE in names:
+        return [SINGLE]
+    return [name for name in names if not name.startswith(NOT_LOADED)]
+
+
+def _snapshot(name: str, revision: str) -> tuple[str, str]:
+    """Path and commit of a model in the Hub's cache; ("", "") if it is not there."""
+    folder = os.path.join(_hub_cache(), "models--" + name.replace("/", "--"))
+    found = _read(os.path.join(folder, "refs", *revision.split("/")), REF_BYTES, False)
+    commit = revision if found is None else found[1].decode("ascii", "replace").strip()
+    if not re.match(r"[0-9a-f]{7,64}\Z", commit):
+        if found is None:
+            return "", ""
+        raise UnreadableCheckpoint(os.path.join(folder, "refs", revision) + ": holds no commit")
+    snapshot = os.path.join(folder, "snapshots", commit)
+    return (snapshot, commit) if os.path.exists(os.path.join(snapshot, "config.json")) else ("", "")
+
+
+def _hub_cache() -> str:
+    environment = os.environ
+    if environment.get("HF_HUB_CACHE"):
+        return environment["HF_HUB_CACHE"]
+    if environment.get("HF_HOME"):
+        return os.path.join(environment["HF_HOME"], "hub")
+    base = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "huggingface", "hub")
+
+
+def _read(path: str, limit: int, whole: bool) -> tuple[int, bytes] | None:
+    """Size and first bytes of a file: none of one that is to be `whole` and is longer. None if there is no file."""
+    fd, size = _open(path)
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return size, b"" if whole and size > limit else _bytes(file, limit, path)
+
+
+def _unread(path: str) -> tuple[int, bytes] | None:
+    """Size of a file that is not loaded; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_size, b"") if stat.S_ISREG(found.st_mode) else None
+
+
+def _header(path: str, limit: int) -> tuple[int, bytes] | None:
+    """Size and header of a safetensors file; of one whose header cannot be, the number that says so."""
+    fd, size = _open(path)
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        prefix = _bytes(file, 8, path)
+        length = int.from_bytes(prefix, "little")
+        fits = len(prefix) == 8 and length <= limit and 8 + length <= size
+        return size, prefix + (_bytes(file, length, path) if fits else b"")
+
+
+def _open(path: str) -> tuple[int | None, int]:
+    """A regular file, and its size; links are followed, because the Hub's cache is made of them."""
+    try:
+        # O_NONBLOCK: opening a pipe would otherwise wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, 0
+    except (OSError, ValueError) as error:
+        raise UnreadableCheckpoint(_why(path, error)) from error
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise UnreadableCheckpoint(path + ": is not a regular file")
+    return fd, found.st_size
+
+
+def _bytes(file: Any, limit: int, path: str) -> bytes:
+    try:
+        content: bytes = file.read(limit)
+    except OSError as error:
+        raise UnreadableCheckpoint(_why(path, error)) from error
+    return content
+
+
+def _why(path: str, error: Exception) -> str:
+    return path + ": cannot be read: " + (getattr(error, "strerror", None) or str(error))
+
+
+def _say_file(at: int, name: str, size: int, start: bytes) -> None:
+    _say(at=at, name=name, size=size, start=base64.b64encode(zlib.compress(start)).decode())
+
+
+def _say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Parameters and bytes by part of a model."""

@@ -1,0 +1,370 @@
+"""Counts a model's parameters from its config alone, part by part.
+
+The formulas count matrices and leave out biases and the like; against the real models (transformers 5.19, built without
+weights) they are within 1 % for every family in `families.py` (`tests/checkpoints/sizes/test_parameters.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind, LinearState
+from sparkfleet.checkpoints.arch.model_families import Family
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config, per_layer
+
+Sizes = Counter[Part]
+
+EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "num_routed_experts", "moe_num_experts")
+PER_TOKEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "top_k_experts",
+    "experts_per_token",
+    "moe_topk",
+    "moe_top_k",
+    "moe_k",
+)
+SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+SHARED_SIZE = (
+    "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "share_expert_dim",
+)
+MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+"""Not `num_mtp_modules`: MiniMax names modules there that it does not publish."""
+MOST_EXPERTS = 1 << 16
+HYPER_CONNECTIONS = 2
+"""Attention and feed-forward have one each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The mixture of experts of a model; all 0 if it has none."""
+
+    routed: int = 0
+    per_token: int = 0
+    shared: int = 0
+
+
+def read_experts(config: Config) -> Experts:
+    """Number of experts, and of those active per token."""
+    routed = config.integer_or(0, *EXPERTS, high=MOST_EXPERTS)
+    # Gemma 4 names a number of experts in its dense models as well, and switches them off.
+    # A single one, as in the small Jambas, is a plain feed-forward.
+    if routed < 2 or config.values.get("enable_moe_block") is False:
+        return Experts()
+    per_token = config.over(_listed_alike(config)).integer(*PER_TOKEN, high=routed)
+    shared = config.integer_or_none(*SHARED, high=MOST_EXPERTS)
+    if shared is None:
+        shared = 1 if config.integer_or(0, *SHARED_SIZE) else 0
+    return Experts(routed, per_token, shared)
+
+
+def _listed_alike(config: Config) -> dict[str, object]:
+    """Hunyuan writes the experts of a token layer by layer, all alike."""
+    listed = config.values.get("moe_topk")
+    return {"moe_topk": listed[0]} if isinstance(listed, list) and len(set(map(repr, listed))) == 1 else {}
+
+
+def mtp_layers_declared(config: Config) -> int:
+    """Number of multi-token-prediction layers in the config, with or without weights."""
+    return config.integer_or(0, *MTP_LAYERS, high=MOST_LAYERS)
+
+
+def has_experts(config: Config, family: Family, index: int, kind: LayerKind) -> bool:
+    """True if the feed-forward of a layer is a mixture of experts."""
+    if not read_experts(config).routed:
+        return False
+    if family.feed_forward_apart:
+        return kind is LayerKind.NONE and _block_type(config, index) == "moe"
+    types = config.texts("mlp_layer_types")
+    if types:
+        per_layer(types, index + 1, config, "mlp_layer_types")
+        return types[index] != "dense"
+    return _has_experts_by_number(config, family, index)
+
+
+def has_dense(config: Config, family: Family, index: int, kind: LayerKind) -> bool:
+    """True if a layer has a dense feed-forward."""
+    if family.feed_forward_apart:
+        return kind is LayerKind.NONE and _block_type(config, index) == "mlp"
+    sizes = config.values.get(family.dense_size)
+    if isinstance(sizes, list) and sizes[index : index + 1] == [0]:  # Nemotron-NAS has layers without any
+        return False
+    return family.dense_beside_experts or not has_experts(config, family, index, kind)
+
+
+def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup]) -> Sizes:
+    """Parameters by part, of everything but vision.
+
+    Raises:
+        FactError: a key is missing or wrong.
+    """
+    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    sizes: Sizes = Counter({Part.EMBEDDING: vocab * hidden + _lookup_tables(config, layers)})
+    if not config.flag("tie_word_embeddings"):
+        sizes[Part.HEAD] = vocab * hidden
+    for index, layer in enumerate(layers):
+        sizes += _layer(config, family, layer, index)
+    sizes[Part.OTHER] += _around_layers(config)
+    sizes[Part.MTP] += _mtp(config, family, layers)
+    return sizes
+
+
+def _layer(config: Config, family: Family, layer: LayerGroup, index: int) -> Sizes:
+    hidden = config.integer("hidden_size")
+    sizes = _mixer(config, family, layer)
+    sizes[Part.NORMS] += hidden if layer.kind is LayerKind.NONE else 2 * hidden
+    if has_dense(config, family, index, layer.kind):
+        sizes[Part.MLP] += _matrices(family) * hidden * _dense_size(config, family, layer, index)
+    if has_experts(config, family, index, layer.kind):
+        sizes += _mixture(config, family)
+    sizes[Part.OTHER] += _between_layers(config)
+    return sizes
+
+
+def _matrices(family: Family) -> int:
+    return 3 if family.gated else 2
+
+
+def _dense_size(config: Config, family: Family, layer: LayerGroup, index: int) -> int:
+    if isinstance(config.values.get(family.dense_size), list):
+        listed = config.integers(family.dense_size) or ()
+        per_layer(listed, index + 1, config, family.dense_size)
+        return listed[index]
+    if family.dense_adjusted:
+        return _adjusted(config, config.integer("block_ff_dim", family.dense_size))
+    size = config.integer(family.dense_size)
+    return 2 * size if layer.kv_heads == 0 and config.flag("use_double_wide_mlp") else size
+
+
+def _adjusted(config: Config, size: int) -> int:
+    """LFM2 takes two thirds of what it says, times a factor, up to a multiple."""
+    if not config.flag("block_auto_adjust_ff_dim"):
+        return size
+    factor = config.number_or_none("block_ffn_dim_multiplier", low=0.0, high=100)
+    multiple = config.integer("block_multiple_of", high=1 << 16)
+    return multiple * -(-int((1.0 if factor is None else factor) * (2 * size // 3)) // multiple)
+
+
+def _mixture(config: Config, family: Family) -> Sizes:
+    """Routed and shared experts, and the router, of one layer."""
+    experts, hidden = read_experts(config), config.integer("hidden_size")
+    size = config.integer(family.expert_size, "moe_intermediate_size")
+    inside = config.integer_or_none("moe_latent_size", "routed_expert_hidden_size", low=1) or hidden
+    shared = config.integer_or(0, *SHARED_SIZE) or experts.shared * size
+    sizes: Sizes = Counter(
+        {
+            Part.EXPERTS: experts.routed * _matrices(family) * inside * size,
+            Part.SHARED_EXPERTS: _matrices(family) * hidden * shared if experts.shared else 0,
+            Part.ROUTER: experts.routed * hidden,
+        }
+    )
+    if inside != hidden:
+        sizes[Part.MLP] += 2 * hidden * inside
+    return sizes
+
+
+def _mixer(config: Config, family: Family, layer: LayerGroup) -> Sizes:
+    if layer.kind is LayerKind.NONE:
+        return Counter()
+    if layer.state is not None:
+        linear = Counter({Part.LINEAR_ATTENTION: _linear(config, family, layer.state)})
+        beside = layer.model_copy(update={"state": None})
+        return linear if layer.kind is LayerKind.LINEAR else linear + _mixer(config, family, beside)
+    if family.mixer == "compressed":
+        return Counter({Part.ATTENTION: _compressed(config, layer)})
+    if layer.kind is LayerKind.MLA:
+        return Counter({Part.ATTENTION: _latent(config, layer) + _indexer(config, layer)})
+    return Counter({Part.ATTENTION: _grouped(config, family, layer) + _indexer(config, layer)})
+
+
+def _grouped(config: Config, family: Family, layer: LayerGroup) -> int:
+    hidden = config.integer("hidden_size")
+    queries = layer.query_heads * layer.key_dim
+    gate = queries if family.output_gate else 0
+    shared = layer.kind is LayerKind.FULL and config.flag("attention_k_eq_v")
+    keys_values = layer.kv_heads * (layer.key_dim + (0 if shared else layer.value_dim))
+    return hidden * (queries + gate + keys_values + layer.query_heads * layer.value_dim)
+
+
+def _latent(config: Config, layer: LayerGroup) -> int:
+    hidden, heads = config.integer("hidden_size"), layer.query_heads
+    nope, value = config.integer("qk_nope_head_dim"), config.integer("v_head_dim")
+    query = heads * (nope + config.integer("qk_rope_head_dim", low=0))
+    rank = config.integer_or_none("q_lora_rank", low=1)
+    down = hidden * rank + rank * query if rank else hidden * query
+    gate = hidden * _gate_size(config, heads, value)
+    up = config.integer("kv_lora_rank") * heads * (nope + value)
+    return down + hidden * layer.key_dim + up + heads * value * hidden + gate
+
+
+def _gate_size(config: Config, heads: int, value: int) -> int:
+    """Of a latent's output: a number per element (Kimi K3), or per element or head (Ling 3)."""
+    kind = config.text("gated_attention_proj_granularity_type")
+    if config.flag("mla_use_output_gate") or kind == "element_wise":
+        return heads * value
+    return heads if kind == "head_wise" else 0
+
+
+def _indexer(config: Config, layer: LayerGroup) -> int:
+    """Indexer that selects the tokens of sparse attention."""
+    if not layer.index_dim:
+        return 0
+    hidden = config.integer("hidden_size")
+    sparse = config.section("sparse_attention_config")
+    if sparse is not None:
+        return hidden * layer.index_dim * (1 + sparse.integer_or(1, "sparse_num_index_heads", high=1 << 16))
+    heads = config.integer("index_n_heads", "indexer_n_heads", high=1 << 16)
+    rank = config.integer_or_none("q_lora_rank", low=1) or hidden
+    return rank * heads * layer.index_dim + hidden * layer.index_dim + hidden * heads
+
+
+def _compressed(config: Config, layer: LayerGroup) -> int:
+    """DeepSeek V4: low-rank queries, one latent head, grouped low-rank output, and what compresses and indexes."""
+    hidden, heads, dim = config.integer("hidden_size"), layer.query_heads, layer.key_dim
+    rank, out = config.integer("q_lora_rank"), config.integer("o_lora_rank")
+    groups = config.integer("o_groups", high=1 << 16)
+    size = hidden * rank + rank * heads * dim + hidden * dim + heads * dim * out + groups * out * hidden
+    if layer.kind is LayerKind.MLA:
+        size += 2 * hidden * dim * (2 if layer.index_dim else 1)
+    if layer.index_dim:
+        index_heads = config.integer("index_n_heads", high=1 << 16)
+        size += rank * index_heads * layer.index_dim + 4 * hidden * layer.index_dim + hidden * index_heads
+    return size
+
+
+def _linear(config: Config, family: Family, state: LinearState) -> int:
+    hidden = config.integer("hidden_size")
+    values = state.heads * state.value_dim
+    convolution = state.conv_channels * state.conv_kernel
+    if family.mixer == "short-conv":
+        return 4 * hidden * hidden + convolution
+    if family.mixer == "mamba-1":
+        return _mamba_1(config, state) + convolution
+    if family.mixer in ("mamba", "beside-mamba"):
+        return hidden * (values + state.conv_channels + state.heads) + convolution + values * hidden
+    if family.mixer == "kimi-delta":
+        return _kimi(config, values, state.heads, state.value_dim) + convolution
+    # Gated DeltaNet: queries, keys and values as they enter the convolution; a gate; two numbers per head; the output.
+    return hidden * (state.conv_channels + 2 * values + 2 * state.heads) + convolution
+
+
+def _mamba_1(config: Config, state: LinearState) -> int:
+    """Input and gate, output; what makes the step, B and C of each token; A."""
+    hidden, channels, size = config.integer("hidden_size"), state.heads, state.key_dim
+    auto = config.values.get("mamba_dt_rank") in (None, "auto")
+    rank = -(-hidden // 16) if auto else config.integer("mamba_dt_rank")
+    return channels * (3 * hidden + 2 * rank + 3 * size)
+
+
+def _kimi(config: Config, values: int, heads: int, dim: int) -> int:
+    hidden = config.integer("hidden_size")
+    section = config.section("linear_attn_config")
+    full_rank, low_rank = hidden * values, hidden * dim + dim * values
+    if config.flag("no_kda_lora"):
+        return hidden * (4 * values + heads) + 2 * full_rank
+    gate = full_rank if section and section.flag("use_full_rank_gate") else low_rank
+    return hidden * (4 * values + heads) + low_rank + gate
+
+
+def _between_layers(config: Config) -> int:
+    """Parameters around a layer: projections of per-layer embeddings, or of the parallel streams of hyper-connections."""
+    hidden = config.integer("hidden_size")
+    if config.integer_or(0, "hidden_size_per_layer_input"):
+        return 3 * hidden * config.integer("hidden_size_per_layer_input") + _alternating(config)
+    if config.has("hc_lowrank"):
+        streams = config.integer("hc_count", high=1 << 10)
+        return HYPER_CONNECTIONS * hidden * streams * (2 * config.integer("hc_lowrank") + streams)
+    streams = config.integer_or(0, "hc_mult", high=1 << 10)
+    return HYPER_CONNECTIONS * hidden * streams * (streams * streams + 2 * streams)
+
+
+def _alternating(config: Config) -> int:
+    """Gemma 3n: a low-rank residual, and what mixes the streams of which each layer updates one."""
+    hidden, streams = config.integer("hidden_size"), config.integer_or(0, "altup_num_inputs", high=1 << 10)
+    return 2 * hidden * config.integer_or(0, "laurel_rank") + streams * (hidden + streams + streams * streams)
+
+
+def _around_layers(config: Config) -> int:
+    """Gemma 3n makes its streams from one, and one from them."""
+    streams = config.integer_or(0, "altup_num_inputs", high=1 << 10)
+    return 2 * max(0, streams - 1) * config.integer("hidden_size") ** 2
+
+
+def _lookup_tables(config: Config, layers: Sequence[LayerGroup]) -> int:
+    """Tables of which a token reads one row: per-layer embeddings of Gemma's E-models, n-grams of Qwen3.8-Flash-Next."""
+    per_layer_size = config.integer_or(0, "hidden_size_per_layer_input")
+    size = per_layer_size and config.integer(
+        "vocab_size_per_layer_input", "vocab_size"
+    ) * per_layer_size * len(layers)
+    places = config.integers("ple_layer_ids", high=MOST_LAYERS) or ()
+    if places:
+        size += len(places) * config.integer("ngram_vocab_size_base") * config.integer("ple_embed_dim")
+    return size
+
+
+def _mtp(config: Config, family: Family, layers: Sequence[LayerGroup]) -> int:
+    """Each MTP layer is a decoder layer with attention and feed-forward, and a projection of two inputs to one."""
+    declared = mtp_layers_declared(config)
+    if not declared:
+        return 0
+    hidden = config.integer("hidden_size")
+    attending = [layer for layer in layers if layer.kind not in (LayerKind.NONE, LayerKind.LINEAR)]
+    sizes = _mixer(config, family, attending[-1]) if attending else Counter()
+    if read_experts(config).routed:
+        sizes += _mixture(config, family)
+    else:
+        sizes[Part.MLP] += _matrices(family) * hidden * config.integer(family.dense_size)
+    return declared * (sum(sizes.values()) + 2 * hidden * hidden)
+
+
+def _block_type(config: Config, index: int) -> str:
+    """Feed-forward kind of a layer of Nemotron-H."""
+    letters = config.text("hybrid_override_pattern")
+    if letters:
+        return {"E": "moe", "-": "mlp"}.get(letters[index], "mixer")
+    types = config.texts("layers_block_type") or config.texts("layer_types")
+    if not types:
+        raise config.missing("hybrid_override_pattern", "layers_block_type")
+    return types[index]
+
+
+def _has_experts_by_number(config: Config, family: Family, index: int) -> bool:
+    if isinstance(config.values.get("moe_layer_freq"), list):
+        listed = config.integers("moe_layer_freq", high=1) or ()
+        per_layer(listed, index + 1, config, "moe_layer_freq")
+        return listed[index] == 1
+    if config.has("moe_layers_enum"):
+        return str(index) in config.text("moe_layers_enum").split(",")
+    dense = index < config.integer_or(0, "first_k_dense_replace", "num_dense_layers", high=MOST_LAYERS)
+    if dense or index in (config.integers("mlp_only_layers", high=MOST_LAYERS) or ()):
+        return False
+    return _in_step(config, family, index)
+
+
+def _in_step(config: Config, family: Family, index: int) -> bool:
+    """Experts in every n-th layer, by the words of each family."""
+    if family.sliding == "chunked":
+        return (index + 1) % config.integer("interleave_moe_layer_step", high=MOST_LAYERS) == 0
+    if config.has("expert_layer_period"):
+        period = config.integer("expert_layer_period", high=MOST_LAYERS)
+        return index % period == config.integer("expert_layer_offset", low=0, high=MOST_LAYERS)
+    if config.has("moe_layer_start_index"):
+        return _in_range(config, index)
+    step = config.integer_or(1, "decoder_sparse_step", low=1, high=MOST_LAYERS)
+    every = config.integer_or(1, "moe_layer_freq", low=1, high=MOST_LAYERS)
+    return (index + 1) % step == 0 and index % every == 0
+
+
+def _in_range(config: Config, index: int) -> bool:
+    """ERNIE 4.5: from one layer to another; a missing or negative end is the last layer."""
+    start = config.integer("moe_layer_start_index", low=0, high=MOST_LAYERS)
+    end = config.integer_or_none("moe_layer_end_index", low=-1, high=MOST_LAYERS)
+    step = config.integer_or(1, "moe_layer_interval", low=1, high=MOST_LAYERS)
+    ended = end is not None and 0 <= end < index
+    return index >= start and not ended and (index + 1) % step == 0

@@ -1,0 +1,20 @@
+"""Exit codes of every verb. They are part of the public interface."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit code of a finished command."""
+
+    DONE = 0
+    """Done, or nothing to change."""
+    ERROR = 1
+    """Also a wrong command line, which gives 2 elsewhere: a script must not take it for PENDING."""
+    PENDING = 2
+    """`plan`, `fabric plan`: applying would change something."""
+    INFEASIBLE = 3
+    """Nothing in the fleet can serve what was asked for."""
+    INTERRUPTED = 130
+    """Ctrl-C: the watching stopped, the work goes on."""

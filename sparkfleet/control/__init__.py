@@ -1,1 +1,0 @@
-"""What keeps it true: the controller, its groups, and how both are brought up."""

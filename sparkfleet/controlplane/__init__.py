@@ -1,0 +1,1 @@
+"""Keeps what runs equal to what is wanted."""

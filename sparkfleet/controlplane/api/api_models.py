@@ -1,0 +1,86 @@
+"""Request bodies of the controller's API and of node commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.values import Value
+
+
+class ApplyRequest(Value):
+    """A deployment and the plan that its owner agreed to."""
+
+    spec: Deployment
+    plan: DeploymentPlan
+    who: str
+    retry: bool = False
+    """Begin at the top of the ladders, also where nothing else would change."""
+
+
+class KeyRequest(Value):
+    """A name for a new key."""
+
+    name: str
+
+
+class OnNode(Value):
+    """A request to one node of a fleet."""
+
+    fleet: str
+    """The fleet's name."""
+    state_dir: str | None = None
+    """Its state directory on the node. None: the node decides, by its user's home."""
+
+    @property
+    def paths(self) -> FleetPaths:
+        """The fleet's directories on the node that this runs on."""
+        return FleetPaths(Path(self.state_dir)) if self.state_dir else FleetPaths.default(self.fleet)
+
+
+class UpRequest(OnNode):
+    """Input of `boot prepare` and `boot up` on the head: JSON on standard input."""
+
+    inventory: Inventory
+    apply: tuple[ApplyRequest, ...] = ()
+    """Deployments to ask for at once, so that their engines start beside Ray."""
+
+
+class Prepared(Value):
+    """Answer of `boot prepare`: everything that other nodes and clients need to join the head.
+
+    It holds secrets. It travels over channels only, and is kept in 0600 files.
+    """
+
+    address: HeadAddress
+    ray_token: str
+    api_token: str
+    engine_secret: str
+
+
+class JoinRequest(OnNode):
+    """Input of `boot join` on every other node."""
+
+    node: str
+    """The node's name."""
+    host: str
+    """Its address towards the other nodes."""
+    ray: str
+    """Where the head's Ray listens, `address:port`."""
+    ray_token: str
+    engine_secret: str
+
+
+class Role(Value):
+    """Role of a node in its fleet, kept in its state directory so that it resumes after a reboot."""
+
+    python: str
+    """The interpreter that does it."""
+    up: UpRequest | None = None
+    """On the head."""
+    join: JoinRequest | None = None
+    """On any other node. Its secrets are not kept here but in files of their own."""

@@ -1,0 +1,155 @@
+"""The controller's HTTP API on the head's loopback, for the CLI and for Prometheus.
+
+Every path but `/metrics` and `/targets` needs the fleet's API token. Answers carry `version`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import ValidationError
+
+from sparkfleet.controlplane.api.api_models import ApplyRequest, KeyRequest
+from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.state.status import STATUS_VERSION
+from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.values import Value
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/metrics", "/targets"})
+MAX_WAIT_S = 30.0
+
+
+def build(controller: Controller, token: str, registry: CollectorRegistry) -> web.Application:
+    """The application.
+
+    Args:
+        controller: who answers.
+        token: the fleet's API token.
+        registry: what `/metrics` shows.
+    """
+    api = _Api(controller, registry)
+    app = web.Application(middlewares=[_errors, _authenticate(token)], client_max_size=4 << 20)
+    app.add_routes(
+        [
+            web.get("/v1/fleet", api.fleet),
+            web.put("/v1/deployments/{name}", api.put),
+            web.delete("/v1/deployments/{name}", api.delete),
+            web.get("/v1/events", api.events),
+            web.get("/v1/keys", api.list_keys),
+            web.post("/v1/keys", api.create_key),
+            web.delete("/v1/keys/{name}", api.revoke_key),
+            web.post("/v1/stop", api.stop),
+            web.get("/metrics", api.metrics),
+            web.get("/targets", api.targets),
+        ]
+    )
+    return app
+
+
+class _Api:
+    def __init__(self, controller: Controller, registry: CollectorRegistry) -> None:
+        self._controller = controller
+        self._registry = registry
+
+    async def fleet(self, request: web.Request) -> web.Response:
+        return _json(self._controller.status())
+
+    async def put(self, request: web.Request) -> web.Response:
+        apply = ApplyRequest.model_validate_json(await request.read())
+        desired, changed = await self._controller.put(apply.spec, apply.plan, apply.who, apply.retry)
+        return web.json_response(
+            {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
+        )
+
+    async def delete(self, request: web.Request) -> web.Response:
+        await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION})
+
+    async def events(self, request: web.Request) -> web.Response:
+        events = await self._controller.events(
+            after=_number(request, "after", 0),
+            deployment=request.query.get("deployment"),
+            wait_s=min(_number(request, "wait", 0), MAX_WAIT_S),
+        )
+        return web.json_response(
+            {"version": STATUS_VERSION, "events": [event.model_dump(mode="json") for event in events]}
+        )
+
+    async def list_keys(self, request: web.Request) -> web.Response:
+        keys = [{"id": key.id, "name": key.name} for key in self._controller.keys.list()]
+        return web.json_response({"version": STATUS_VERSION, "keys": keys})
+
+    async def create_key(self, request: web.Request) -> web.Response:
+        wanted = KeyRequest.model_validate_json(await request.read())
+        text, key = await self._controller.keys.create(wanted.name)
+        return web.json_response({"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text})
+
+    async def revoke_key(self, request: web.Request) -> web.Response:
+        key = await self._controller.keys.revoke(request.match_info["name"])
+        return web.json_response({"version": STATUS_VERSION, "id": key.id, "name": key.name})
+
+    async def stop(self, request: web.Request) -> web.Response:
+        self._controller.pause()
+        return web.json_response({"version": STATUS_VERSION})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
+
+    async def targets(self, request: web.Request) -> web.Response:
+        own = f"{request.url.host}:{request.url.port}"
+        return web.json_response(self._controller.targets(own))
+
+
+def _authenticate(token: str) -> Middleware:
+    expected = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("authorization", "").encode()
+        if request.path in OPEN_PATHS or hmac.compare_digest(given, expected):
+            return await handler(request)
+        return _error(
+            401, "The API token is missing or wrong.", do="It is in api.token in the state directory."
+        )
+
+    return check
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ValidationError as error:
+        return _error(400, f"The request is not understood: {error.errors(include_url=False)[0]['msg']}.")
+    except SparkfleetError as error:
+        return _error(409, error.what, error.means, error.do)
+    except web.HTTPException as error:
+        return _error(error.status, f"{request.method} {request.path}: {error.reason}.")
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        means = "Its state is on the head's disk: where that is full, or not to be written, nothing can be changed."
+        return _error(500, f"The controller failed: {error!r}.", means)
+
+
+def _error(status: int, what: str, means: str = "", do: str = "") -> web.Response:
+    body = {"version": STATUS_VERSION, "error": {"what": what, "means": means, "do": do}}
+    return web.json_response(body, status=status)
+
+
+def _json(value: Value) -> web.Response:
+    return web.Response(text=value.model_dump_json(), content_type="application/json")
+
+
+def _number(request: web.Request, name: str, default: int) -> int:
+    try:
+        return int(request.query.get(name, default))
+    except ValueError:
+        raise ControlError(f"{name}={request.query[name]!r} is not a whole number.") from None

@@ -1,0 +1,172 @@
+"""Carries the policy's actions out: writes to the store, events, and applications. It decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparkfleet.controlplane.policy.actions import (
+    Action,
+    BeginAttempt,
+    EndAttempt,
+    EndGroup,
+    ForgetFailure,
+    GiveUp,
+    KeepStanding,
+    KnowBoots,
+    LadderStep,
+    RememberFailure,
+    RestartGroup,
+    RetireGroup,
+    StartGroup,
+    WaitForMemory,
+    WaitForNodes,
+)
+from sparkfleet.controlplane.policy.after import begun, pending_after
+from sparkfleet.controlplane.policy.pending_starts import learn_boots
+from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes, name_of
+from sparkfleet.controlplane.serve_backend import ServeBackend
+from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.nodes import Generation, Nodes
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.store import Desired, GroupKey, Store
+from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.telemetry.metrics import ControlMetrics
+
+OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupLaunch]]
+
+
+def read_clocks() -> Now:
+    """The present moment."""
+    return Now(unix=time.time(), steady=time.monotonic())
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What carrying out needs to know of the controller."""
+
+    orders_of: OrdersOf
+    """From a wanted deployment, and the rung of each of its groups, to what each group is told."""
+    leave: Callable[[GroupKey], Awaitable[None]]
+    """Takes a group out of the gateways' table."""
+    kept: Callable[[], frozenset[Generation]]
+    """Generations of which ranks may run."""
+
+
+class Effects:
+    """Keeps, records and does what was decided.
+
+    Args:
+        store: keeps standings, starts and failures.
+        apps: run the groups.
+        nodes: the machines.
+        journal: keeps events.
+        metrics: counts what was given up.
+        here: the node that this runs on.
+        around: the controller's part.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        apps: ServeBackend,
+        nodes: Nodes,
+        journal: EventLog,
+        metrics: ControlMetrics,
+        here: NodeReport,
+        around: Surroundings,
+    ) -> None:
+        self._store = store
+        self._apps = apps
+        self._machines = nodes
+        self._journal = journal
+        self._metrics = metrics
+        self._around = around
+        self.nodes = SeenNodes.only(here)
+        self.pending = Pending()
+
+    def see(self, nodes: Collection[NodeReport], began: float) -> None:
+        """Take the nodes as they are now; `began` is when the look at them began, of the monotonic clock."""
+        now = read_clocks()
+        self.nodes = self.nodes.seen(nodes, began, now)
+        # At once: the next round may be a while off, and a node that is down by then is not known to have been there.
+        for action in learn_boots(FleetState(starts=self._store.starts(), nodes=self.nodes), now):
+            self._keep(action)
+
+    def forget_answers(self, failed: Collection[str]) -> None:
+        """Only applications that are still failed have had an answer."""
+        self.pending = self.pending.answered_only(failed)
+
+    async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
+        """Keep all actions first, in one piece, so that no report comes between a decision and what is kept of it.
+
+        Args:
+            actions: in their order.
+            desired: the deployments that they were decided for.
+        """
+        for action in actions:
+            if not isinstance(action, (StartGroup, RestartGroup)):
+                self._keep(action)
+        for action in actions:
+            await self._record(action)
+        for action in actions:
+            await self._do(action, desired)
+
+    def _keep(self, action: Action) -> None:
+        self._write(action)
+        self.pending = pending_after(self.pending, action, read_clocks())
+
+    def _write(self, action: Action) -> None:
+        if isinstance(action, KeepStanding):
+            self._store.stand(*action.group, action.standing)
+        match action:
+            case EndAttempt(group=group) | GiveUp(group=group):
+                self._store.end_start(group)
+            case LadderStep(group=group, nodes=nodes):
+                self._store.end_start(group)
+                self._store.begin_start(group, begun({}, nodes, self.nodes.boots))
+            case BeginAttempt(group=group, nodes=nodes):
+                self._store.begin_start(group, begun({}, nodes, self.nodes.boots))
+            case KnowBoots(group=group, boots=boots):
+                self._store.begin_start(group, boots)
+            case RememberFailure():
+                self._store.remember(action.fingerprint, action.reason, action.lasts_s)
+            case ForgetFailure():
+                self._store.forget_failure(action.fingerprint)
+
+    async def _record(self, action: Action) -> None:
+        match action:
+            case LadderStep(group=group):
+                await self._journal.record(*group[:2], name_of(group), "fallback", action.reason)
+            case GiveUp(group=group):
+                self._metrics.starts.labels(group[0], "failed").inc()
+                await self._journal.record(*group[:2], name_of(group), "failed", action.reason)
+            case WaitForNodes(group=group):
+                await self._journal.record(*group[:2], name_of(group), "waits", action.reason)
+            case WaitForMemory(deployment=name, generation=generation):
+                await self._journal.record(name, generation, f"{name}/g{generation}", "waits", action.reason)
+
+    async def _do(self, action: Action, desired: Mapping[str, Desired]) -> None:
+        match action:
+            case StartGroup(group=group):
+                await self._journal.record(*group[:2], name_of(group), "deploy", action.reason)
+                await self._machines.sweep(self._around.kept())
+                self._keep(action)
+                await self._apps.deploy(self._order(desired[group[0]], group[2]))
+            case RestartGroup(group=group):
+                self._write(action)
+                await self._apps.deploy(self._order(desired[group[0]], group[2]))
+                # Only now: a failure that is counted is not counted again if Serve did not take the order.
+                self.pending = pending_after(self.pending, action, read_clocks())
+            case RetireGroup(group=group):
+                await self._around.leave(group)
+                await self._journal.record(*group[:2], "", "retire", action.reason)
+                await self._apps.retire(*group)
+            case EndGroup(group=group):
+                await self._apps.retire(*group)
+
+    def _order(self, desired: Desired, replica: int) -> GroupLaunch:
+        standings = self._store.rungs(desired.name, desired.generation)
+        return self._around.orders_of(desired, {at: one.rung for at, one in standings.items()})[replica]

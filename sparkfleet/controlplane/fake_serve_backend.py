@@ -1,0 +1,40 @@
+"""Applications that exist in memory only, for tests of what decides. It starts nothing."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.state.status import App, AppStatus
+from sparkfleet.group.launch_plan import GroupLaunch
+
+
+class FakeServeBackend:
+    """Remembers what it was told. A test moves applications on with `become` and `finish`."""
+
+    def __init__(self) -> None:
+        self.apps: dict[tuple[str, int, int], App] = {}
+        self.orders: list[GroupLaunch] = []
+
+    async def list(self) -> tuple[App, ...]:
+        """The applications there are."""
+        return tuple(self.apps.values())
+
+    async def deploy(self, order: GroupLaunch) -> None:
+        """A new application, starting."""
+        self.orders.append(order)
+        self.become(order.deployment, order.generation, "starting", replica=order.replica)
+
+    async def retire(self, deployment: str, generation: int, replica: int) -> None:
+        """It is retiring until `finish`."""
+        if (deployment, generation, replica) in self.apps:
+            self.become(deployment, generation, "retiring", replica=replica)
+
+    def become(
+        self, deployment: str, generation: int, status: AppStatus, message: str = "", replica: int = 0
+    ) -> None:
+        """Say what an application is now."""
+        self.apps[deployment, generation, replica] = App(
+            deployment=deployment, generation=generation, replica=replica, status=status, message=message
+        )
+
+    def finish(self) -> None:
+        """Drops retiring applications that are gone."""
+        self.apps = {mark: app for mark, app in self.apps.items() if app.status != "retiring"}

@@ -1,0 +1,117 @@
+"""The state that actions leave behind: standings, starts, and what is pending.
+
+Applications, reports and nodes are observed, so no action changes them here: they differ in the next snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from sparkfleet.controlplane.policy.actions import (
+    Action,
+    BeginAttempt,
+    EndAttempt,
+    FailAttempt,
+    GiveUp,
+    KeepStanding,
+    KnowBoots,
+    LadderStep,
+    NextRung,
+    RestartGroup,
+    StopWaiting,
+    TryAgain,
+    WaitForBoots,
+    WaitForMemory,
+    WaitForNodes,
+)
+from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.state.status import app_name
+from sparkfleet.controlplane.state.store import GroupKey, Standing
+
+V = TypeVar("V")
+Starts = Mapping[GroupKey, Mapping[str, str]]
+
+
+def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
+    """The state with everything that the actions keep."""
+    for action in actions:
+        state = replace(
+            state,
+            standings=_standings(state.standings, action),
+            starts=_starts(state.starts, action, state.nodes.boots),
+            pending=pending_after(state.pending, action, now),
+        )
+    return state
+
+
+def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
+    """What is pending once an action is done."""
+    if isinstance(action, BeginAttempt | EndAttempt | GiveUp | LadderStep):
+        pending = _settled(pending, action.group)
+    if isinstance(
+        action, BeginAttempt
+    ):  # so its next failure is another one, also if Serve showed nothing in between
+        pending = replace(pending, answered=pending.answered - {app_name(*action.group)})
+    match action:
+        case RestartGroup(group=group, answers=True):
+            return replace(pending, answered=pending.answered | {app_name(*group)})
+        case TryAgain(group=group) | NextRung(group=group):
+            return replace(pending, counted=pending.counted | {group})
+        case FailAttempt(group=group):
+            return replace(pending, failed_at={group: now.steady, **pending.failed_at})
+        case WaitForBoots():
+            return replace(pending, asked_at=now.steady if pending.asked_at is None else pending.asked_at)
+    return _waits_after(pending, action)
+
+
+def _waits_after(pending: Pending, action: Action) -> Pending:
+    """What is kept of the reasons for which groups and generations wait."""
+    match action:
+        case WaitForNodes(group=group):
+            return replace(pending, waiting={**pending.waiting, group: action.reason})
+        case StopWaiting(group=group):
+            return replace(pending, waiting=_without(pending.waiting, group))
+        case WaitForMemory(deployment=name, generation=generation):
+            return replace(pending, told={**pending.told, f"{name}/g{generation}": action.reason})
+    return pending
+
+
+def _settled(pending: Pending, group: GroupKey) -> Pending:
+    """Nothing is left open of the group's last start."""
+    return replace(pending, failed_at=_without(pending.failed_at, group), counted=pending.counted - {group})
+
+
+def _without(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
+    return {key: value for key, value in values.items() if key != group}
+
+
+def _standings(standings: Mapping[GroupKey, Standing], action: Action) -> Mapping[GroupKey, Standing]:
+    if not isinstance(action, KeepStanding):
+        return standings
+    return {**_of_no_older(standings, action.group), action.group: action.standing}
+
+
+def _starts(starts: Starts, action: Action, boots: Mapping[str, str]) -> Starts:
+    match action:
+        case LadderStep(group=group, nodes=nodes):
+            return {**_of_no_older(starts, group), group: begun({}, nodes, boots)}
+        case BeginAttempt(group=group, nodes=nodes):
+            return {**_of_no_older(starts, group), group: begun(starts.get(group, {}), nodes, boots)}
+        case KnowBoots(group=group) if group in starts:
+            return {**starts, group: begun(starts[group], action.boots, action.boots)}
+        case EndAttempt(group=group) | GiveUp(group=group):
+            return _without(starts, group)
+    return starts
+
+
+def begun(before: Mapping[str, str], nodes: Iterable[str], boots: Mapping[str, str]) -> dict[str, str]:
+    """Boots of the nodes of a start that begins or goes on: a boot that is known stays."""
+    now = {node: boots.get(node, "") for node in nodes}
+    return {node: before.get(node) or now.get(node, "") for node in {**before, **now}}
+
+
+def _of_no_older(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
+    """What is kept beside a group: nothing of its deployment's older generations, as in the store."""
+    return {key: value for key, value in values.items() if key[0] != group[0] or key[1] >= group[1]}

@@ -1,0 +1,51 @@
+"""The policy in one place: the rules in their order.
+
+Each rule sees what the rules before it keep (`after`), and the applications as they were observed: what an action does to
+them shows in the next snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
+from sparkfleet.controlplane.policy.after import after
+from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
+from sparkfleet.controlplane.policy.memory_admission import wait_for_memory
+from sparkfleet.controlplane.policy.pending_starts import learn_boots
+from sparkfleet.controlplane.policy.rollout import make_room, retire_replaced, retire_unwanted, start_missing
+from sparkfleet.controlplane.policy.state import FleetState, Now
+
+RULES: tuple[Callable[[FleetState, Now], list[Action]], ...] = (
+    learn_boots,
+    count_lost_starts,
+    retire_unwanted,
+    wait_for_memory,
+    retire_replaced,
+    make_room,
+    start_missing,
+    keep_groups_up,
+    leave_gone_nodes,
+)
+
+
+def decide(state: FleetState, now: Now) -> list[Action]:
+    """The actions that bring a fleet nearer to what is wanted, in the order in which they are to be done."""
+    actions: list[Action] = []
+    for rule in RULES:
+        found = rule(state, now)
+        state = after(state, found, now)
+        actions.extend(found)
+    return _restarted_once(actions)
+
+
+def _restarted_once(actions: list[Action]) -> list[Action]:
+    """Without restarts that a later rule of this round overtakes: its restart, or its end, is of the rung that is kept."""
+    last = {one.group: one for one in actions if isinstance(one, RestartGroup | EndGroup)}
+    answered = {one.group for one in actions if isinstance(one, RestartGroup) and one.answers}
+    return [
+        replace(one, answers=one.group in answered) if isinstance(one, RestartGroup) else one
+        for one in actions
+        if not isinstance(one, RestartGroup) or last[one.group] is one
+    ]

@@ -1,0 +1,94 @@
+"""The step after a failed start: the same rung once more, the next one, or the end of the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from sparkfleet.controlplane.state.store import Standing
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.planner.types.plan import GroupPlan, Rung
+from sparkfleet.values import Value
+
+TRIES = 2
+"""Starts of one rung, where the cause may pass by itself; others get one."""
+
+
+class Step(Value):
+    """Next rung of a group, and the reason in words."""
+
+    verb: Literal["again", "next", "end"]
+    standing: Standing
+    words: str
+
+
+def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> Step:
+    """The step after a failed start.
+
+    Args:
+        group: its plan, with the ladder.
+        standing: where it stood when it failed.
+        diagnosis: why, where that is known.
+    """
+    failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
+    why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
+    tries = standing.tries + 1
+    if diagnosis is not None and diagnosis.again and tries < TRIES:
+        again = standing.model_copy(update={"tries": tries, "restarts": 0})
+        return Step(verb="again", standing=again, words=f"{why}; trying again")
+    passed = passed_by(standing, standing.rung + 1, why)
+    if standing.rung + 1 < len(group.ladder):
+        following = group.ladder[standing.rung + 1]
+        cost = instead(failed, following)
+        words = f"{what(failed)} did not start ({why}); next: {what(following)}{cost and f', {cost}'}"
+        lower = Standing(rung=standing.rung + 1, falls=standing.falls, passed=passed)
+        return Step(verb="next", standing=lower, words=words)
+    rungs = len(group.ladder)
+    end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
+    words = f"{what(failed)} did not start ({why}); {end}"
+    last = Standing(rung=standing.rung, tries=tries, given_up=True, passed=passed)
+    return Step(verb="end", standing=last, words=words)
+
+
+def passed_by(standing: Standing, rung: int, why: str) -> tuple[str, ...]:
+    """Reasons for each skipped rung above `rung`, for a group that skips several rungs for one reason."""
+    missing = standing.rung - len(standing.passed)  # what an earlier release did not write down
+    return (*standing.passed, *("not known",) * missing, *(why,) * (rung - standing.rung))
+
+
+def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:
+    """The first rung from `standing` on that needs none of these nodes; None if each needs one.
+
+    Those above it did not start before.
+    """
+    for index, rung in enumerate(group.ladder):
+        if index >= standing and not set(rung.candidate.shape.nodes) & set(nodes):
+            return index
+    return None
+
+
+def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) -> int | None:
+    """The first rung below `standing` that is predicted to need less memory than that one; None if none does.
+
+    Rungs that need nodes which are away are passed over: what has served there serves better than what waits for them.
+    """
+    here = group.ladder[standing].prediction.memory_bytes_per_rank.mid
+    for at, rung in enumerate(group.ladder[standing + 1 :], standing + 1):
+        less = rung.prediction.memory_bytes_per_rank.mid < here
+        if less and not set(rung.candidate.shape.nodes) & set(away):
+            return at
+    return None
+
+
+def instead(before: Rung, after: Rung) -> str:
+    """Cost of serving one rung instead of another, in predicted tokens per second; "" if unknown."""
+    was, becomes = before.prediction.decode_tps_per_request, after.prediction.decode_tps_per_request
+    if was is None or becomes is None:
+        return ""
+    return f"predicted {becomes.mid:.1f} instead of {was.mid:.1f} tok/s alone"
+
+
+def what(rung: Rung) -> str:
+    """A rung in a few words: where, which engine, and how it speculates."""
+    candidate = rung.candidate
+    return f"{'+'.join(candidate.shape.nodes)} · {candidate.engine} · {candidate.speculation}"

@@ -1,0 +1,101 @@
+"""Admission of new generations to the memory that is free beside what runs. It is granted once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
+from sparkfleet.controlplane.policy.state import FleetState, Now
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.planner.types.plan import DeploymentPlan
+
+
+def waiting(state: FleetState) -> list[Desired]:
+    """Generations that are to start beside an older one of their deployment."""
+    there = {app.deployment for app in state.apps}
+    begun = {app.group[:2] for app in state.apps}
+    return [
+        desired
+        for name, desired in state.wanted.items()
+        if name in there
+        and (name, desired.generation) not in begun
+        and not state.has_given_up(name, desired.generation)
+    ]
+
+
+def room(state: FleetState, now: Now) -> dict[str, bool | None]:
+    """By name: the waiting generation fits beside what runs; None as long as that is not known."""
+    loading = filter(state.is_loading, state.wanted.values())
+    granted = fitting(waiting(state), loading, state.available)
+    return {
+        # It is placed although a node is gone, and goes to a rung that does without: nothing that serves is lost.
+        name: False if fits is None and _is_held_by_gone(state, name, now) else fits
+        for name, fits in granted.items()
+    }
+
+
+def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
+    """A generation waits, once it is written down, for nodes that do not report their free memory."""
+    held = [state.wanted[name] for name, fits in room(state, now).items() if fits is None]
+    waits = [
+        WaitForMemory(
+            deployment=one.name,
+            generation=one.generation,
+            reason=f"not known how much memory is free on {', '.join(sorted(_silent(state, one)))};"
+            " nothing is stopped for it",
+        )
+        for one in held
+    ]
+    told = state.pending.told
+    return [wait for wait in waits if told.get(f"{wait.deployment}/g{wait.generation}") != wait.reason]
+
+
+def fitting(
+    waiting: Iterable[Desired], loading: Iterable[Desired], available: Mapping[str, int]
+) -> dict[str, bool | None]:
+    """By name: each of `waiting` fits; None as long as one of its nodes does not report its memory.
+
+    Memory is granted once: to the first of those that need it.
+
+    Args:
+        waiting: those that are to be started beside an older generation.
+        loading: those that start now; what they will take is not all taken yet.
+        available: memory of each node that reports it, bytes.
+    """
+    left = dict(available)
+    for one in loading:
+        _take(left, one.plan)
+    room: dict[str, bool | None] = {}
+    for one in waiting:
+        needs = needed(one.plan)
+        known = needs.keys() <= left.keys()
+        room[one.name] = all(left[node] >= need for node, need in needs.items()) if known else None
+        if room[one.name]:
+            _take(left, one.plan)
+    return room
+
+
+def needed(plan: DeploymentPlan) -> dict[str, int]:
+    """Bytes that the groups of a plan may take on each node, by the high end of what is predicted."""
+    needs: dict[str, int] = {}
+    for group in plan.groups:
+        for node in group.choice.candidate.shape.nodes:
+            needs[node] = needs.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
+    return needs
+
+
+def _is_held_by_gone(state: FleetState, name: str, now: Now) -> bool:
+    """True if a node that does not come back holds a generation up, and no older one serves until it does."""
+    gone = state.nodes.gone(now) & _silent(state, state.wanted[name])
+    return bool(gone) and not state.serves(name)
+
+
+def _silent(state: FleetState, desired: Desired) -> set[str]:
+    return needed(desired.plan).keys() - state.available.keys()
+
+
+def _take(left: dict[str, int], plan: DeploymentPlan) -> None:
+    """Count what the groups of a plan may take as taken."""
+    for node, need in needed(plan).items():
+        if node in left:
+            left[node] -= need

@@ -1,0 +1,79 @@
+"""What a group's new phase changes of what is kept about it."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.policy.actions import (
+    Action,
+    BeginAttempt,
+    EndAttempt,
+    FailAttempt,
+    ForgetFailure,
+    KeepStanding,
+)
+from sparkfleet.controlplane.policy.fallback import BREAKER_S, STARVED_S
+from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
+from sparkfleet.controlplane.state.store import Standing
+from sparkfleet.errors import Cause
+from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.planner.rules.failure_memory import fingerprint
+
+
+def on_report(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
+    """Actions for a report of a group that is in another phase than before."""
+    if report.phase in BEGINNING:
+        return _on_starting(state, report)
+    if report.phase is GroupPhase.READY:
+        return _on_ready(state, report)
+    return _on_failed(state, report, now) if report.phase is GroupPhase.FAILED else []
+
+
+def _on_starting(state: FleetState, report: GroupReport) -> list[Action]:
+    """Keep its start, unless everything is to stop: what is stopped goes on reporting for a moment."""
+    desired = state.desired_of(report.group)
+    if desired is None:
+        return []
+    nodes = nodes_of(desired, report.replica, state.standing(report.group))
+    return [BeginAttempt(group=report.group, nodes=nodes, reason="it is starting")]
+
+
+def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
+    """Forget what was held against it."""
+    ended = EndAttempt(group=report.group, reason="it is ready")
+    desired = state.desired.get(report.deployment)
+    if desired is None or desired.generation != report.generation:
+        return [ended]
+    standing = state.standing(report.group)
+    ladder = desired.plan.groups[report.replica].ladder
+    candidate = ladder[min(standing.rung, len(ladder) - 1)].candidate
+    forgotten = ForgetFailure(fingerprint=fingerprint(candidate, desired.plan.drivers), reason="it is ready")
+    if not standing.tries and not standing.restarts:
+        return [ended, forgotten]
+    anew = standing.model_copy(update={"tries": 0, "restarts": 0})
+    return [ended, KeepStanding(group=report.group, standing=anew, reason="it is ready"), forgotten]
+
+
+def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
+    """Count its failure, unless it is of a rung that the group has left already."""
+    group, standing = report.group, state.standing(report.group)
+    if report.rung != standing.rung:
+        return []
+    if not report.was_starting:
+        fell = _fallen(standing, report, now)
+        return [
+            EndAttempt(group=group, reason="it failed while it served"),
+            KeepStanding(group=group, standing=fell, reason="it failed while it served"),
+        ]
+    failed = FailAttempt(group=group, reason="it failed while it was starting")
+    if group in state.pending.counted:
+        return [failed]
+    more = standing.model_copy(update={"restarts": standing.restarts + 1})
+    return [failed, KeepStanding(group=group, standing=more, reason=failed.reason)]
+
+
+def _fallen(standing: Standing, report: GroupReport, now: Now) -> Standing:
+    """One fall more, and one for want of memory if that was the cause; falls that no longer count are dropped."""
+    falls = (*(at for at in standing.falls if now.unix - BREAKER_S < at <= now.unix), now.unix)
+    starved = tuple(at for at in standing.starved if now.unix - STARVED_S < at <= now.unix)
+    if report.diagnosis is not None and report.diagnosis.cause is Cause.MEMORY:
+        starved = (*starved, now.unix)
+    return standing.model_copy(update={"falls": falls, "starved": starved})

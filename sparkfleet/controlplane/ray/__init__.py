@@ -1,0 +1,1 @@
+"""Effects through Ray and Ray Serve."""

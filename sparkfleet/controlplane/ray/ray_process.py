@@ -1,0 +1,145 @@
+"""Ray on the nodes of a fleet: its command lines, its environment, and the ports it is given.
+
+What is set and why is in docs/decisions.md; the measurements behind it in the Ray notes cited there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
+from sparkfleet.runtime.fleet_paths import STATE_VARIABLE, FleetPaths
+from sparkfleet.runtime.ports import free_port
+
+LABEL = "SPARKFLEET_RAY"
+"""Every process of Ray carries the fleet's label in this variable, so that `down` finds them all."""
+
+NODE_LABEL = "sparkfleet.node"
+"""Ray's label that says which node of the inventory a raylet is; placement goes by it."""
+
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"""Ray's command line, by the interpreter that runs this: its script names the one that it was installed with."""
+
+OBJECT_STORE_BYTES = 80_000_000
+"""Ray's minimum is 75 MiB. Nothing of ours travels through it; its default would be 30 % of unified memory."""
+
+
+def choose_address(
+    paths: FleetPaths, host: str, gateway_host: str, gateway_port: int, name: str = "127.0.0.1"
+) -> HeadAddress:
+    """Keep the ports of the last time, or choose free ones; write them down.
+
+    Args:
+        paths: the fleet's directories on the head.
+        host: the head's address towards the other nodes, where Ray listens.
+        gateway_host: where the endpoint listens.
+        gateway_port: its port; 0 stands for any free one.
+        name: what clients call the head.
+    """
+    before = read_address(paths)
+    ray_port = int(before.ray.rpartition(":")[2]) if before else free_port(host)
+    address = HeadAddress(
+        ray=f"{host}:{ray_port}",
+        api=before.api if before else f"http://127.0.0.1:{free_port('127.0.0.1')}",
+        gateway_host=gateway_host,
+        gateway_port=gateway_port or (before.gateway_port if before else free_port(gateway_host)),
+        name=name,
+    )
+    temporary = paths.address.with_suffix(".tmp")
+    temporary.write_text(address.model_dump_json())
+    temporary.replace(paths.address)
+    return address
+
+
+def ray_argv(paths: FleetPaths, address: HeadAddress, node: str) -> tuple[str, ...]:
+    """`ray start` for the head. It stays in the foreground; whoever starts it detaches it."""
+    host, _, port = address.ray.rpartition(":")
+    return (
+        *RAY,
+        "start",
+        "--head",
+        "--block",
+        f"--node-ip-address={host}",
+        f"--port={port}",
+        f"--ray-client-server-port={free_port(host)}",
+        "--num-cpus=2",  # actors take none; this is how many workers Ray keeps warm
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        "--include-dashboard=false",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={free_port('127.0.0.1')}",
+        f"--temp-dir={paths.run / 'ray'}",
+        f"--labels={NODE_LABEL}={node}",
+        "--disable-usage-stats",
+        "--include-log-monitor=false",
+    )
+
+
+def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple[str, ...]:
+    """`ray start` for any other node.
+
+    Args:
+        paths: the fleet's directories on this node.
+        head: where the head's Ray listens, `address:port`.
+        host: this node's address towards the other nodes.
+        node: its name.
+    """
+    return (
+        *RAY,
+        "start",
+        f"--address={head}",
+        "--block",
+        f"--node-ip-address={host}",
+        "--num-cpus=2",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--temp-dir={paths.run / 'ray'}",
+        f"--labels={NODE_LABEL}={node}",
+        "--disable-usage-stats",
+        "--include-log-monitor=false",
+    )
+
+
+def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of `ray start` and of every process that talks to it."""
+    return {
+        **{name: value for name, value in base.items() if not name.startswith("RAY_")},
+        LABEL: paths.label,
+        STATE_VARIABLE: str(paths.root),
+        "SPT_NOENV": "1",  # else the process titles that Ray sets overwrite the label
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(paths.ray_token),
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(paths.gcs),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+        "RAY_health_check_period_ms": "1000",
+        # A head that comes back has a new cluster (docs/decisions.md, 12). A raylet of the old one sees that when it asks
+        # whether it is alive, which by itself it does once a minute, and ends; its keeper starts it again.
+        "RAY_raylet_liveness_self_check_interval_ms": "3000",
+        # Ray gives workers niceness 15, and what they start inherits it: gateway and engines would wait for anything else
+        # that a desk's Spark does.
+        "RAY_worker_niceness": "0",
+        # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's own metrics, of its autoscaler and its dashboard, would be served on every interface to anybody. No port
+        # is a port that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).
+        "AUTOSCALER_METRIC_PORT": "-1",
+        "DASHBOARD_METRIC_PORT": "-1",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        # Ours is asynchronous throughout: no thread hop per chunk.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def ray_init_arguments(address: HeadAddress) -> dict[str, object]:
+    """Arguments of `ray.init` for a process that joins the head."""
+    return {
+        "address": address.ray,
+        "_node_ip_address": address.ray.rpartition(":")[0],
+        "logging_level": "ERROR",
+        "log_to_driver": False,
+        "configure_logging": False,
+    }

@@ -1,0 +1,210 @@
+"""Applications in Ray Serve: one per group, with one replica, placed on the nodes of its plan."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
+from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
+from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, AppStatus, app_name, parse_app_name
+from sparkfleet.errors import EngineError
+from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.group import Group, die_with_the_engine
+from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
+from sparkfleet.group.report import GroupReport
+from sparkfleet.runtime.base import RankStatus
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.process import ProcessRuntime
+
+HEALTH_PERIOD_S = 1.0
+BUNDLE = {"CPU": 0.001}
+"""What a rank takes of Ray's accounts: next to nothing, since memory and GPU are accounted for by the plan."""
+MAX_STARTS = 1
+"""How often Serve constructs a replica that fails before the application counts as failed: the ladder decides what next."""
+
+_STATUS: dict[ApplicationStatus, AppStatus] = {
+    ApplicationStatus.RUNNING: "running",
+    ApplicationStatus.DEPLOY_FAILED: "failed",
+    ApplicationStatus.DELETING: "retiring",
+}
+
+
+class RayServeBackend:
+    """Ray Serve. Its calls block, so they run in a thread."""
+
+    async def list(self) -> tuple[App, ...]:
+        """The applications of groups, from Serve's own status."""
+        status = await asyncio.to_thread(serve.status)
+        return tuple(
+            App(
+                deployment=parsed[0],
+                generation=parsed[1],
+                replica=parsed[2],
+                status=_STATUS.get(app.status, "starting"),
+                message=_message(app),
+            )
+            for name, app in status.applications.items()
+            if (parsed := parse_app_name(name)) is not None
+        )
+
+    async def deploy(self, order: GroupLaunch) -> None:
+        """A placement group with a bundle per rank, each on its node; the replica sits in the first."""
+        target = serve.RunTarget(
+            target=GroupReplica.options(  # type: ignore[attr-defined]  # added by the decorator
+                graceful_shutdown_timeout_s=order.drain_s + 20,
+                placement_group_bundles=[BUNDLE for _ in order.seats],
+                placement_group_strategy="STRICT_SPREAD",
+                placement_group_bundle_label_selector=[{NODE_LABEL: seat.node} for seat in order.seats],
+            ).bind(order.model_dump_json()),
+            name=app_name(order.deployment, order.generation, order.replica),
+            route_prefix=None,
+        )
+        await asyncio.to_thread(run_without_waiting, target)
+
+    async def retire(self, deployment: str, generation: int, replica: int) -> None:
+        """Serve drains: the replica's destructor waits for the engine to be idle."""
+        name = app_name(deployment, generation, replica)
+        await asyncio.to_thread(serve.delete, name, _blocking=False)
+
+
+def _message(app: ApplicationStatusOverview) -> str:
+    """Serve's message about an application; that of its deployment is preferred."""
+    told = [one.message for one in app.deployments.values() if one.message]
+    return str(told[0]).strip().rpartition("\n")[2] if told else str(app.message)
+
+
+def run_without_waiting(target: serve.RunTarget) -> None:
+    """Hand an application to Serve and return at once; what becomes of it shows in its status."""
+    serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+
+
+class ControllerReporter:
+    """Delivers reports to the controller's actor without waiting, and finds it again after it was restarted."""
+
+    def __init__(self) -> None:
+        self._controller: Any = None
+
+    def __call__(self, report: GroupReport) -> None:
+        """Send; a controller that is away hears the next one."""
+        with contextlib.suppress(Exception):
+            if self._controller is None:
+                self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+            self._controller.report.remote(report.model_dump_json())
+
+
+@serve.deployment(
+    name=GROUP_DEPLOYMENT,
+    max_ongoing_requests=10_000,
+    health_check_period_s=HEALTH_PERIOD_S,
+    health_check_timeout_s=10,
+    graceful_shutdown_wait_loop_s=0.1,
+    max_constructor_retry_count=MAX_STARTS,
+    ray_actor_options={"num_cpus": 0},
+)
+class GroupReplica:
+    """The actor of a group. Serve starts it, asks it for its health, and replaces it when it dies."""
+
+    async def __init__(self, order_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        order = GroupLaunch.model_validate_json(order_json)
+        paths = FleetPaths.of_this_process()
+        secret = paths.engine_secret.read_text()
+        self._drain_s = order.drain_s
+        self._context = order.candidate.context
+        self._watch: asyncio.Task[None] | None = None
+        ranks: list[RankHolder] = [_local_rank(paths, order, 0), *_remote_ranks(order)]
+        # Of each rung by itself: the next one need not wait for what another has done.
+        begun = paths.rank_files(order.rank_id(paths.label).slug) / f"begun.{order.rung}"
+        self._group = Group(order, ranks, secret, ControllerReporter(), Backoff(begun, order.timeouts))
+        await self._group.start()
+        self._watch = asyncio.create_task(die_with_the_engine(self._group))
+
+    def record_replica_metadata(self) -> dict[str, object]:
+        """Replica metadata for the gateway; captured by Serve when the replica becomes ready."""
+        return {"url": self._group.url, "group": self._group.name, "context": self._context}
+
+    async def check_health(self) -> None:
+        """Raise when the engine is gone; the watch normally ends the process before Serve asks."""
+        if self._group.ended:
+            raise EngineError(self._group.ended)
+
+    async def __del__(self) -> None:
+        """Serve awaits this on a graceful shutdown: drain, then stop the engine."""
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._group.stop(self._drain_s)
+
+
+@ray.remote(num_cpus=0, max_concurrency=100)
+class RankActor:
+    """Holds one rank on another node than its group's actor. It dies with the group's placement group."""
+
+    def __init__(self, order_json: str, rank: int) -> None:
+        self._rank = _local_rank(
+            FleetPaths.of_this_process(), GroupLaunch.model_validate_json(order_json), rank
+        )
+
+    async def adopt(self) -> str:
+        """See `RankHolder.adopt`; "" for None."""
+        status = await self._rank.adopt()
+        return self._seen(status) if status else ""
+
+    async def start(self, rendezvous_port: int) -> str:
+        """See `RankHolder.start`."""
+        return self._seen(await self._rank.start(rendezvous_port))
+
+    async def status(self) -> str:
+        """See `RankHolder.status`."""
+        return self._seen(await self._rank.status())
+
+    async def wait(self) -> str:
+        """See `RankHolder.wait`."""
+        return self._seen(await self._rank.wait())
+
+    async def stop(self) -> None:
+        """See `RankHolder.stop`."""
+        await self._rank.stop()
+
+    async def tail(self) -> str:
+        """See `RankHolder.tail`."""
+        return await self._rank.tail()
+
+    async def memory(self) -> int:
+        """See `RankHolder.memory`."""
+        return await self._rank.memory()
+
+    async def is_followed(self) -> bool:
+        """See `RankHolder.is_followed`."""
+        return await self._rank.is_followed()
+
+    def _seen(self, status: RankStatus) -> str:
+        return RankObservation(status=status, log_path=self._rank.log_path).model_dump_json()
+
+
+def _local_rank(paths: FleetPaths, order: GroupLaunch, rank: int) -> LocalRank:
+    runtime = ProcessRuntime(paths.run, paths.label)
+    return LocalRank(paths, runtime, order, rank, paths.engine_secret.read_text())
+
+
+def _remote_ranks(order: GroupLaunch) -> list[RemoteRank]:
+    """An actor in each further bundle of this replica's placement group."""
+    return [
+        RemoteRank(
+            seat.node,
+            RankActor.options(  # type: ignore[attr-defined]  # added by the decorator
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    ray.util.get_current_placement_group(), placement_group_bundle_index=index
+                )
+            ).remote(order.model_dump_json(), index),
+            ray.exceptions.RayActorError,
+        )
+        for index, seat in enumerate(order.seats)
+        if index > 0
+    ]

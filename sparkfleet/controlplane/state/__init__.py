@@ -1,0 +1,1 @@
+"""Desired state, events, reports and the snapshot that decisions are made from."""

@@ -1,0 +1,89 @@
+"""Capabilities of a group, from its plan: its weights and its engine's arguments. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.engines.tool_parsers import parsers_of
+from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.planner.types.plan import Candidate
+
+
+def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEntry:
+    """A group as the gateways are told of it; whether it is ready is for others to say.
+
+    Args:
+        app: its Serve application.
+        desired: its deployment.
+        replica: which of the deployment's groups.
+        rung: which rung of its ladder it runs or is to run.
+    """
+    group = desired.plan.groups[replica]
+    candidate = group.ladder[min(rung, len(group.ladder) - 1)].candidate
+    if candidate.engine == "custom":
+        # What nobody declared stands in the candidate as a 0 or a 1, which are not known to be true.
+        said = desired.spec.resolved()[group.variant]
+        return GroupEntry(app=app, context=said.context, concurrency=said.concurrency)
+    return GroupEntry(
+        app=app,
+        vision=vision_of(candidate, group.vision),
+        tools=tools_of(candidate, group.family),
+        context=candidate.context,
+        concurrency=candidate.concurrency,
+    )
+
+
+def vision_of(candidate: Candidate, tower: bool | None) -> bool | None:
+    """True if a group takes images. `tower`: true if its weights have a vision tower.
+
+    The arguments may leave the tower out. TensorRT-LLM serves the towers of a few models only, so there one that is there
+    says nothing.
+    """
+    flags = parse_flags(candidate.engine_args)
+    if (
+        tower is False
+        or "--language-model-only" in flags
+        or _no_images(flags.get("--limit-mm-per-prompt", ""))
+    ):
+        return False
+    return None if candidate.engine == "trtllm" else tower
+
+
+def tools_of(candidate: Candidate, family: str) -> bool | None:
+    """True if a group parses its model's tool calls. `family`: the `model_type`, "" if it is not known.
+
+    Without a parser vLLM refuses a request with tools, but for models that it reads in other ways. SGLang hands the calls on
+    as text (sgl-project/sglang#10184), which some clients read; and of TensorRT-LLM it depends on the model: not known.
+    """
+    flags = parse_flags(candidate.engine_args)
+    if parsers_of(candidate.model, candidate.engine).tools:
+        return True
+    match candidate.engine:
+        case "vllm":
+            named = "--tool-call-parser" in flags and "--enable-auto-tool-choice" in flags
+            return named or (None if _reads_itself(family, flags.get("--tokenizer-mode", "")) else False)
+        case "sglang":
+            return "--tool-call-parser" in flags or None
+        case "trtllm":
+            return "--tool-parser" in flags or None
+        case _:
+            return None
+
+
+def _no_images(limit: str) -> bool:
+    """True if vLLM's limit of media per prompt, JSON, allows no image."""
+    try:
+        given = json.loads(limit or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(given, dict) and given.get("image") == 0
+
+
+def _reads_itself(family: str, tokenizer_mode: str) -> bool:
+    """True if vLLM may parse calls without a parser: by Mistral's own tokenizer (mistral, mixtral, pixtral), or by Harmony.
+
+    As of 0.32, `renderers/online_renderer.py`. Of a family that is not known it may.
+    """
+    return not family or family == "gpt_oss" or "tral" in family or tokenizer_mode == "mistral"

@@ -1,0 +1,191 @@
+"""Snapshot of the controller's knowledge: for the gateways' table, for `status`, for Prometheus. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from sparkfleet.controlplane.state.capabilities import group_entry
+from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
+
+RETRY_AFTER_S = 10
+"""What a client is told to wait while a deployment starts and nothing is known of how long that takes."""
+
+
+@dataclass(frozen=True)
+class FleetSnapshot:
+    """Desired state, Serve's applications and reports of groups."""
+
+    desired: Mapping[str, Desired]
+    apps: Collection[App]
+    reports: Collection[GroupReport]
+    """The newest of each group, however old."""
+    fresh: Collection[GroupReport]
+    """Those that are young enough to be believed."""
+    failed: Collection[Generation]
+    told: Mapping[str, GroupEntry] = field(default_factory=dict)
+    """What the gateways were told last of each application: all that is known of groups whose plan is no longer wanted."""
+    passed: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """By deployment: of each of its groups why it has left the rungs above the one where it stands."""
+    stranded: Mapping[str, str] = field(default_factory=dict)
+    """By deployment: what one of its groups waits for that may never come; "" if none does."""
+
+    def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
+        """The groups that are ready, of the newest generation that has any."""
+        ready = self._ready()
+        able = [
+            app
+            for app in self.apps
+            if app.deployment == name
+            and app.status != "retiring"
+            and (app.deployment, app.generation, app.replica) in ready
+            and (app.deployment, app.generation) != without
+        ]
+        newest = max((app.generation for app in able), default=0)
+        return tuple(sorted((a for a in able if a.generation == newest), key=lambda app: app.replica))
+
+    def all_heard(self) -> bool:
+        """True if every running application has a group that reported it."""
+        ready = self._ready()
+        return all(
+            (a.deployment, a.generation, a.replica) in ready for a in self.apps if a.status == "running"
+        )
+
+    def models(self, without: Generation | None = None) -> dict[str, ModelEntry]:
+        """The gateways' table, as if `without` were gone already."""
+        return {name: self._entry(desired, without) for name, desired in self.desired.items()}
+
+    def deployments(self) -> tuple[DeploymentStatus, ...]:
+        """Every deployment that is wanted or still there."""
+        names = sorted({*self.desired, *(app.deployment for app in self.apps)})
+        return tuple(
+            self._wanted(self.desired[name]) if name in self.desired else self._unwanted(name)
+            for name in names
+        )
+
+    def _ready(self) -> set[tuple[str, int, int]]:
+        return {(r.deployment, r.generation, r.replica) for r in self.fresh if r.phase is GroupPhase.READY}
+
+    def _entry(self, desired: Desired, without: Generation | None) -> ModelEntry:
+        serving = self.serving(desired.name, without)
+        groups = self._group_entries(desired, serving)
+        state: ModelState = "ready"
+        detail = ""
+        if not serving:
+            state, detail = self._not_ready(desired)
+        return ModelEntry(
+            name=desired.name,
+            groups=groups,
+            deployment=GROUP_DEPLOYMENT,
+            state=state,
+            detail=detail,
+            retry_after_s=RETRY_AFTER_S,
+            created=int(desired.since),
+            context=max((group.context for group in groups if group.context is not None), default=None),
+            keys=desired.spec.keys or (),
+        )
+
+    def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
+        """The groups that are planned, and those of an older generation that serve until these do."""
+        ready, now = {app.name for app in serving}, (desired.name, desired.generation)
+        rungs = {r.replica: r.rung for r in self.reports if (r.deployment, r.generation) == now}
+        names = [app_name(*now, replica) for replica in range(len(desired.plan.groups))]
+        planned = [group_entry(app, desired, at, rungs.get(at, 0)) for at, app in enumerate(names)]
+        older = [self.told.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
+        return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
+
+    def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
+        if (desired.name, desired.generation) in self.failed:
+            older = [
+                app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
+            ]
+            again = f"; generation {max(older)} is being started again" if older else ""
+            return "failed", f"its engine did not start{again}; `sparkfleet describe` says why"
+        if waits := self.stranded.get(desired.name):
+            return "failed", waits
+        phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
+        return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
+
+    def _wanted(self, desired: Desired) -> DeploymentStatus:
+        state, detail = self._state(desired)
+        return DeploymentStatus(
+            name=desired.name,
+            generation=desired.generation,
+            state=state,
+            detail=detail,
+            who=desired.who,
+            since=desired.since,
+            plan=desired.plan,
+            groups=self._groups(desired.name),
+            passed=self.passed.get(desired.name, ()),
+            spec=desired.spec.model_dump_json(),
+        )
+
+    def _unwanted(self, name: str) -> DeploymentStatus:
+        return DeploymentStatus(
+            name=name,
+            generation=max(app.generation for app in self.apps if app.deployment == name),
+            state="stopping",
+            detail="",
+            who="",
+            since=0.0,
+            plan=None,
+            groups=self._groups(name),
+        )
+
+    def _state(self, desired: Desired) -> tuple[Literal["ready", "starting", "updating", "failed"], str]:
+        serving, wanted = self.serving(desired.name), desired.generation
+        if not serving:
+            return self._not_ready(desired)
+        now, groups = serving[0].generation, len(desired.plan.groups)
+        if (desired.name, wanted) in self.failed:
+            still = f"{now} still serves" if now != wanted else f"{len(serving)} of {groups} groups serve"
+            return "failed", f"generation {wanted} did not start; {still}"
+        waits = self.stranded.get(desired.name)
+        if now != wanted:
+            words = f"generation {now} serves until {wanted} is ready"
+            return ("failed", f"{words}: {waits}") if waits else ("updating", words)
+        if len(serving) < groups:
+            words = f"{len(serving)} of {groups} groups serve"
+            return ("failed", f"{words}: {waits}") if waits else ("starting", words)
+        return "ready", ""
+
+    def _is_older(self, app: App) -> bool:
+        """True if an application is of an earlier generation and Serve keeps it up."""
+        wanted = self.desired.get(app.deployment)
+        return (
+            wanted is not None
+            and app.generation < wanted.generation
+            and app.status in ("starting", "running")
+        )
+
+    def _groups(self, name: str) -> tuple[GroupReport, ...]:
+        return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))
+
+
+def scrape_targets(
+    reports: Iterable[GroupReport], gateways: Iterable[GatewayReport], own: str
+) -> list[TargetGroup]:
+    """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
+    engines = [
+        ScrapeTarget(
+            job=report.engine,
+            address=urlsplit(report.url).netloc,
+            node=report.node,
+            deployment=report.deployment,
+            group=report.name,
+            rank=0,
+        )
+        for report in reports
+        if report.phase is GroupPhase.READY
+    ]
+    doors = [ScrapeTarget(job="gateway", address=urlsplit(g.metrics_url).netloc) for g in gateways]
+    return target_groups([ScrapeTarget(job="controller", address=own), *doors, *engines])

@@ -1,0 +1,36 @@
+"""The address of a fleet's head: Ray, the controller, the dashboard ports."""
+
+from __future__ import annotations
+
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.values import Value
+
+
+class HeadAddress(Value):
+    """Addresses of a fleet's head. Chosen once and kept, so that a restart finds everything at the same place."""
+
+    ray: str
+    api: str
+    gateway_host: str
+    gateway_port: int
+    name: str = "127.0.0.1"
+    """What clients call the head where the gateway listens on every interface."""
+
+    @property
+    def endpoint(self) -> str:
+        """Base URL for OpenAI clients."""
+        host = self.name if self.gateway_host == "0.0.0.0" else self.gateway_host  # noqa: S104 (compared, not bound)
+        return f"http://{host}:{self.gateway_port}/v1"
+
+    @property
+    def is_private(self) -> bool:
+        """True if only programs on the head itself reach the gateway."""
+        return self.gateway_host.startswith("127.") or self.gateway_host in ("localhost", "::1")
+
+
+def read_address(paths: FleetPaths) -> HeadAddress | None:
+    """The address that was written last; None if there is none."""
+    try:
+        return HeadAddress.model_validate_json(paths.address.read_text())
+    except FileNotFoundError:
+        return None

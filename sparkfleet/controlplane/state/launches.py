@@ -1,0 +1,66 @@
+"""Launches of every group of a deployment, from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.rendezvous import Management, meetings
+from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.group.launch_plan import SILENCE_S, GroupLaunch, RankPlacement
+from sparkfleet.group.token_patience import patience_s
+from sparkfleet.planner.types.plan import Rung
+from sparkfleet.specs.inventory import Inventory
+
+
+def launches_for(
+    inventory: Inventory, desired: Desired, rungs: Mapping[int, int] | None = None
+) -> tuple[GroupLaunch, ...]:
+    """Launch of each group of a deployment, in the order of its plan. Reads nothing.
+
+    Args:
+        inventory: the fleet.
+        desired: the deployment.
+        rungs: how far down its ladder each group has come, by its place in the plan; left out: not at all.
+
+    Raises:
+        ControlError: the plan names a node that the inventory does not have any more.
+    """
+    return tuple(
+        GroupLaunch(
+            deployment=desired.name,
+            generation=desired.generation,
+            replica=replica,
+            rung=at,
+            candidate=rung.candidate,
+            needs=int(rung.prediction.memory_bytes_per_rank.mid),
+            seats=_seats(inventory, rung.candidate.shape.nodes),
+            silence_s=desired.spec.silence or SILENCE_S,
+            patience_s=_patience_s(rung, inventory.timeouts.proof_s),
+            timeouts=inventory.timeouts,
+            probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
+        )
+        for replica, group in enumerate(desired.plan.groups)
+        for at in [min((rungs or {}).get(replica, 0), len(group.ladder) - 1)]
+        for rung in [group.ladder[at]]
+    )
+
+
+def _patience_s(rung: Rung, proof_s: float) -> float:
+    what = rung.candidate
+    steps = bool(engine_by_name(what.engine).step_metrics)
+    return patience_s(what.context, what.concurrency, rung.prediction, steps=steps, proof_s=proof_s)
+
+
+def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankPlacement, ...]:
+    if len(inventory.nodes) == 1:
+        return tuple(RankPlacement(node=node) for node in nodes)
+    addresses = {node: seat.address for node, seat in seats(inventory).items()}
+    # In a ring ranks meet on the management network; `rank_place` finds its netdev on the node, by the address.
+    management = {node: Management(netdev="", address=address) for node, address in addresses.items()}
+    met = meetings(inventory.links, nodes, management) or (None,) * len(nodes)
+    return tuple(
+        RankPlacement(node=node, address=addresses[node], meeting=meeting)
+        for node, meeting in zip(nodes, met, strict=True)
+    )

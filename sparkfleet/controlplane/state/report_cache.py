@@ -1,0 +1,62 @@
+"""Newest reports of groups and gateways. In memory only: they are repeated every few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.group.report import GroupReport
+
+STALE_S = 15.0
+"""A group that has said nothing for this long is not counted as ready."""
+FORGET_S = 600.0
+"""A gateway replica that has said nothing for this long is another one when it speaks again."""
+
+
+class ReportCache:
+    """The newest report of each group and of each gateway replica."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[float, GroupReport]] = {}
+        self._gateways: dict[str, tuple[float, GatewayReport]] = {}
+
+    def group(self, report: GroupReport) -> bool:
+        """Keep what a group says; whether it is in another phase than it was."""
+        before = self._groups.get(report.name)
+        self._groups[report.name] = (time.monotonic(), report)
+        return before is None or before[1].phase is not report.phase
+
+    def gateway(self, report: GatewayReport) -> bool:
+        """Keep what a gateway replica says; whether nobody knew it."""
+        now, new = time.monotonic(), report.replica not in self._gateways
+        known = {replica: entry for replica, entry in self._gateways.items() if now - entry[0] < FORGET_S}
+        self._gateways = {**known, report.replica: (now, report)}
+        return new
+
+    def groups(self) -> tuple[GroupReport, ...]:
+        """Of every group that is not gone, however old; of those that are silent, since when."""
+        now = time.monotonic()
+        return tuple(
+            report if now - at < STALE_S else report.model_copy(update={"silent_s": now - at})
+            for at, report in self._groups.values()
+        )
+
+    def fresh(self) -> tuple[GroupReport, ...]:
+        """Of groups that have spoken lately."""
+        now = time.monotonic()
+        return tuple(report for at, report in self._groups.values() if now - at < STALE_S)
+
+    def gateways(self) -> tuple[GatewayReport, ...]:
+        """Of gateway replicas that have spoken lately: others were replaced."""
+        now = time.monotonic()
+        return tuple(report for at, report in self._gateways.values() if now - at < STALE_S)
+
+    def forget(self, keep: Collection[Generation]) -> None:
+        """Drop what groups of other generations have said."""
+        self._groups = {
+            name: entry
+            for name, entry in self._groups.items()
+            if (entry[1].deployment, entry[1].generation) in keep
+        }

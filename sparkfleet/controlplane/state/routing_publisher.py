@@ -1,0 +1,50 @@
+"""The table that the gateways route by: published when it changes, and handed to whoever waits for another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
+from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
+
+SETTLE_S = 10.0
+"""After a restart of the controller: how long the gateways keep their old table while groups report again."""
+
+
+class RoutingPublisher:
+    """Holds the table that was published last."""
+
+    def __init__(self) -> None:
+        self._table = RoutingTable(version=0, models={}, keys=())
+        self._published = asyncio.Condition()
+        self._began = time.monotonic()
+
+    def told(self) -> dict[str, GroupEntry]:
+        """Table last sent to the gateways, by application."""
+        return {group.app: group for entry in self._table.models.values() for group in entry.groups}
+
+    async def publish(
+        self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: tuple[str, int] | None = None
+    ) -> None:
+        """Tell the gateways what is so now, as if the generation `without` were gone already, unless they know it."""
+        models = view.models(without)
+        same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
+        settling = not view.all_heard() and time.monotonic() - self._began < SETTLE_S
+        if same or settling:
+            return
+        # Not counted from 1: a gateway must never take the table of a restarted controller for one it has.
+        self._table = RoutingTable(
+            version=max(self._table.version + 1, time.time_ns()), models=models, keys=keys
+        )
+        async with self._published:
+            self._published.notify_all()
+
+    async def table(self, known: int, wait_s: float) -> RoutingTable:
+        """The table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
+        async with self._published:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._published.wait_for(lambda: self._table.version not in (known, 0))
+        return self._table

@@ -1,0 +1,100 @@
+"""Status of what runs, as values: reports of groups, and the answer to `sparkfleet status`."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.group.report import GroupReport
+from sparkfleet.planner.rules.failure_memory import Remembered
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.values import Value
+
+GROUP_DEPLOYMENT = "group"
+
+
+STATUS_VERSION = 1
+
+
+class NodeReport(Value):
+    """One node of the fleet, as it is now."""
+
+    name: str
+    joined: bool
+    """Whether Ray on it is part of the fleet."""
+    memory_total: int | None = None
+    """Bytes; None if it was not read."""
+    memory_available: int | None = None
+    boot: str = ""
+    """Which boot of it this is (`this_boot`); "" if it was not read."""
+
+
+AppStatus = Literal["starting", "running", "failed", "retiring"]
+
+
+class App(Value):
+    """A Serve application: one group of one generation of one deployment, with one replica."""
+
+    deployment: str
+    generation: int
+    replica: int = 0
+    """Which of the deployment's groups, from 0, in the order of its plan."""
+    status: AppStatus
+    message: str = ""
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """Deployment, generation and replica."""
+        return self.deployment, self.generation, self.replica
+
+    @property
+    def name(self) -> str:
+        """Name of the Serve application."""
+        return app_name(self.deployment, self.generation, self.replica)
+
+
+def app_name(deployment: str, generation: int, replica: int) -> str:
+    """The Serve application of one group. `--g` cannot occur in a public name's end by accident: it is parsed."""
+    return f"{deployment}--g{generation}-{replica}"
+
+
+def parse_app_name(name: str) -> tuple[str, int, int] | None:
+    """Deployment, generation and replica in a Serve application's name; None if it is not one of ours."""
+    found = re.fullmatch(r"(.+)--g(\d+)-(\d+)", name)
+    return (found[1], int(found[2]), int(found[3])) if found else None
+
+
+class DeploymentStatus(Value):
+    """One deployment, for people and programs."""
+
+    name: str
+    generation: int
+    state: Literal["ready", "starting", "updating", "failed", "stopping"]
+    detail: str
+    who: str
+    since: float
+    plan: DeploymentPlan | None
+    groups: tuple[GroupReport, ...]
+    passed: tuple[tuple[str, ...], ...] = ()
+    """Of each group of the plan why the rungs above the one where it stands were left, in order; of one that is given up
+    also why that one was."""
+    spec: str = ""
+    """The deployment as it was asked for, JSON."""
+
+
+class FleetStatus(Value):
+    """The whole fleet."""
+
+    version: int = STATUS_VERSION
+    fleet: str
+    sparkfleet: str
+    endpoint: str
+    gateways: tuple[GatewayReport, ...]
+    nodes: tuple[NodeReport, ...] = ()
+    failures: tuple[Remembered, ...] = ()
+    """What has not started on this fleet, so that planning does not try it first again."""
+    deployments: tuple[DeploymentStatus, ...]
+    last_event: int
+    trouble: str = ""
+    """Why the controller's own work does not go on, in words; "" if it does."""

@@ -1,0 +1,356 @@
+"""Desired state, keys, events and measurements in one SQLite file on the head node. One writer: the controller."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sparkfleet.controlplane.state.schema import migrate
+from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.planner.report.diff import same_launch
+from sparkfleet.planner.rules.failure_memory import Remembered
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.values import Value
+
+KEEP_EVENTS = 10_000
+KEEP_PROGRESS = 1000
+"""How far back what a start was doing is kept, in events: one large model's load says something new a thousand times, and
+must not push out why another one failed."""
+
+KEEP_MEASUREMENTS = 1000
+"""Numbers kept of a deployment: at up to six per start those of its last 160 starts and more, in some 100 KB. Of one that
+falls and comes up again for months only these are worth comparing."""
+
+GroupKey = tuple[str, int, int]
+"""A group: its deployment's name, the generation, and which of its groups."""
+
+
+class Desired(Value):
+    """Desired state of a deployment: the request and its plan."""
+
+    spec: Deployment
+    plan: DeploymentPlan
+    generation: int
+    who: str
+    since: float
+
+    @property
+    def name(self) -> str:
+        """The public model name."""
+        return self.spec.name
+
+
+class Event(Value):
+    """Something that happened, with its reason. `at` is Unix seconds; `subject` is a group, a key or ""."""
+
+    id: int
+    at: float
+    deployment: str
+    generation: int
+    subject: str
+    kind: str
+    message: str
+
+
+class Measurement(Value):
+    """A number measured on a running group. The unit is the end of its name (`ttft_ms`, `decode_tps`)."""
+
+    at: float
+    deployment: str
+    generation: int
+    subject: str
+    name: str
+    value: float
+
+
+class Standing(Value):
+    """Rung of a group on its ladder."""
+
+    rung: int = 0
+    tries: int = 0
+    """Starts of this rung that have failed since it was ready last."""
+    given_up: bool = False
+    """It is not started again, until its deployment is applied again."""
+    restarts: int = 0
+    """Starts in a row that have failed, since this rung was taken or it was ready last."""
+    falls: tuple[float, ...] = ()
+    """When it was ready and has failed, as far as that still counts, Unix seconds."""
+    starved: tuple[float, ...] = ()
+    """Those of its falls at this rung for which memory ran out, as far as they still count, Unix seconds."""
+    passed: tuple[str, ...] = ()
+    """Why each rung above this one was left, in order; of what is given up also why this one was."""
+
+
+class Store:
+    """The file. Not thread-safe: the controller calls it from its event loop only.
+
+    Every write is on the disk when the call returns (about 4 ms each on an ordinary disk).
+
+    Args:
+        path: the database file; made (0600 by its directory's 0700) where it is missing.
+        clock: Unix seconds, replaceable in tests.
+        keep_events: how many of the newest events are kept.
+        keep_measurements: how many of the newest numbers of each deployment are kept.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        keep_events: int = KEEP_EVENTS,
+        keep_measurements: int = KEEP_MEASUREMENTS,
+    ) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+        self._clock = clock
+        self._keep_events = keep_events
+        self._keep_measurements = keep_measurements
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        with self._transaction():
+            migrate(self._db)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def desired(self) -> dict[str, Desired]:
+        """Everything that is to be served, by name."""
+        rows = self._db.execute("SELECT spec, plan, generation, who, since FROM deployments ORDER BY name")
+        return {
+            desired.name: desired
+            for desired in (
+                Desired(
+                    spec=Deployment.model_validate_json(spec),
+                    plan=DeploymentPlan.model_validate_json(plan),
+                    generation=generation,
+                    who=who,
+                    since=since,
+                )
+                for spec, plan, generation, who, since in rows
+            )
+        }
+
+    def put(
+        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
+    ) -> tuple[Desired, bool]:
+        """Ask for a deployment. An equal one that is already asked for is left alone, unless a group of it is given up.
+
+        With `retry` it is not left alone either: its groups begin at the top of their ladders.
+
+        Returns the desired state and whether it changed. A generation number is never used twice for one name, not
+        even after a delete, so that a process of an old generation is always told from a new one.
+        """
+        before = self.desired().get(spec.name)
+        if before is not None and not retry and before.spec == spec and same_launch(before.plan, plan):
+            standings = self.rungs(spec.name, before.generation).values()
+            if not any(standing.given_up for standing in standings):
+                return before, False
+        with self._transaction():
+            row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
+            generation = (row[0] if row else 0) + 1
+            self._db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", (spec.name, generation))
+            after = Desired(spec=spec, plan=plan, generation=generation, who=who, since=self._clock())
+            self._db.execute(
+                "INSERT OR REPLACE INTO deployments VALUES (?, ?, ?, ?, ?, ?)",
+                (spec.name, generation, spec.model_dump_json(), plan.model_dump_json(), who, after.since),
+            )
+        return after, True
+
+    def remove(self, name: str) -> bool:
+        """No longer ask for a deployment; False if nobody did."""
+        with self._transaction():
+            self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
+            return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
+
+    def keys(self) -> tuple[KeyEntry, ...]:
+        """All API keys: names and hashes."""
+        rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
+        return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
+
+    def add_key(self, key: KeyEntry) -> bool:
+        """Keep a key; False if the name is taken."""
+        try:
+            self._db.execute(
+                "INSERT INTO keys VALUES (?, ?, ?, ?)", (key.id, key.name, key.sha256, self._clock())
+            )
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+    def remove_key(self, name_or_id: str) -> KeyEntry | None:
+        """Forget a key by its name or id; None if there is none."""
+        for key in self.keys():
+            if name_or_id in (key.name, key.id):
+                self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
+                return key
+        return None
+
+    def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
+        """Write an event; the oldest beyond `keep_events` are dropped."""
+        at = self._clock()
+        cursor = self._db.execute(
+            "INSERT INTO events (at, deployment, generation, subject, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
+            (at, deployment, generation, subject, kind, message),
+        )
+        assert cursor.lastrowid is not None
+        self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - self._keep_events,))
+        if kind == "progress":
+            self._db.execute(
+                "DELETE FROM events WHERE kind = ? AND id <= ?", (kind, cursor.lastrowid - KEEP_PROGRESS)
+            )
+        return Event(
+            id=cursor.lastrowid,
+            at=at,
+            deployment=deployment,
+            generation=generation,
+            subject=subject,
+            kind=kind,
+            message=message,
+        )
+
+    def events(self, after: int = 0, deployment: str | None = None, limit: int = 1000) -> tuple[Event, ...]:
+        """Events with an id above `after`, oldest first."""
+        rows = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE id > ? AND (? IS NULL OR deployment = ?) ORDER BY id LIMIT ?",
+            (after, deployment, deployment, limit),
+        )
+        return tuple(map(_event, rows))
+
+    def events_since(self, subject: str, kind: str, at: float) -> tuple[Event, ...]:
+        """Events of one kind about one subject after this moment (Unix seconds), oldest first."""
+        rows = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE subject = ? AND kind = ? AND at > ? ORDER BY id",
+            (subject, kind, at),
+        )
+        return tuple(map(_event, rows))
+
+    def last_event_id(self) -> int:
+        """Id of the newest event, 0 if there is none."""
+        row = self._db.execute("SELECT max(id) FROM events").fetchone()
+        return row[0] or 0
+
+    def measure(self, deployment: str, generation: int, subject: str, values: dict[str, float]) -> None:
+        """Keep what was measured on a group; the deployment's oldest beyond `keep_measurements` are dropped."""
+        at = self._clock()
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO measurements (at, deployment, generation, subject, name, value)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                [(at, deployment, generation, subject, name, value) for name, value in values.items()],
+            )
+            self._db.execute(
+                "DELETE FROM measurements WHERE deployment = ? AND id <= (SELECT id FROM measurements"
+                " WHERE deployment = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                (deployment, deployment, self._keep_measurements),
+            )
+
+    def measurements(self, deployment: str, generation: int | None = None) -> tuple[Measurement, ...]:
+        """Measurements of a deployment, oldest first."""
+        rows = self._db.execute(
+            "SELECT at, deployment, generation, subject, name, value FROM measurements"
+            " WHERE deployment = ? AND (? IS NULL OR generation = ?) ORDER BY id",
+            (deployment, generation, generation),
+        )
+        return tuple(Measurement(**dict(zip(Measurement.model_fields, row, strict=True))) for row in rows)
+
+    def rungs(self, deployment: str, generation: int) -> dict[int, Standing]:
+        """Rung of each group, by replica; groups at the top of their ladder are left out."""
+        rows = self._db.execute(
+            "SELECT replica, standing FROM standings WHERE name = ? AND generation = ?",
+            (deployment, generation),
+        )
+        return {replica: Standing.model_validate_json(standing) for replica, standing in rows}
+
+    def standings(self) -> dict[GroupKey, Standing]:
+        """How far down its ladder each group has come, also of generations that are being replaced."""
+        rows = self._db.execute("SELECT name, generation, replica, standing FROM standings")
+        return {
+            (name, generation, replica): Standing.model_validate_json(standing)
+            for name, generation, replica, standing in rows
+        }
+
+    def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
+        """Keep how far down its ladder a group is. What is known of older generations is dropped."""
+        with self._transaction():
+            self._db.execute(
+                "DELETE FROM standings WHERE name = ? AND generation < ?", (deployment, generation)
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
+                (deployment, generation, replica, standing.model_dump_json()),
+            )
+
+    def starts(self) -> dict[GroupKey, dict[str, str]]:
+        """Starts of groups that have not ended yet: by node, which boot of it they began in, "" if that is not known."""
+        rows = self._db.execute("SELECT name, generation, replica, node, boot FROM starts")
+        found: dict[GroupKey, dict[str, str]] = {}
+        for name, generation, replica, node, boot in rows:
+            found.setdefault((name, generation, replica), {})[node] = boot
+        return found
+
+    def begin_start(self, group: GroupKey, boots: Mapping[str, str]) -> None:
+        """Keep that a group starts, until `end_start`. Of a start that has begun already only what was not known is kept.
+
+        What is known of older generations is dropped.
+
+        Args:
+            group: which.
+            boots: of each node which boot it is, "" if that is not known.
+        """
+        with self._transaction():
+            self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", group[:2])
+            self._db.executemany(
+                "INSERT INTO starts VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (name, generation, replica, node) DO UPDATE SET boot = excluded.boot WHERE boot = ''",
+                [(*group, node, boot) for node, boot in boots.items()],
+            )
+
+    def end_start(self, group: GroupKey) -> None:
+        """The group is ready, has failed, or is no longer started."""
+        self._db.execute("DELETE FROM starts WHERE name = ? AND generation = ? AND replica = ?", group)
+
+    def end_starts(self) -> None:
+        """Nothing is started any more."""
+        self._db.execute("DELETE FROM starts")
+
+    def remember(self, fingerprint: str, words: str, lasts_s: float) -> None:
+        """Keep that something does not start, for so many seconds. What is over is dropped."""
+        now = self._clock()
+        self._db.execute("DELETE FROM failures WHERE until <= ?", (now,))
+        until = None if math.isinf(lasts_s) else now + lasts_s
+        self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (fingerprint, words, until))
+
+    def forget_failure(self, fingerprint: str) -> None:
+        """It has started after all."""
+        self._db.execute("DELETE FROM failures WHERE fingerprint = ?", (fingerprint,))
+
+    def failures(self) -> tuple[Remembered, ...]:
+        """Candidates known not to start here, oldest first."""
+        rows = self._db.execute(
+            "SELECT fingerprint, words, until FROM failures WHERE until IS NULL OR until > ? ORDER BY rowid",
+            (self._clock(),),
+        )
+        return tuple(Remembered(fingerprint=one, words=words, until=until) for one, words, until in rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # on a full disk SQLite may have ended it already
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    return Event(**dict(zip(Event.model_fields, row, strict=True)))

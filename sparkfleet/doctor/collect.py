@@ -1,0 +1,281 @@
+"""Reads a fleet: every node at once, each in one round trip; what does not answer becomes a value, too."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkfleet.doctor.snapshot import (
+    EndSnapshot,
+    FleetReadings,
+    LinkSnapshot,
+    Needed,
+    NodeSnapshot,
+    PathSnapshot,
+    RailSnapshot,
+    Silence,
+)
+from sparkfleet.errors import FactError, NodeError, SparkfleetError
+from sparkfleet.hostfacts.clock import ClockOffset, ReadChrony, ReadClock, ReadTimeSync
+from sparkfleet.hostfacts.container import ContainerTool, ReadCdi, ReadDocker, ReadPodman
+from sparkfleet.hostfacts.disk import ReadDisks
+from sparkfleet.hostfacts.ethtool import ReadFec, ReadLinkSettings
+from sparkfleet.hostfacts.fact import Fact
+from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
+from sparkfleet.hostfacts.kernel_log import ReadKernelLog, ReadPackages
+from sparkfleet.hostfacts.listening_sockets import ReadSockets
+from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity, ReadPciDevices
+from sparkfleet.hostfacts.memory import ReadKernel, ReadMemoryMap
+from sparkfleet.hostfacts.netdev import ReadNetdevs
+from sparkfleet.hostfacts.pci_link import ReadPciLink, ReadPciLinks
+from sparkfleet.hostfacts.privileges import (
+    ReadLockedMemory,
+    ReadLockedMemoryOfKernel,
+    ReadOpenFiles,
+    ReadServices,
+    ReadUser,
+)
+from sparkfleet.hostfacts.processes import ReadHoldingProcesses
+from sparkfleet.hostfacts.rdma import ReadGidsOfKernel, ReadRdmaDevices, ReadRdmaLinks
+from sparkfleet.hostfacts.venv import ReadPythonEnvironment
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel, Completed
+from sparkfleet.remote.parallel import fan_out
+from sparkfleet.remote.unreachable import HostKeyChanged
+from sparkfleet.specs.inventory import Inventory, Link, Node
+
+NODE_S = 60.0
+"""Longer than a busy Spark takes. One that is off costs only the time-out of its connection."""
+AT_A_TIME = 16
+"""Nodes: each runs about 35 short commands, and the asker reads them all."""
+COMMAND_S = 20.0
+NOT_FOUND = 127
+
+Answer = Completed | NodeError
+
+
+@dataclass(frozen=True)
+class Question:
+    """A command, the field of `NodeView` that its answer goes into, and how it is read.
+
+    Of several questions for one field the first that is answered counts.
+    """
+
+    field: str
+    argv: tuple[str, ...]
+    read: Callable[[int, str, str], Any]
+    key: str = ""
+    """The rail's netdev, for fields that hold one value for each."""
+
+
+FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
+    ("identity", ReadIdentity),
+    ("pci", ReadPciDevices),
+    ("host_keys", ReadHostKeys),
+    ("gpus", ReadGpuState),
+    ("gpu_processes", ReadGpuProcesses),
+    ("memory", ReadMemoryMap),
+    ("kernel", ReadKernel),
+    ("kernel_log", ReadKernelLog),
+    ("packages", ReadPackages),
+    ("processes", ReadHoldingProcesses),
+    ("disks", ReadDisks),
+    ("docker", ReadDocker),
+    ("podman", ReadPodman),
+    ("cdi", ReadCdi),
+    ("time_sync", ReadTimeSync),
+    ("time_sync", ReadChrony),
+    ("locked_memory", ReadLockedMemory),
+    ("locked_memory", ReadLockedMemoryOfKernel),
+    ("open_files", ReadOpenFiles),
+    ("user", ReadUser),
+    ("services", ReadServices),
+    ("sockets", ReadSockets),
+    ("netdevs", ReadNetdevs),
+    ("rdma_links", ReadRdmaLinks),
+    ("rdma_devices", ReadRdmaDevices),
+    ("pci_by_address", ReadPciLinks),
+    ("gids", ReadGidsOfKernel),
+)
+"""Everything that is asked of every node. The clock is asked apart: its answer has to be quick to mean something."""
+
+
+async def gather(
+    inventory: Inventory,
+    channels: Mapping[str, Channel],
+    *,
+    nodes: Iterable[str] = (),
+    timeout_s: float = NODE_S,
+) -> FleetReadings:
+    """Everything that is read without sending anything between nodes. `nodes`: only these; empty: all.
+
+    A node that does not answer costs its own `timeout_s`, and is told as silent.
+    """
+    names = tuple(nodes) or tuple(inventory.nodes)
+    asked = {name: channels[name] for name in names}
+
+    async def one(channel: Channel) -> NodeSnapshot:
+        return await read_node(channel, inventory.nodes[channel.node], netdevs_of(inventory, channel.node))
+
+    found = await fan_out(asked, one, limit=AT_A_TIME, timeout_s=timeout_s)
+    views = (
+        view if isinstance(view, NodeSnapshot) else silent(name, inventory.nodes[name], view)
+        for name, view in found.items()
+    )
+    return FleetReadings(
+        name=inventory.fleet,
+        head=inventory.head,
+        nodes=tuple(views),
+        links=tuple(_links(inventory, names)),
+        gateway_port=inventory.gateway.port,
+        gateway_host=inventory.gateway.host,
+    )
+
+
+async def read_node(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -> NodeSnapshot:
+    """One node. Raises NodeError where it cannot be reached."""
+    questions = tuple(_questions(node, netdevs))
+    answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
+    view = compose(channel.node, node, zip(questions, answers, strict=True))
+    return await _with_clock(view, channel)
+
+
+def _questions(node: Node, netdevs: Sequence[str]) -> Iterator[Question]:
+    for field, fact in FACTS:
+        yield Question(field, fact.argv, fact.answer)
+    own = ReadPythonEnvironment.own(sys.executable)
+    yield Question(
+        "python", own if node.is_local else ReadPythonEnvironment.argv, ReadPythonEnvironment.answer
+    )
+    for netdev in netdevs:
+        for field, fact_of in (("settings", ReadLinkSettings), ("fec", ReadFec), ("pci_links", ReadPciLink)):
+            about = fact_of(netdev)
+            yield Question(field, about.argv, _stdout(about.parse), netdev)
+
+
+def _stdout(parse: Callable[[str], Any]) -> Callable[[int, str, str], Any]:
+    """For facts that are read whatever the exit code is: `ethtool` and `grep` complain about a part of an answer."""
+    return lambda exit_code, stdout, stderr: parse(stdout)
+
+
+def compose(name: str, node: Node, answers: Iterable[tuple[Question, Answer]]) -> NodeSnapshot:
+    """A node from its answers. What is not understood is not known, with the reason. Pure."""
+    found: dict[str, Any] = {}
+    unknown: dict[str, str] = {}
+    for question, answer in answers:
+        try:
+            value = _value(question, answer)
+        except (FactError, NodeError) as error:
+            unknown.setdefault(question.field, error.what)
+            continue
+        if question.key:
+            found.setdefault(question.field, {})[question.key] = value
+        elif not found.get(question.field):
+            found[question.field] = value
+    tools = _tools(found)
+    return NodeSnapshot(
+        name=name,
+        address=node.address,
+        pinned_key=node.host_key,
+        engines_of_its_own=bool(node.engines),
+        container_tools=tools,
+        unknown={field: why for field, why in unknown.items() if field not in found},
+        **found,
+    )
+
+
+def _value(question: Question, answer: Answer) -> Any:
+    if isinstance(answer, Completed):
+        return question.read(answer.exit_code, answer.stdout, answer.stderr)
+    if "was not found" in answer.what:
+        return question.read(NOT_FOUND, "", answer.what)
+    raise answer
+
+
+def _tools(found: dict[str, Any]) -> tuple[ContainerTool, ...] | None:
+    """None if neither answer was understood."""
+    answered = [found.pop(name) for name in ("docker", "podman") if name in found]
+    return tuple(tool for tool in answered if tool is not None) if answered else None
+
+
+async def _with_clock(view: NodeSnapshot, channel: Channel) -> NodeSnapshot:
+    """Asked when the connection is warm, so that the answer is as young as it can be."""
+    asked = time.time()
+    try:
+        done = await channel.run(ReadClock.argv, timeout_s=COMMAND_S)
+        read = ReadClock.answer(done.exit_code, done.stdout, done.stderr)
+    except (FactError, NodeError) as error:
+        return view.model_copy(update={"unknown": {**view.unknown, "clock": error.what}})
+    return view.model_copy(update={"clock": ClockOffset.of(read, asked, time.time())})
+
+
+def silent(name: str, node: Node, error: SparkfleetError) -> NodeSnapshot:
+    """A node that told nothing, and why."""
+    return NodeSnapshot(
+        name=name,
+        address=node.address,
+        pinned_key=node.host_key,
+        silence=Silence(
+            what=error.what if name in error.what else f"{name}: {error.what}",
+            means=error.means or "It is suspected to be down; nothing else is known of it.",
+            do=error.do
+            or f"Look whether it is on, and whether `ssh {node.user or 'USER'}@{node.address}` works.",
+            key_changed=isinstance(error, HostKeyChanged),
+        ),
+    )
+
+
+def netdevs_of(inventory: Inventory, node: str) -> tuple[str, ...]:
+    """The netdevs of a node's rails, as the inventory has them."""
+    return tuple(
+        rail[link.nodes.index(node)].netdev
+        for link in inventory.links
+        if node in link.nodes
+        for rail in link.rails
+    )
+
+
+def _links(inventory: Inventory, names: Sequence[str]) -> Iterator[LinkSnapshot]:
+    """Those with both ends among the nodes that are looked at."""
+    for link in inventory.links:
+        if set(link.nodes) <= set(names):
+            yield link_view(link)
+
+
+def link_view(link: Link) -> LinkSnapshot:
+    """A link as the inventory has it, with nothing measured."""
+    other = link.switch or link.nodes[-1]
+    return LinkSnapshot(
+        name=f"{link.nodes[0]}–{other}",
+        nodes=link.nodes,
+        switch=link.switch,
+        rails=tuple(
+            RailSnapshot(
+                ends=tuple(
+                    EndSnapshot(node=node, netdev=end.netdev, rdma=end.rdma, address=end.address)
+                    for node, end in zip(link.nodes, rail, strict=True)
+                )
+            )
+            for rail in link.rails
+        ),
+    )
+
+
+def with_context(
+    fleet: FleetReadings,
+    *,
+    sparkfleet: str = "",
+    needed: Sequence[Needed] = (),
+    paths: Sequence[PathSnapshot] | None = None,
+) -> FleetReadings:
+    """The fleet with what the asker knows: its version, what deployments need, and what was measured between nodes."""
+    return fleet.model_copy(
+        update={
+            "sparkfleet": sparkfleet,
+            "needed": tuple(needed),
+            "paths": None if paths is None else tuple(paths),
+        }
+    )

@@ -1,0 +1,242 @@
+"""Everything that was read of a fleet: the one value that checks look at. None is "not known", and `unknown` says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_interface
+
+from pydantic import Field
+
+from sparkfleet.fabric.measure import TransportProof
+from sparkfleet.hostfacts.clock import ClockOffset, TimeSync
+from sparkfleet.hostfacts.container import ContainerTool
+from sparkfleet.hostfacts.disk import Disks
+from sparkfleet.hostfacts.ethtool import Fec, LinkSettings
+from sparkfleet.hostfacts.gpu import GpuProcess, GpuState
+from sparkfleet.hostfacts.kernel_log import KernelLog
+from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.machine import MachineIdentity, PciDevice
+from sparkfleet.hostfacts.memory import Kernel, MemoryMap
+from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.pci_link import PciLink
+from sparkfleet.hostfacts.privileges import Limit, Services, User
+from sparkfleet.hostfacts.processes import HoldingProcess
+from sparkfleet.hostfacts.rdma import Gid, RdmaDevice, RdmaLink
+from sparkfleet.hostfacts.venv import PythonEnvironment
+from sparkfleet.values import Value
+
+_PCI_NAME = re.compile(r"en(?:P(\d{1,5}))?p(\d{1,3})s(\d{1,2})(?:f(\d))?(?:n\w{1,8})?", re.ASCII)
+
+
+def pci_address(netdev: str) -> str:
+    """The PCI address that systemd made a netdev's name from: enP2p1s0f1np1 is 0002:01:00.1. "" for other names."""
+    found = _PCI_NAME.fullmatch(netdev)
+    if found is None:
+        return ""
+    domain, bus, slot, function = (int(number or 0) for number in found.groups())
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+
+
+class Silence(Value):
+    """Reason for a node without an answer."""
+
+    what: str
+    means: str = ""
+    do: str = ""
+    key_changed: bool = False
+    """Another machine answered than the one whose host key was pinned."""
+
+
+class NodeSnapshot(Value):
+    """One node. A field that is None was asked for and not answered."""
+
+    name: str
+    address: str = ""
+    """As the inventory has it; `local` for this machine."""
+    pinned_key: str | None = None
+    engines_of_its_own: bool = False
+    """The inventory names environments of engines: it needs no containers."""
+    silence: Silence | None = None
+    unknown: dict[str, str] = Field(default_factory=dict)
+    """Field to the reason why it is not known."""
+
+    identity: MachineIdentity | None = None
+    pci: tuple[PciDevice, ...] | None = None
+    host_keys: tuple[str, ...] | None = None
+    gpus: tuple[GpuState, ...] | None = None
+    gpu_processes: tuple[GpuProcess, ...] | None = None
+    memory: MemoryMap | None = None
+    kernel: Kernel | None = None
+    kernel_log: KernelLog | None = None
+    packages: Mapping[str, str] | None = None
+    processes: tuple[HoldingProcess, ...] | None = None
+    disks: Disks | None = None
+    container_tools: tuple[ContainerTool, ...] | None = None
+    """Those that are installed."""
+    cdi: tuple[str, ...] | None = None
+    clock: ClockOffset | None = None
+    time_sync: TimeSync | None = None
+    python: PythonEnvironment | None = None
+    """The environment that sparkfleet and Ray run from."""
+    locked_memory: Limit | None = None
+    open_files: Limit | None = None
+    user: User | None = None
+    services: Services | None = None
+    sockets: tuple[ListeningSocket, ...] | None = None
+
+    netdevs: tuple[Netdev, ...] | None = None
+    rdma_links: tuple[RdmaLink, ...] | None = None
+    rdma_devices: tuple[RdmaDevice, ...] | None = None
+    gids: tuple[Gid, ...] | None = None
+    settings: dict[str, LinkSettings] = Field(default_factory=dict)
+    """By netdev of a rail, as everything below."""
+    fec: dict[str, Fec] = Field(default_factory=dict)
+    pci_links: dict[str, PciLink] = Field(default_factory=dict)
+    pci_by_address: dict[str, PciLink] | None = None
+    """From `lspci`, where this user may see it; for drivers that tell sysfs nothing."""
+
+    def netdev(self, name: str) -> Netdev | None:
+        """The netdev of that name; None if there is none, or none are known."""
+        return next((one for one in self.netdevs or () if one.name == name), None)
+
+    def rdma_device(self, name: str) -> RdmaDevice | None:
+        """The RDMA device of that name."""
+        return next((one for one in self.rdma_devices or () if one.name == name), None)
+
+    def pci_link(self, netdev: str) -> PciLink | None:
+        """PCIe link of a netdev's function."""
+        return self.pci_links.get(netdev) or (self.pci_by_address or {}).get(pci_address(netdev))
+
+    def gids_of(self, device: str) -> tuple[Gid, ...]:
+        """Its RoCE v2 entries that stand for an IPv4 address, which NCCL uses."""
+        return tuple(
+            one
+            for one in self.gids or ()
+            if one.device == device and one.version == 2 and one.ipv4 is not None
+        )
+
+
+class EndSnapshot(Value):
+    """One end of a rail, as the inventory wants it."""
+
+    node: str
+    netdev: str
+    rdma: str | None = None
+    address: str
+    """With its prefix length."""
+
+    @property
+    def ip(self) -> str:
+        """The address alone."""
+        return str(ip_interface(self.address).ip)
+
+    @property
+    def network(self) -> str:
+        """Its subnet."""
+        return str(ip_interface(self.address).network)
+
+
+class RailSnapshot(Value):
+    """One rail, as the inventory wants it."""
+
+    ends: tuple[EndSnapshot, ...]
+
+    @property
+    def is_rdma(self) -> bool:
+        """True if the inventory requires RDMA on it."""
+        return all(end.rdma for end in self.ends)
+
+
+class LinkSnapshot(Value):
+    """One cable."""
+
+    name: str
+    """`spark1–spark2`, or `spark1–switch`."""
+    nodes: tuple[str, ...]
+    switch: str | None = None
+    rails: tuple[RailSnapshot, ...]
+
+
+class RailSpeed(Value):
+    """Measurements of one rail between two nodes. None: not measured."""
+
+    here: EndSnapshot
+    """The end that sent."""
+    there: EndSnapshot
+    gbit_per_s: float | None = None
+    """Gb/s (1e9 bits), one way, with the other rails of the path loaded."""
+    one_way_us: float | None = None
+    """Of a small message on the idle rail, microseconds."""
+    measured_with: str = ""
+    """`ib_write_bw`, or what stood in for it."""
+    jumbo: bool | None = None
+    """Whether a packet of the wanted MTU went through unbroken."""
+    ping_us: float | None = None
+    """There and back, microseconds."""
+
+    @property
+    def is_rdma(self) -> bool:
+        """True if the inventory requires RDMA on it."""
+        return bool(self.here.rdma and self.there.rdma)
+
+
+class PathSnapshot(Value):
+    """Two nodes that a cable or a switch joins, and what was measured between them."""
+
+    name: str
+    """As the link's where it is one cable."""
+    nodes: tuple[str, str]
+    switch: str | None = None
+    rails: tuple[RailSpeed, ...]
+    proof: TransportProof | None = None
+    """Where the bytes went."""
+    why_not: str = ""
+    """Why nothing was measured."""
+
+
+class Needed(Value):
+    """Disk space that one deployment needs."""
+
+    deployment: str
+    model: str
+    weights_bytes: int
+    nodes: tuple[str, ...] = ()
+    """Where; empty: any node may get them."""
+
+
+class FleetReadings(Value):
+    """The fleet, when it was looked at."""
+
+    name: str
+    head: str
+    nodes: tuple[NodeSnapshot, ...]
+    links: tuple[LinkSnapshot, ...] = ()
+    needed: tuple[Needed, ...] = ()
+    gateway_port: int = 8000
+    gateway_host: str = "127.0.0.1"
+    paths: tuple[PathSnapshot, ...] | None = None
+    """None if measuring was not asked for."""
+    sparkfleet: str = ""
+    """Version of who asks."""
+
+    @property
+    def answered(self) -> tuple[NodeSnapshot, ...]:
+        """Nodes that told something."""
+        return tuple(node for node in self.nodes if node.silence is None)
+
+    def node(self, name: str) -> NodeSnapshot:
+        """The node of that name. Raises KeyError."""
+        return {node.name: node for node in self.nodes}[name]
+
+    def rail_netdevs(self, node: str) -> tuple[str, ...]:
+        """The netdevs of a node's rails."""
+        return tuple(
+            end.netdev for link in self.links for rail in link.rails for end in rail.ends if end.node == node
+        )
+
+    def rail_networks(self, node: str) -> tuple[str, ...]:
+        """The subnets of a node's rails."""
+        return tuple(
+            end.network for link in self.links for rail in link.rails for end in rail.ends if end.node == node
+        )

@@ -1,0 +1,274 @@
+"""Diagnoses a failed start from the engine's output, its exit code and the memory that was left. Pure.
+
+The signatures are in `signatures.yaml`; an entry there is all it takes to know one more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from sparkfleet.errors import Cause, SpecError
+from sparkfleet.units import GIB
+from sparkfleet.values import Value
+
+FILE = "signatures.yaml"
+
+LOW_BYTES = 3 * GIB
+"""MemAvailable below which a Spark is about to wedge (2 to 3 GiB and falling: flowy0/gb10-experiments)."""
+LINES, WIDTH = 500, 500
+"""How much of a log is looked at: the last so many lines, so many characters of each."""
+NEAR = 60
+"""Lines before a match in which its context may stand: a traceback is as long as that."""
+LAST = 5
+EVIDENCE = 300
+"""Characters of a line that are kept as evidence."""
+
+KILLED = (-9, 137)
+NOT_RUN = (126, 127)
+"""Exit codes of a shell or a container tool: not executable, not found."""
+
+
+WORDS = {
+    Cause.KNOWN: "known issue",
+    Cause.MEMORY: "out of memory",
+    Cause.PORT: "port in use",
+    Cause.MISSING: "something missing",
+    Cause.FLAG: "refused setting",
+    Cause.AWAY: "node gone",
+    Cause.TRANSIENT: "transient",
+    Cause.UNKNOWN: "unknown",
+}
+"""Causes as they are told to a person."""
+AGAIN = frozenset({Cause.PORT, Cause.AWAY, Cause.TRANSIENT})
+"""The same candidate may be tried again as it is; otherwise it is the next rung's turn."""
+DAY_S = 86_400.0
+LASTS_S = {
+    Cause.KNOWN: math.inf,
+    Cause.FLAG: math.inf,
+    Cause.MEMORY: DAY_S,
+    Cause.MISSING: DAY_S,
+    Cause.AWAY: DAY_S,
+    Cause.UNKNOWN: DAY_S,
+}
+"""How long what failed of a cause would fail of it again, seconds; inf: until something changes of what a candidate is and
+where it runs; left out: not at all. What lasts a day hangs on something that is no part of that, too: what else is in the
+node's memory, a file, a network (docs/decisions.md)."""
+
+
+def _compiles(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    return text
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Pattern = Annotated[str, AfterValidator(_compiles), Field(min_length=4)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
+
+
+class Signature(Value):
+    """One sign of one cause. Its fields are described at the head of the file."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    cause: Annotated[Cause, BeforeValidator(Cause)]
+    rule: str = ""
+    pattern: Pattern
+    context: Pattern | None = None
+    without: Pattern | None = None
+    ends: bool = False
+    engines: Words = ()
+    methods: Words = ()
+    says: str
+    examples: Annotated[Words, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Signature:
+        if self.cause in (Cause.AWAY, Cause.UNKNOWN):
+            raise ValueError("a signature has a cause that a log tells")
+        if self.cause is Cause.KNOWN and not self.rule:
+            raise ValueError("a known issue has a rule")
+        return self
+
+
+class Failure(Value):
+    """A rank that did not come up, or ended."""
+
+    engine: str
+    method: str = "none"
+    """Of speculation."""
+    exit_code: int | None = None
+    """None: it was still there when the time was up. Negative: the signal that ended it."""
+    log: tuple[str, ...] = ()
+    """The last lines that it printed, oldest first."""
+    served: bool = False
+    """It was ready before: what is missing in the last lines of its log was printed long ago."""
+    memory_low: int | None = None
+    """The least MemAvailable that was seen on its node since it was started, bytes."""
+
+
+class Diagnosis(Value):
+    """Cause, and the evidence for it."""
+
+    cause: Cause
+    rule: str = ""
+    """Id of the rule, for `sparkfleet explain`; "" if there is none."""
+    signature: str = ""
+    says: str
+    """One sentence."""
+    evidence: str = ""
+    """The line that told it; "" if no line did."""
+    began: bool = True
+    """False: not every rank was started, so what was missing for that says nothing of the candidate."""
+
+    @property
+    def again(self) -> bool:
+        """True if the same candidate may be tried again unchanged."""
+        return self.cause in AGAIN
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds for which the failure counts against the candidate: 0 never, inf until something changes."""
+        return LASTS_S.get(self.cause, 0.0) if self.began else 0.0
+
+    def __str__(self) -> str:
+        rule = f" {self.rule}" if self.rule else ""
+        return f"{WORDS[self.cause]}{rule}: {self.says}"
+
+
+def classify(failure: Failure, signatures: Sequence[Signature] | None = None) -> Diagnosis:
+    """The cause of one rank's failure. Always an answer; UNKNOWN with the last line that looks like an error."""
+    lines = tuple(line[:WIDTH] for line in failure.log[-LINES:])
+    known = load_signatures() if signatures is None else signatures
+    for signature in sorted(known, key=lambda one: list(Cause).index(one.cause)):
+        at = _matches(signature, failure, lines)
+        if at is not None:
+            return Diagnosis(
+                cause=signature.cause,
+                rule=signature.rule,
+                signature=signature.id,
+                says=signature.says,
+                evidence=_trimmed(lines[at]),
+            )
+    return _by_the_end(failure, lines)
+
+
+def first_cause(diagnoses: Iterable[Diagnosis]) -> Diagnosis:
+    """The one of a group's ranks that explains the others: that a peer was gone is only told where nobody knows why.
+
+    Raises:
+        ValueError: there are none.
+    """
+    order = list(Cause)
+    return min(diagnoses, key=lambda one: order.index(one.cause))
+
+
+def _matches(signature: Signature, failure: Failure, lines: Sequence[str]) -> int | None:
+    if signature.engines and failure.engine not in signature.engines:
+        return None
+    if signature.methods and failure.method not in signature.methods:
+        return None
+    if signature.without and (failure.served or _first(signature.without, lines) is not None):
+        return None
+    begin = max(0, len(lines) - LAST) if signature.ends else 0
+    for at in range(begin, len(lines)):
+        if _finds(signature.pattern, lines[at]) and _in_context(signature, lines, at):
+            return at
+    return None
+
+
+def _in_context(signature: Signature, lines: Sequence[str], at: int) -> bool:
+    return signature.context is None or _first(signature.context, lines[max(0, at - NEAR) : at]) is not None
+
+
+def _first(pattern: str, lines: Sequence[str]) -> int | None:
+    return next((at for at, line in enumerate(lines) if _finds(pattern, line)), None)
+
+
+def _finds(pattern: str, line: str) -> bool:
+    return re.search(pattern, line, re.IGNORECASE) is not None
+
+
+def _by_the_end(failure: Failure, lines: Sequence[str]) -> Diagnosis:
+    """No line that we know: the memory and the exit code, then the last line that looks like an error."""
+    low, code = failure.memory_low, failure.exit_code
+    if low is not None and low < LOW_BYTES:
+        says = f"Only {low / GIB:.1f} GiB were left on the node."
+        return Diagnosis(cause=Cause.MEMORY, says=says)
+    evidence = _looks_like_an_error(lines)
+    if code in KILLED:
+        says = "Something killed it."
+        return Diagnosis(cause=Cause.UNKNOWN, says=says, evidence=evidence)
+    if code in NOT_RUN:
+        return Diagnosis(cause=Cause.MISSING, says="The program could not be run.", evidence=evidence)
+    says = "It did not come up in time." if code is None else f"It ended with code {code}."
+    return Diagnosis(cause=Cause.UNKNOWN, says=says, evidence=evidence)
+
+
+_ERROR = re.compile(r"error|exception|fatal|failed|traceback", re.IGNORECASE)
+
+
+def _looks_like_an_error(lines: Sequence[str]) -> str:
+    spoken = [line for line in lines if line.strip()]
+    wrong = [line for line in spoken if _ERROR.search(line)]
+    return _trimmed((wrong or spoken or [""])[-1])
+
+
+def _trimmed(line: str) -> str:
+    text = "".join(sign for sign in line if sign.isprintable()).strip()
+    return text if len(text) <= EVIDENCE else f"{text[: EVIDENCE - 1]}…"
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def load_signatures() -> tuple[Signature, ...]:
+    """The packaged signatures, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_signatures(files("sparkfleet.engines").joinpath(FILE).read_text(encoding="utf-8"))
+
+
+def read_signatures(text: str) -> tuple[Signature, ...]:
+    """The signatures in `text`.
+
+    Raises:
+        SpecError: something is wrong; `what` names the entry and the field.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(f"engines/{FILE}: {getattr(error, 'problem', None) or error}") from error
+    if not isinstance(data, dict) or data.get("version") != 1 or not isinstance(data.get("signatures"), list):
+        raise SpecError(f"engines/{FILE}: expected `version: 1` and a list of signatures")
+    found = tuple(_signature(at, item) for at, item in enumerate(data["signatures"]))
+    ids = [one.id for one in found]
+    for at, name in enumerate(ids):
+        if name in ids[:at]:
+            raise SpecError(f"engines/{FILE}: {name}: stands twice")
+    return found
+
+
+def _signature(at: int, item: object) -> Signature:
+    try:
+        return Signature.model_validate(item)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = item.get("id", at) if isinstance(item, dict) else at
+        where = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"engines/{FILE}: {name}: {where}: {first['msg']}") from error

@@ -1,0 +1,71 @@
+"""The variables that hold a group's traffic on the rails of its own link, and keep compiled kernels. Pure.
+
+NCCL carries the collectives, Gloo and PyTorch's TensorPipe the rendezvous, UCX what MPI sends; each finds its own way to
+the default route, which on a Spark is Wi-Fi or the 10 GbE port, unless it is told (knowledge/rules.yaml: mgmt-ip-wall,
+one-half-only). All are per rank: netdevs may be named differently on each node.
+"""
+
+from __future__ import annotations
+
+from sparkfleet.engines.base import RankContext
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+def fabric_env(site: RankContext, device: str) -> Pairs:
+    """Environment that pins rank `site.rank` to its rails; () for a group of one rank.
+
+    NCCL_IB_GID_INDEX is left out on purpose: NCCL from 2.21 on picks the index per device, and one forced value hangs where
+    the two halves of a cable differ (known issue gid-index-mismatch). The family and the RoCE version say enough.
+    """
+    if not site.netdev:
+        return ()
+    sockets = (
+        ("GLOO_SOCKET_IFNAME", site.netdev),
+        ("TP_SOCKET_IFNAME", site.netdev),
+    )
+    return (*sockets, *(_nccl(site) if device == "cuda" else ()))
+
+
+def _nccl(site: RankContext) -> Pairs:
+    netdevs = ("NCCL_SOCKET_IFNAME", site.netdev), ("UCX_NET_DEVICES", ",".join(_ucx(site)))
+    mpi = (("OMPI_MCA_btl_tcp_if_include", site.netdev),)
+    devices = [rail.rdma for rail in site.rails if rail.rdma]
+    if not devices or len(devices) < len(site.rails):
+        # Over sockets; saying so keeps NCCL from trying RoCE devices that belong to no rail.
+        return (*netdevs, *mpi, ("NCCL_IB_DISABLE", "1"))
+    return (
+        *netdevs,
+        *mpi,
+        ("NCCL_IB_HCA", "=" + ",".join(devices)),  # "=": exactly these, no prefixes
+        ("NCCL_IB_DISABLE", "0"),
+        ("NCCL_NET", "IB"),  # no silent fall-back to sockets, which would serve at a fraction of the speed
+        ("NCCL_IB_ROCE_VERSION_NUM", "2"),
+        ("NCCL_IB_ADDR_FAMILY", "AF_INET6" if ":" in site.rails[0].address else "AF_INET"),
+        # The halves of one cable are one link (22 to 24 GB/s; one alone 13); the cables of a ring are not.
+        ("NCCL_IB_MERGE_NICS", "0" if site.control_netdev else "1"),
+        *((("NCCL_IB_SUBNET_AWARE_ROUTING", "1"),) if len(devices) > 1 else ()),
+    )
+
+
+def _ucx(site: RankContext) -> list[str]:
+    return [rail.netdev for rail in site.rails] or [site.netdev]
+
+
+def cache_env(site: RankContext) -> Pairs:
+    """Environment for compilers' kernel caches: a start without them compiles for minutes."""
+    if not site.cache_dir:
+        return ()
+    return (
+        ("TRITON_CACHE_DIR", f"{site.cache_dir}/triton"),
+        ("TORCHINDUCTOR_CACHE_DIR", f"{site.cache_dir}/inductor"),
+        ("FLASHINFER_WORKSPACE_BASE", f"{site.cache_dir}/flashinfer"),
+    )
+
+
+def merged(*groups: Pairs) -> Pairs:
+    """The variables of all groups, each name once; later groups win, at the place of the first."""
+    found: dict[str, str] = {}
+    for group in groups:
+        found |= dict(group)
+    return tuple(found.items())

@@ -1,0 +1,71 @@
+"""Startup phase of an engine, read from a line of its log. Pure.
+
+Engines print their bars over one another: the last share in a line counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from sparkfleet.values import Value
+
+Phase = Literal["loading", "compiling", "warming", "up"]
+
+ORDER: tuple[Phase, ...] = ("loading", "compiling", "warming", "up")
+
+_SIGNS: tuple[tuple[Phase, str], ...] = (
+    # vLLM 0.19 to 0.32, SGLang 0.5.12 to 0.5.23, TensorRT-LLM 1.3: all end their server's start with uvicorn's line.
+    ("up", r"Application startup complete|The server is fired up and ready to roll"),
+    (
+        "warming",
+        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b",
+    ),
+    # Word by word: the configuration that an engine prints before it loads names all of these, with underscores.
+    (
+        "compiling",
+        r"torch\.compile (?:takes|took)|vLLM's torch\.compile|Dynamo bytecode transform|Compiling a graph|\bautotun"
+        r"|\bJIT[- ](?:pre-)?compil(?:e\b|ing)",
+    ),
+    (
+        "loading",
+        r"Loading safetensors|(?:checkpoint|loading) shards|Starting to load model|Loading weights|Load weight (begin|end)",
+    ),
+)
+_LEFT_OUT = re.compile(r"\b(?:disabl|skip)(?:ed|ing|ping)\b", re.IGNORECASE)
+"""What is said, before anything is loaded, of that which will not be done."""
+
+_SHARE = re.compile(r"(\d{1,3})% ?(?:Completed|\|)")
+WIDTH = 4000
+"""Characters of a line that are looked at, from its end."""
+
+
+class StartupPhase(Value):
+    """Startup phase of an engine."""
+
+    phase: Phase
+    share: float | None = None
+    """Of this phase, 0 to 1; None if the line does not tell."""
+
+
+def step_of(line: str) -> StartupPhase | None:
+    """Reads one log line; None for most."""
+    tail = line[-WIDTH:]
+    if _LEFT_OUT.search(tail):
+        return None
+    for phase, pattern in _SIGNS:
+        if re.search(pattern, tail, re.IGNORECASE):
+            shares = _SHARE.findall(tail)
+            return StartupPhase(phase=phase, share=min(1.0, int(shares[-1]) / 100) if shares else None)
+    return None
+
+
+def latest(lines: Iterable[str], before: StartupPhase | None = None) -> StartupPhase | None:
+    """Startup phase after these lines. Never goes back to an earlier phase: engines warm up more than once."""
+    found = before
+    for line in lines:
+        step = step_of(line)
+        if step is not None and (found is None or ORDER.index(step.phase) >= ORDER.index(found.phase)):
+            found = step
+    return found

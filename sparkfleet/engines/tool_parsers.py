@@ -1,0 +1,42 @@
+"""Reasoning and tool-call parsers by model family and engine. Pure.
+
+Without one, a model that thinks sends its thoughts as the answer, and a request with tools is refused. A wrong one swallows
+the answer (known issue reasoning-parser-swallow), so only families are here for which a recipe was published.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+
+class Parsers(NamedTuple):
+    """Names as the engine's own options have them; "" if it has none."""
+
+    reasoning: str = ""
+    tools: str = ""
+
+
+_FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
+    # NVIDIA's playbook for vLLM, agent-ready recipe of Qwen3.6-35B-A3B (2026-06); SGLang's options of 0.5.12 to 0.5.23.
+    ("*qwen3.[568]-*", {"vllm": Parsers("qwen3", "qwen3_xml"), "sglang": Parsers("qwen3", "qwen3_coder")}),
+    # Harmony: thoughts and calls are channels of the format itself.
+    ("*gpt-oss-*", {"vllm": Parsers("openai_gptoss", "openai"), "sglang": Parsers("gpt-oss", "gpt-oss")}),
+    # The published two-Spark recipes of M2.5 and M2.7 keep the thoughts in the answer, as the model expects to read them.
+    (
+        "*minimax-m2*",
+        {
+            "vllm": Parsers("minimax_m2_append_think", "minimax_m2"),
+            "sglang": Parsers("minimax-append-think", "minimax-m2"),
+        },
+    ),
+)
+
+
+def parsers_of(model: str, engine: str) -> Parsers:
+    """The parsers of a checkpoint by its name: a Hub id or a directory. Empty where nothing is published."""
+    name = model.lower()
+    for pattern, by_engine in _FAMILIES:
+        if fnmatchcase(name, pattern):
+            return by_engine.get(engine, Parsers())
+    return Parsers()

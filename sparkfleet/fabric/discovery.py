@@ -1,0 +1,75 @@
+"""Cables found between nodes, with their rails, and rejected ports with the reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+from sparkfleet.fabric.port_scan import Method
+from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.values import Value
+
+Kind = Literal["none", "direct", "ring", "switch", "mixed"]
+
+
+class RejectedPort(Value):
+    """Reason for which a port is not taken for a rail."""
+
+    node: str
+    netdev: str
+    what: str
+    do: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.netdev} of {self.node} {self.what}" if self.netdev else f"{self.node} {self.what}"
+        return f"{said} {self.do}".strip()
+
+
+class FoundEnd(Value):
+    """One end of a rail."""
+
+    node: str
+    netdev: Netdev
+    rdma: str | None
+
+
+class FoundRail(Value):
+    """One rail: both ends, or the one at a switch, and how they heard of each other."""
+
+    ends: tuple[FoundEnd, ...]
+    methods: tuple[Method, ...]
+
+
+class FoundLink(Value):
+    """One cable with the rails on which somebody was heard."""
+
+    nodes: tuple[str, ...]
+    switch: str | None = None
+    rails: tuple[FoundRail, ...]
+
+
+class DiscoveredLinks(Value):
+    """Every cable between the nodes, and what could not be told."""
+
+    links: tuple[FoundLink, ...]
+    findings: tuple[RejectedPort, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """The picture as a whole."""
+        if not self.links:
+            return "none"
+        if all(link.switch for link in self.links):
+            return "switch"
+        pairs = {frozenset(link.nodes) for link in self.links}
+        if any(link.switch for link in self.links):
+            return "mixed"
+        return "direct" if len(pairs) == 1 else "ring" if _is_ring(pairs) else "mixed"
+
+
+def _is_ring(pairs: set[frozenset[str]]) -> bool:
+    degree: dict[str, int] = defaultdict(int)
+    for pair in pairs:
+        for node in pair:
+            degree[node] += 1
+    return len(pairs) == len(degree) and set(degree.values()) == {2}

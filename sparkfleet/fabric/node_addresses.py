@@ -1,0 +1,64 @@
+"""At which address each node of a fleet is reached by the others: Ray, engines, rendezvous. Pure.
+
+A fleet of one node stays on loopback. Where one rail subnet holds every node (a cable between two, a switch), that is
+the network: nothing of ours then listens on the management LAN. A ring has no such subnet, so its nodes meet on the
+management network, and only the collectives go over the rails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkfleet.errors import ControlError
+from sparkfleet.specs.inventory import Inventory, RailEnd
+from sparkfleet.values import Value
+
+# Ray's `start` replaces 127.0.0.1 by the address of the default route, and its agents then listen there. Any other
+# loopback address is taken as it is.
+LOOPBACK = "127.0.0.2"
+
+
+class Seat(Value):
+    """Address of a node, and the reason for it."""
+
+    address: str
+    """IP address, or for a node that is only known by its name, the name."""
+    netdev: str | None = None
+    """The rail's netdev; None on loopback and on the management network."""
+
+
+def seats(inventory: Inventory) -> dict[str, Seat]:
+    """Every node's seat, by its name.
+
+    Raises:
+        ControlError: a node of several is `address: local` and no rail subnet joins it to the others.
+    """
+    if len(inventory.nodes) == 1:
+        return {name: Seat(address=LOOPBACK) for name in inventory.nodes}
+    return _on_one_subnet(inventory) or {name: _managed(inventory, name) for name in inventory.nodes}
+
+
+def _on_one_subnet(inventory: Inventory) -> dict[str, Seat] | None:
+    """The first rail subnet, in the order of the inventory, in which every node has an address."""
+    subnets: dict[object, dict[str, Seat]] = {}
+    for node, end in _rail_ends(inventory):
+        joined = subnets.setdefault(end.interface.network, {})
+        joined.setdefault(node, Seat(address=str(end.interface.ip), netdev=end.netdev))
+    return next((joined for joined in subnets.values() if joined.keys() == inventory.nodes.keys()), None)
+
+
+def _rail_ends(inventory: Inventory) -> Iterator[tuple[str, RailEnd]]:
+    for link in inventory.links:
+        for rail in link.rails:
+            yield from zip(link.nodes, rail, strict=True)
+
+
+def _managed(inventory: Inventory, name: str) -> Seat:
+    node = inventory.nodes[name]
+    if node.is_local:
+        raise ControlError(
+            f"Node {name} is `address: local`, and no rail subnet joins it to all the other nodes.",
+            means="The other nodes would not know at which address to reach it.",
+            do=f"Give {name} its address on your network (and user, host_key), or add the links with `sparkfleet init`.",
+        )
+    return Seat(address=node.address)

@@ -1,1 +1,0 @@
-"""What is true of nodes, links and checkpoints: what to read, and what it says."""

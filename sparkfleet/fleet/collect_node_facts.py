@@ -1,0 +1,123 @@
+"""Gathers the facts of nodes that planning needs, through their channels: all nodes at once, one round trip for each."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from sparkfleet.errors import FactError, NodeError
+from sparkfleet.hostfacts.fact import failed
+from sparkfleet.hostfacts.node import (
+    Fact,
+    Gpu,
+    InstalledEngine,
+    NodeFacts,
+    ReadEngines,
+    ReadGpu,
+    ReadInstalledEngines,
+    ReadMemory,
+    ReadProcessors,
+)
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel, Completed
+from sparkfleet.specs.inventory import Inventory, Node
+
+T = TypeVar("T")
+
+COMMAND_S = 30.0
+
+Answer = Completed | NodeError
+
+
+async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple[NodeFacts, ...]:
+    """The facts of every node of the inventory, all nodes at once.
+
+    Raises:
+        NodeError: nodes cannot be reached or refuse a command that every node has; all of them are named.
+        FactError: a node answered something that is not understood.
+    """
+    asked = (_node(name, inventory, channels[name]) for name in inventory.nodes)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    silent = [answer for answer in answers if isinstance(answer, NodeError)]
+    if len(silent) > 1:
+        what = "\n".join(error.what for error in silent)
+        raise NodeError(what, means=silent[0].means, do=silent[0].do) from silent[0]
+    return tuple(map(_or_raise, answers))
+
+
+def _or_raise(answer: NodeFacts | BaseException) -> NodeFacts:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
+    node, own = inventory.nodes[name], _own_python(inventory, name)
+    engines = dict(_engine_questions(node, own))
+    argvs = [ReadMemory.argv, ReadProcessors.argv, ReadGpu.argv, *engines.values()]
+    memory, processors, gpu, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
+    return NodeFacts(
+        name=name,
+        memory=_value(ReadMemory, memory, name),
+        processors=_value(ReadProcessors, processors, name),
+        gpu=_gpu(gpu),
+        engines=_homes(node, own, dict(zip(engines, homes, strict=True)), name),
+    )
+
+
+def _own_python(inventory: Inventory, name: str) -> str | None:
+    """Python of sparkfleet on a node; None: the environment that `up` has made there, if any."""
+    return inventory.environment or (sys.executable if inventory.nodes[name].is_local else None)
+
+
+def _engine_questions(node: Node, own: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Engines that the inventory names, each in its own environment; else those of sparkfleet's own environment."""
+    for engine, home in node.engines.items():
+        yield engine, (home.python, *ReadEngines.argv[1:])
+    if not node.engines:
+        yield "", (own, *ReadEngines.argv[1:]) if own else ReadInstalledEngines.argv
+
+
+def _homes(
+    node: Node, own: str | None, answers: Mapping[str, Answer], name: str
+) -> dict[str, InstalledEngine]:
+    if node.engines:
+        found = {
+            engine: (home.python, _value(ReadEngines, answers[engine], name).get(engine))
+            for engine, home in node.engines.items()
+        }
+        return {
+            engine: InstalledEngine(python=python, version=version)
+            for engine, (python, version) in found.items()
+            if version is not None
+        }
+    if own:
+        python, versions = own, _value(ReadEngines, answers[""], name)
+    else:
+        python, versions = _value(ReadInstalledEngines, answers[""], name)
+    return {engine: InstalledEngine(python=python, version=version) for engine, version in versions.items()}
+
+
+def _gpu(answer: Answer) -> Gpu | None:
+    """A node may lack the tool, or its driver."""
+    if isinstance(answer, NodeError) or answer.exit_code != 0:
+        return None
+    return ReadGpu.parse(answer.stdout)
+
+
+def _value(fact: type[Fact[T]], answer: Answer, node: str) -> T:
+    if isinstance(answer, NodeError):
+        raise NodeError(
+            f"{node}: {answer.what}",
+            means=answer.means or "This node's facts are not known, so nothing is planned on it.",
+            do=answer.do,
+        )
+    try:
+        if answer.exit_code != 0:
+            raise failed(answer.argv, answer.exit_code, answer.stderr)
+        return fact.parse(answer.stdout)
+    except FactError as error:
+        kind = NodeError if answer.exit_code != 0 else FactError
+        raise kind(f"{node}: {error.what}", means=error.means, do=error.do) from error

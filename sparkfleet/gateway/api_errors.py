@@ -1,0 +1,308 @@
+"""Every way in which the gateway itself says no, in the words of the API that was spoken.
+
+OpenAI's clients expect `{"error": {message, type, param, code}}`; Anthropic's, on `/v1/messages`, expect
+`{"type": "error", "error": {type, message}}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.gateway.requirements import Ability
+from sparkfleet.gateway.routing_table import ModelEntry
+
+Dialect = Literal["openai", "anthropic"]
+
+_LONGEST_NAME = 120
+_MOST_NAMES = 20
+
+_OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class _Lack(NamedTuple):
+    """Words for a missing capability."""
+
+    noun: str
+    means: str
+    do: str
+
+
+_LACKS: dict[Ability, _Lack] = {
+    "vision": _Lack(
+        "images or video",
+        "None of its groups sees: their weights have no vision tower, or it is switched off.",
+        "Leave them out, or ask a model that sees.",
+    ),
+    "tools": _Lack(
+        "tools",
+        "None of its groups reads the calls that its model makes: their engines have no parser for them.",
+        'Leave "tools" out, or give the deployment a parser ("--tool-call-parser" in its "engine_args").',
+    ),
+}
+
+
+class ApiError(SparkfleetError):
+    """A request that the gateway answers itself, with an error.
+
+    Args:
+        what: what is wrong, one sentence.
+        status: HTTP status.
+        code: machine-readable reason, in the answer's `code`.
+        kind: label in `sparkfleet_errors_total`.
+        param: the field of the request that is wrong, if it is one.
+        headers: extra headers of the answer.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int,
+        code: str,
+        kind: str = "bad_request",
+        param: str | None = None,
+        means: str = "",
+        do: str = "",
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(what, means=means, do=do)
+        self.status = status
+        self.code = code
+        self.kind = kind
+        self.param = param
+        self.headers = headers
+
+    def body(self, dialect: Dialect) -> bytes:
+        """The answer's JSON."""
+        return error_json(
+            " ".join(str(self).splitlines()), self.status, code=self.code, param=self.param, dialect=dialect
+        )
+
+
+def error_json(
+    message: str, status: int, *, code: str | int, dialect: Dialect, param: str | None = None, kind: str = ""
+) -> bytes:
+    """An error object as the clients of `dialect` expect it, ASCII only. `kind`: OpenAI's `type`, by the status if ""."""
+    if dialect == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    kind = kind or _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
+
+
+def dialect_of(path: str) -> Dialect:
+    """API that is spoken on `path`."""
+    return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
+
+
+def unauthorised(*, given: bool) -> ApiError:
+    """401: no key, or one that nobody knows."""
+    return ApiError(
+        "This API key is not known here." if given else "No API key was given.",
+        do='Send "Authorization: Bearer sk-sf-…". `sparkfleet keys create NAME` makes a key.',
+        status=401,
+        code="invalid_api_key",
+        kind="unauthorised",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
+
+
+def forbidden(model: str, key_name: str) -> ApiError:
+    """403: a good key, not for this model."""
+    return ApiError(
+        f'The key "{key_name}" may not use the model "{_short(model)}".',
+        do='The deployment\'s "keys" say which keys may.',
+        status=403,
+        code="model_not_allowed",
+        kind="forbidden",
+        param="model",
+    )
+
+
+def unknown_model(model: str, known: Iterable[str]) -> ApiError:
+    """404: no deployment of that name. `known` are the names that the caller may use."""
+    names = list(known)
+    listed = ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
+    return ApiError(
+        f'There is no model "{_short(model)}".',
+        do=f"There is: {listed}." if names else "No model is deployed yet: see `sparkfleet apply`.",
+        status=404,
+        code="model_not_found",
+        kind="unknown_model",
+        param="model",
+    )
+
+
+def not_ready(entry: ModelEntry) -> ApiError:
+    """503: the deployment exists, but serves nobody at the moment."""
+    state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
+    return _later(
+        f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
+        entry.retry_after_s,
+        code="model_not_ready",
+        kind="not_ready",
+    )
+
+
+def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> ApiError:
+    """400: the deployment has no group that can do this, ready or not. `lacking`: what; not empty."""
+    nouns = _nouns(lacking)
+    if all(any(getattr(group, one) is not False for group in entry.groups) for one in lacking):
+        what = f'The model "{entry.name}" does not take {nouns} in one request.'
+        means, do = "One of its groups takes the one, another the other.", "Send two requests."
+    else:
+        what = f'The model "{entry.name}" does not take {nouns}, and this request has some.'
+        means, do = (" ".join(getattr(_LACKS[one], name) for one in lacking) for name in ("means", "do"))
+    return ApiError(
+        what,
+        means=means,
+        do=do,
+        status=400,
+        code="unsupported_by_model",
+        kind="unsupported",
+        param="tools" if "tools" in lacking else None,
+    )
+
+
+def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> ApiError:
+    """503: the groups that can do this are not ready; others of the deployment are. `needs`: what; not empty."""
+    return _later(
+        f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.',
+        entry.retry_after_s,
+        code="model_not_ready",
+        kind="not_ready",
+    )
+
+
+def no_engine(entry: ModelEntry) -> ApiError:
+    """503: the deployment should be serving, but no group takes the request."""
+    return _later(
+        f'No engine of "{entry.name}" takes requests at the moment.',
+        entry.retry_after_s,
+        code="no_engine",
+        kind="no_engine",
+    )
+
+
+def engine_lost(entry: ModelEntry) -> ApiError:
+    """503: every engine that was asked went away before its first byte."""
+    return _later(
+        f'The engine of "{entry.name}" went away before it answered; it is being replaced.',
+        entry.retry_after_s,
+        code="engine_lost",
+        kind="engine_lost",
+    )
+
+
+def no_table() -> ApiError:
+    """503: the gateway has just started and does not know the fleet yet."""
+    return _later("The gateway is starting.", 1, code="starting", kind="not_ready")
+
+
+def draining() -> ApiError:
+    """503: this gateway replica is going away; another one answers on the same port."""
+    return _later(
+        "This gateway is shutting down.",
+        1,
+        code="draining",
+        kind="draining",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def bad_request(what: str, *, do: str = "", param: str | None = None, code: str = "bad_request") -> ApiError:
+    """400: the request cannot be understood."""
+    return ApiError(what, do=do, status=400, code=code, param=param)
+
+
+def too_large(limit: int) -> ApiError:
+    """413: the body is longer than `limit` bytes."""
+    return ApiError(
+        f"The request body is larger than {limit} bytes.",
+        status=413,
+        code="request_too_large",
+        kind="too_large",
+    )
+
+
+def headers_too_large() -> ApiError:
+    """431: more headers than any client has reason to send."""
+    return ApiError(
+        "The request headers are too large.", status=431, code="headers_too_large", kind="too_large"
+    )
+
+
+def too_slow(seconds: float) -> ApiError:
+    """408: the body did not arrive in time. The connection is closed: the rest of it may still come."""
+    return ApiError(
+        f"The request body did not arrive within {seconds:g} s.",
+        status=408,
+        code="request_timeout",
+        kind="too_slow",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def no_such_path(path: str) -> ApiError:
+    """404: not a path of this API."""
+    return ApiError(
+        f'There is nothing at "{_short(path)}".',
+        do="The API is below /v1.",
+        status=404,
+        code="not_found",
+        kind="not_found",
+    )
+
+
+def no_such_method(method: str, allowed: Iterable[str]) -> ApiError:
+    """405."""
+    return ApiError(
+        f'The method "{_short(method)}" is not supported here.',
+        status=405,
+        code="method_not_allowed",
+        headers=((b"allow", ", ".join(allowed).encode()),),
+    )
+
+
+def internal() -> ApiError:
+    """500: a defect of the gateway. The log has the traceback under the request's id."""
+    return ApiError(
+        "The gateway failed to handle this request.",
+        do="Its log has the reason, under this answer's x-request-id.",
+        status=500,
+        code="internal_error",
+        kind="internal",
+    )
+
+
+def _later(
+    what: str, seconds: int, *, code: str, kind: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> ApiError:
+    return ApiError(
+        what,
+        do=f"Try again in {seconds} s.",
+        status=503,
+        code=code,
+        kind=kind,
+        headers=((b"retry-after", str(seconds).encode()), *headers),
+    )
+
+
+def _nouns(abilities: Iterable[Ability]) -> str:
+    return " and ".join(_LACKS[one].noun for one in abilities)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else text[:_LONGEST_NAME] + "…"

@@ -1,0 +1,99 @@
+"""Endpoints of the groups' engines: a small protocol and an in-memory fake."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
+from sparkfleet.values import Value
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.05
+"""Between two rounds of asking."""
+
+
+class Target(Value):
+    """One group's engine."""
+
+    url: str
+    """`http://host:port`, without a path."""
+    token: str = ""
+    """Internal bearer token, see `keys.engine_token`; empty for an engine that asks for none."""
+    group: str = ""
+    """Name of the group, for the log."""
+    app: str = ""
+    """Its Serve application, as the table names it."""
+
+
+class Picker(Protocol):
+    """Finds the engine of a group."""
+
+    async def pick(
+        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
+    ) -> Target | None:
+        """The engine of the first of these groups that has one, or None if none has.
+
+        Args:
+            model: what is asked for; its state is `ready`.
+            groups: those that may be asked, best first.
+            exclude: URLs that have failed this very request. Must not be returned.
+        """
+        ...
+
+
+Find = Callable[[GroupEntry], Awaitable[Target | None]]
+"""Where a group's engine listens; None if it has none. May wait, and may fail."""
+
+
+async def first_found(
+    groups: Sequence[GroupEntry], find: Find, *, exclude: AbstractSet[str], limit_s: float
+) -> Target | None:
+    """The engine of the first group that has one that is not excluded; None if none is found within `limit_s`.
+
+    Whoever is asked hears of deaths a little later than we do, so it is asked again until it names another engine. One group
+    about which it is silent does not take the time of the others.
+    """
+    left, each_s = list(groups), limit_s / max(1, len(groups))
+    try:
+        async with asyncio.timeout(limit_s):
+            while left:
+                for group in tuple(left):
+                    try:
+                        found = await _within(each_s, find(group))
+                    except Exception as error:
+                        log.warning("there is no engine of %s: %r", group.app, error)
+                        left.remove(group)
+                        continue
+                    if found is not None and found.url not in exclude:
+                        return found
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        pass
+    return None
+
+
+async def _within(limit_s: float, found: Awaitable[Target | None]) -> Target | None:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await found
+    except TimeoutError:
+        return None
+
+
+class StaticPicker:
+    """Knows the same engines for ever, one or more of each group. For tests, and for measuring the gateway alone."""
+
+    def __init__(self, engines: Iterable[Target]) -> None:
+        self._engines = tuple(engines)
+
+    async def pick(
+        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
+    ) -> Target | None:
+        """The first engine of the first group that has one that is not excluded."""
+        known = (engine for group in groups for engine in self._engines if engine.app == group.app)
+        return next((engine for engine in known if engine.url not in exclude), None)

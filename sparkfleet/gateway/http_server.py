@@ -1,0 +1,247 @@
+"""A listening socket of our own for an ASGI application, inside an event loop that is already running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sparkfleet.errors import ControlError
+from sparkfleet.gateway.api_errors import bad_request, headers_too_large
+from sparkfleet.gateway.asgi import App
+from sparkfleet.gateway.upstream import watch_peer
+
+HEAD_BYTES = 64 << 10
+"""Request line and headers. The parser itself would collect them without end."""
+HEAD_S = 15.0
+"""From the opening of a connection, or the first byte of a request, to the end of its headers."""
+IDLE_S = 75
+"""How long an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
+
+_BACKLOG = 2048
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""A client that vanished without a word (a laptop that was closed) is noticed after 60 s."""
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, with a limit on the size and on the time of a request's head.
+
+    uvicorn has neither: a client could hold connections, or fill memory, without ever showing a key.
+    """
+
+    head_bytes: ClassVar[int] = HEAD_BYTES
+    head_s: ClassVar[float] = HEAD_S
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_size: int | None = None
+        """So far; None between heads."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock. (uvicorn narrows the type of `transport` likewise.)"""
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and refuse a head that does not end."""
+        if self.cycle is None or self.cycle.response_complete:
+            # An empty line, or what is left of a body that was refused: neither may go on for ever.
+            self._start_clock()
+        super().data_received(data)
+        if self._head_size is not None and not self.transport.is_closing():
+            self._head_size += len(data)
+            if self._head_size > self.head_bytes:
+                self._refuse(431, headers_too_large().body("openai"))
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._start_clock()
+        self._head_size = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The head is there: stop the clock, and begin the request."""
+        self._stop_clock()
+        self._head_size = None
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers input that is not HTTP with an error in the usual form."""
+        self._refuse(400, bad_request(msg).body("openai"))
+
+    def _start_clock(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_s, self.transport.close)
+
+    def _stop_clock(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, status: int, body: bytes) -> None:
+        self._stop_clock()
+        head = (
+            f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+class Server:
+    """A server that is listening. Made by `serve`."""
+
+    def __init__(self, server: _Server, listener: socket.socket, task: asyncio.Task[None]) -> None:
+        self._server = server
+        self._listener = listener
+        self._task = task
+        self.host, self.port = listener.getsockname()[:2]
+
+    @property
+    def url(self) -> str:
+        """Listening addresses."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket: new connections go to whoever shares the port. Open ones go on."""
+        for server in self._server.servers:
+            server.close()
+
+    async def aclose(self, timeout_s: float = 5.0) -> None:
+        """Stop accepting, let answers end for `timeout_s`, cancel what is left, close everything."""
+        self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]
+        self._server.stop()
+        await self._task
+
+
+async def serve(
+    app: App,
+    host: str,
+    port: int,
+    *,
+    reuse_port: bool = True,
+    head_bytes: int = HEAD_BYTES,
+    head_s: float = HEAD_S,
+) -> Server:
+    """Serve `app`. Returns when it is listening; it then runs as a task of the present event loop.
+
+    Args:
+        app: the ASGI application.
+        host: address to bind, IPv4 or IPv6.
+        port: 0 takes any free one.
+        reuse_port: let other processes of this user listen on the same port; the kernel spreads connections.
+        head_bytes: limit of a request's line and headers.
+        head_s: time for them to arrive.
+
+    Raises:
+        ControlError: the address cannot be bound.
+    """
+    listener = _listen(host, port, reuse_port)
+    protocol = type("Protocol", (GuardedProtocol,), {"head_bytes": head_bytes, "head_s": head_s})
+    server = _Server(_config(app, protocol))
+    task = asyncio.create_task(server.serve(sockets=[listener]), name=f"sparkfleet gateway on port {port}")
+    await server.is_listening(task)
+    return Server(server, listener, task)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that is a guest: signals belong to the process that it lives in."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._listening = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        # uvicorn looks ten times a second whether it should stop; once, for the date header, is enough.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn's own looks every 100 ms whether all is over; this one is told.
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # an idle one closes, a busy one will after its answer
+        await _end(set(self.server_state.tasks), self.config.timeout_graceful_shutdown)
+
+    async def is_listening(self, task: asyncio.Task[None]) -> None:
+        waiting = asyncio.create_task(self._listening.wait())
+        await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            await task  # raises what went wrong
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _end(tasks: set[asyncio.Task[None]], timeout_s: float | None) -> None:
+    if not tasks:
+        return
+    _, pending = await asyncio.wait(tasks, timeout=timeout_s)
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)
+
+
+def _config(app: App, protocol: type[GuardedProtocol]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=IDLE_S,
+    )
+
+
+def _listen(host: str, port: int, reuse_port: bool) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Accepted connections inherit these. Without Nagle every token leaves at once.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        watch_peer(listener, _KEEPALIVE)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ControlError(
+            f"The gateway cannot listen on {host} port {port}: {error.strerror}.",
+            do="Choose another port, or stop what listens there (`ss -ltnp` names it).",
+        ) from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,181 @@
+"""The gateway as a Ray Serve deployment: one replica per node, each with its own listening socket.
+
+Serve starts it, watches it and replaces it; it is not behind Serve's proxies, which listen on every interface
+(docs/decisions.md). It hears from the controller by a long poll; while that is away, the last table keeps serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.endpoints import Target, first_found
+from sparkfleet.gateway.http_server import Server
+from sparkfleet.gateway.http_server import serve as listen
+from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.metrics_page import metrics_app
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.telemetry.metrics import GatewayMetrics
+from sparkfleet.values import Value
+
+log = logging.getLogger(__name__)
+
+PICK_S = 4.5
+"""How long Serve may take to name a replica. Without one that runs it would wait for ever."""
+PREPARE_S = 30.0
+"""How long a gateway tries to hear of a new group's replica before anybody asks for it."""
+REPICK_S = 0.5
+"""The same for a request that has failed on one replica: its client has waited already."""
+POLL_PAUSE_S = 0.5
+REGISTER_S = 5.0
+DRAIN_S = 30.0
+
+
+class GatewayConfig(Value):
+    """Configuration of a gateway replica."""
+
+    host: str
+    port: int
+    max_body_bytes: int
+    secret_path: str
+    """File with the fleet's engine secret; the secret itself travels nowhere."""
+    controller: str
+    namespace: str
+
+
+class ServePicker:
+    """Asks Ray Serve for a group's replica, and reads where its engine listens from the replica's metadata.
+
+    Args:
+        secret: the fleet's engine secret.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._handles: dict[str, DeploymentHandle[Any]] = {}
+
+    async def pick(
+        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
+    ) -> Target | None:
+        """The first group's replica that is not excluded; None if Serve names none in time, or cannot."""
+        find = partial(self._find, model.deployment)
+        return await first_found(groups, find, exclude=exclude, limit_s=REPICK_S if exclude else PICK_S)
+
+    async def _find(self, deployment: str, group: GroupEntry) -> Target | None:
+        metadata = await self._choose(group.app, deployment)
+        url, name = metadata.get("url"), metadata.get("group")
+        if not isinstance(url, str) or not isinstance(name, str):
+            return None
+        return Target(url=url, group=name, app=group.app, token=engine_token(self._secret, name))
+
+    async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
+        handle = self._handles.get(app)
+        if handle is None:
+            handle = self._handles[app] = serve.get_deployment_handle(deployment, app)
+        # Not reserving saves two actor calls, 2.8 ms of CPU a request. The argument is private: Ray is pinned.
+        async with handle.choose_replica(_reserve=False) as selection:
+            metadata: dict[str, Any] = selection.replica_metadata
+            return metadata
+
+    async def prepare(self, deployment: str, app: str) -> None:
+        """Ask for a group's replica before a request does: the first answer takes Serve a second and more."""
+        if app not in self._handles:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(PREPARE_S):
+                    await self._choose(app, deployment)
+
+    def forget(self, apps: AbstractSet[str]) -> None:
+        """Drop the handles of applications that are gone; `apps` are those there are."""
+        self._handles = {app: handle for app, handle in self._handles.items() if app in apps}
+
+
+@serve.deployment(
+    name="gateway",
+    max_ongoing_requests=100_000,
+    health_check_period_s=1,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=DRAIN_S + 5,
+    graceful_shutdown_wait_loop_s=0.1,
+    ray_actor_options={"num_cpus": 0},
+)
+class GatewayReplica:
+    """Hosts the gateway's ASGI application and keeps its table fresh."""
+
+    async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        config = GatewayConfig.model_validate_json(config_json)
+        self._config = config
+        secret = Path(config.secret_path).read_text().encode()
+        self._metrics = GatewayMetrics()
+        self._picker = ServePicker(secret)
+        self._gateway = GatewayApp(self._picker, self._metrics, max_body_bytes=config.max_body_bytes)
+        self._server: Server = await listen(self._gateway, config.host, config.port)
+        self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._register())]
+
+    async def __del__(self) -> None:
+        """Serve awaits this on a graceful shutdown."""
+        for task in self._tasks:
+            task.cancel()
+        self._server.stop_accepting()  # new connections go to the replica that shares the port
+        await self._gateway.drain(DRAIN_S)
+        await self._server.aclose()
+        await self._page.aclose()
+        await self._gateway.aclose()
+
+    async def _follow(self) -> None:
+        """Keep the table equal to the controller's."""
+        while True:
+            try:
+                controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+                text = await controller.table.remote(self._gateway.table.version)
+                table = RoutingTable.model_validate_json(text)
+            except Exception as error:
+                # Whatever is wrong with the controller, serving goes on by the last table.
+                log.warning("no table from the controller: %r", error)
+                await asyncio.sleep(POLL_PAUSE_S)
+                continue
+            self._gateway.table = table
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks += [
+                asyncio.create_task(self._picker.prepare(entry.deployment, app))
+                for entry in table.models.values()
+                for app in entry.apps
+            ]
+            self._picker.forget({app for entry in table.models.values() for app in entry.apps})
+
+    async def _register(self) -> None:
+        """Tell the controller, again and again, where this replica listens."""
+        replica = serve.get_replica_context().replica_tag
+        while True:
+            report = GatewayReport(
+                replica=replica,
+                url=f"http://{self._config.host}:{self._server.port}",
+                metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
+                at=time.time(),
+            )
+            with contextlib.suppress(Exception):
+                controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+                controller.register_gateway.remote(report.model_dump_json())
+            await asyncio.sleep(REGISTER_S)
+
+
+def gateway_app(config: GatewayConfig, where: dict[str, str]) -> serve.Application:
+    """The Serve application of the gateway, on a node with these labels of Ray's."""
+    replica = GatewayReplica.options(  # type: ignore[attr-defined]  # added by the decorator
+        ray_actor_options={"num_cpus": 0, "label_selector": where}
+    )
+    app: serve.Application = replica.bind(config.model_dump_json())
+    return app

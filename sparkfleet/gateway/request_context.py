@@ -1,0 +1,113 @@
+"""One request and its answer, as far as they have come, and what is told about them when they are over."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from sparkfleet.gateway.api_errors import Dialect, dialect_of
+from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.proxy import Attempts
+from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.usage import Usage, UsageMeter
+from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
+
+CLIENT_GONE = 499
+"""The status that is counted where nobody was left to see one (nginx's convention)."""
+CUT_SHORT = 502
+"""The status that is counted for an answer that was cut short (the client had seen another by then)."""
+
+_LONGEST_PATH = 200
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Filled in on the way from the request's headers to the end of its answer."""
+
+    method: str
+    path: str
+    headers: Headers
+    id: str = field(default_factory=lambda: f"req-{secrets.token_hex(12)}")
+    started: float = field(default_factory=perf_counter)
+    key: KeyEntry | None = None
+    model: str = ""
+    """Only ever a name from the table: it becomes a label."""
+    body_read: bool = False
+    """Whether the whole body of the request has arrived."""
+    attempts: Attempts | None = None
+    meter: UsageMeter | None = None
+    is_stream: bool = False
+    status: int = 0
+    """Of the answer that was begun; 0 before."""
+    kind: str = ""
+    """Why it was not answered as asked, as `sparkfleet_errors_total` calls it, or ""."""
+    seconds: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The API that the client speaks."""
+        return dialect_of(self.path)
+
+    @property
+    def head(self) -> bool:
+        """True if the answer's body is not used."""
+        return self.method == "HEAD"
+
+    def lost_client(self, kind: str = "client_gone") -> None:
+        """Nobody is left to answer."""
+        self.status, self.kind = CLIENT_GONE, kind
+
+    def lost_engine(self) -> None:
+        """The answer was begun and will not be completed."""
+        self.status, self.kind = CUT_SHORT, "engine_lost"
+
+    def finish(self, metrics: GatewayMetrics) -> None:
+        """It is over: enter it into the metrics."""
+        self.seconds = perf_counter() - self.started
+        metrics.requests.labels(self.model, path_label(self.path), str(self.status)).inc()
+        metrics.duration.labels(self.model).observe(self.seconds)
+        if self.kind:
+            metrics.errors.labels(self.model, self.kind).inc()
+        if self.attempts is not None and self.attempts.retries:
+            metrics.retries.labels(self.model).inc(self.attempts.retries)
+        if self.meter is not None:
+            self._count_answer(self.meter, metrics)
+
+    def _count_answer(self, meter: UsageMeter, metrics: GatewayMetrics) -> None:
+        self.usage = meter.usage()
+        metrics.tokens.labels(self.model, "input").inc(self.usage.input or 0)
+        metrics.tokens.labels(self.model, "output").inc(self.usage.output or 0)
+        if self.is_stream:
+            metrics.chunks.labels(self.model).inc(meter.chunks)
+
+    def log_line(self) -> dict[str, Any]:
+        """Line of the access log: never a key, a prompt or an answer."""
+        line: dict[str, Any] = {
+            "id": self.id,
+            "key": self.key.name if self.key is not None else None,
+            "model": self.model or None,
+            "method": self.method,
+            "path": self.path[:_LONGEST_PATH],
+            "status": self.status,
+            "error": self.kind or None,
+            "ms": _milliseconds(self.seconds),
+        }
+        if self.attempts is not None:
+            line |= {"group": self.attempts.group, "retries": self.attempts.retries}
+        if self.meter is not None:
+            line |= {
+                "first_byte_ms": _milliseconds(self.meter.first_s),
+                "bytes": self.meter.size,
+                "chunks": self.meter.chunks,
+                "events": self.meter.events,
+                "input_tokens": self.usage.input,
+                "output_tokens": self.usage.output,
+            }
+        return line
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1e3, 1)

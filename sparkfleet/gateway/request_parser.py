@@ -1,0 +1,196 @@
+"""Parses a request's model and requirements. Pure: bytes in; a target, or an error that names what is missing, out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from sparkfleet.gateway.api_errors import ApiError, bad_request
+from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.requirements import Requirements, needs_of
+
+MODEL_HEADER = b"x-sparkfleet-model"
+
+_LONGEST_MODEL = 1024
+_MOST_QUERY_FIELDS = 100
+_SLICE = 1 << 16
+
+
+class RequestTarget(NamedTuple):
+    """Model and endpoint that a request addresses."""
+
+    model: str
+    needs: Requirements = Requirements()
+
+
+def route(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
+    """The model that a request names, and what it needs.
+
+    A JSON body names it in `model`, a form in its field `model`; a request without a body (fetching or
+    deleting a stored response) in the query or in the header `x-sparkfleet-model`.
+
+    Raises:
+        Refusal: 400, with what is wrong and how to do it.
+    """
+    found = _in_body(headers, body) if body else RequestTarget(_outside_body(query, headers))
+    if not found.model:
+        raise _missing(bool(body))
+    return found
+
+
+def _in_body(headers: Headers, body: bytes) -> RequestTarget:
+    content_type = next((value for name, value in headers if name == b"content-type"), b"")
+    media, options = parse_options_header(content_type)
+    if media == b"multipart/form-data":
+        return RequestTarget(_in_form(body, options.get(b"boundary", b"")))
+    return _in_json(body)
+
+
+def _outside_body(query: bytes, headers: Headers) -> str:
+    named = next((value for name, value in headers if name == MODEL_HEADER), None)
+    if named is not None:
+        return named.decode("utf-8", "replace")
+    try:
+        fields = parse_qs(query.decode("latin-1"), max_num_fields=_MOST_QUERY_FIELDS)
+    except ValueError:
+        raise bad_request(f"The query has more than {_MOST_QUERY_FIELDS} fields.") from None
+    return fields.get("model", [""])[0]
+
+
+def _missing(has_body: bool) -> ApiError:
+    how = (
+        'Add "model" to the body; GET /v1/models lists the names.'
+        if has_body
+        else 'Say which model it is for: "?model=NAME", or the header "x-sparkfleet-model: NAME".'
+    )
+    return bad_request("The request names no model.", do=how, param="model", code="missing_model")
+
+
+# JSON
+
+
+def _in_json(body: bytes) -> RequestTarget:
+    try:
+        value = _DECODER.decode(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise _bad_json(f"byte {error.start} is not valid UTF-8") from None
+    except RecursionError:
+        raise _bad_json("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise _bad_json(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+    except ValueError as error:
+        raise _bad_json(str(error)) from None
+    if not isinstance(value, dict):
+        raise _bad_json("it must be an object")
+    model = value.get("model")
+    if model is not None and not isinstance(model, str):
+        raise bad_request('"model" must be a string.', param="model")
+    return RequestTarget(model or "", needs_of(value))
+
+
+def _bad_json(why: str) -> ApiError:
+    return bad_request(
+        f"The request body is not usable JSON: {why}.",
+        do="The body is read as JSON unless its content-type is multipart/form-data.",
+        code="invalid_json",
+    )
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _one_model(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Of two "model" fields this parser and the engine's might each take another one.
+    value = dict(pairs)
+    if len(value) != len(pairs) and sum(name == "model" for name, _ in pairs) > 1:
+        raise ValueError('"model" is there twice')
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_one_model)
+
+
+# Forms
+
+
+def _in_form(body: bytes, boundary: bytes) -> str:
+    if not boundary:
+        raise _bad_form("its content-type has no boundary")
+    fields = _ModelField()
+    try:
+        parser = MultipartParser(boundary, fields.callbacks())  # type: ignore[arg-type]
+        for start in range(0, len(body), _SLICE):
+            parser.write(body[start : start + _SLICE])
+        parser.finalize()
+    except FormParserError as error:
+        raise _bad_form(str(error)) from None
+    if not fields.complete:
+        raise _bad_form("it has no end")
+    if len(fields.found) > 1:
+        raise _bad_form('"model" is there twice')
+    return fields.found[0].decode("utf-8", "replace") if fields.found else ""
+
+
+def _bad_form(why: str) -> ApiError:
+    return bad_request(f"The multipart form cannot be read: {why}.", code="invalid_form")
+
+
+class _ModelField:
+    """Collects the fields called `model` out of a form, and nothing else of it."""
+
+    def __init__(self) -> None:
+        self.found: list[bytes] = []
+        self.complete = False
+        self._name = b""
+        self._value = b""
+        self._disposition = b""
+        self._inside = False
+
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": self._header_name,
+            "on_header_value": self._header_value,
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._body_begins,
+            "on_part_data": self._data,
+            "on_part_end": self._part_end,
+            "on_end": self._end,
+        }
+
+    def _begin(self) -> None:
+        self._disposition = self._name = self._value = b""
+
+    def _header_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _header_end(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._name = self._value = b""
+
+    def _body_begins(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._inside = options.get(b"name") == b"model" and b"filename" not in options
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._inside:
+            self._value += data[start:end]
+            if len(self._value) > _LONGEST_MODEL:
+                raise _bad_form('"model" is too long')
+
+    def _part_end(self) -> None:
+        if self._inside:
+            self.found.append(self._value)
+        self._inside = False
+
+    def _end(self) -> None:
+        self.complete = True

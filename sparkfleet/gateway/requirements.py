@@ -1,0 +1,123 @@
+"""Requirements of a request, and the groups that meet them. Pure.
+
+What is not known of a group (None) excludes nothing: the group only stands behind those of which it is known. A body is
+taken as it comes: what has another form than the APIs' needs nothing, and the engine says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, NamedTuple, get_args
+
+from sparkfleet.gateway.routing_table import GroupEntry
+
+Ability = Literal["vision", "tools"]
+
+VISUAL = frozenset(
+    {"image", "image_embeds", "image_pil", "image_url", "input_image", "video", "video_embeds", "video_url"}
+)
+"""Types of parts: OpenAI's chat (`image_url`) and responses (`input_image`), Anthropic's (`image`), and what vLLM takes too
+(0.32, `renderers/chat_utils.py`), which reads parts that have such a field and no type likewise."""
+AUDIBLE = frozenset({"audio", "audio_embeds", "audio_url", "input_audio"})
+
+_PROMPTS = ("messages", "input", "prompt", "system", "instructions")
+"""Where the APIs put what a model reads."""
+_INSIDE = ("content", "text", "output")
+"""Where messages, parts and results of tools keep it. Not the arguments of calls: they are data of the tool's own form."""
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_CHARACTERS_PER_TOKEN = 3
+"""Fewer than the four of plain English, so that code, too, is rather taken for longer than it is. Of text that is not ASCII
+each character counts as a token."""
+_MOST_PARTS = 20_000
+"""Looked at. More than a conversation has; a body of 32 MB may hold ten million."""
+
+
+class Requirements(NamedTuple):
+    """Requirements of one request."""
+
+    vision: bool = False
+    """It has images or video."""
+    tools: bool = False
+    """It has tools that the model may call."""
+    audio: bool = False
+    """It has sound. Which weights can hear is not known: nothing is refused for it, and those that see are asked first."""
+    tokens: int = 0
+    """About how long prompt and answer get at most. An estimate: it only says which groups are asked first."""
+
+    @property
+    def abilities(self) -> tuple[Ability, ...]:
+        """Those without which it cannot be served."""
+        return tuple(ability for ability in get_args(Ability) if getattr(self, ability))
+
+
+def needs_of(document: dict[str, Any]) -> Requirements:
+    """Requirements of a request with this JSON body. Reads at most `_MOST_PARTS` of its parts and never fails."""
+    vision = audio = False
+    tokens = _answer_tokens(document)
+    for part in islice(_parts(document), _MOST_PARTS):
+        if isinstance(part, str):
+            tokens += len(part) // _CHARACTERS_PER_TOKEN if part.isascii() else len(part)
+        elif isinstance(part, dict):
+            vision = vision or _is_one_of(part, VISUAL)
+            audio = audio or _is_one_of(part, AUDIBLE)
+        elif isinstance(part, int):  # a prompt may be given as the numbers of its tokens
+            tokens += 1
+    return Requirements(vision, _calls_tools(document), audio, tokens)
+
+
+def can(group: GroupEntry, needs: Requirements) -> bool:
+    """True if a group meets the requirements, as far as its capabilities are known."""
+    return all(getattr(group, ability) is not False for ability in needs.abilities)
+
+
+def lacking(groups: Iterable[GroupEntry], needs: Requirements) -> tuple[Ability, ...]:
+    """Requirements that none of these groups meets; all of them if each group lacks some; () if one meets them all."""
+    known = tuple(groups)
+    if not known or any(can(group, needs) for group in known):
+        return ()
+    missing = (one for one in needs.abilities if all(getattr(group, one) is False for group in known))
+    return tuple(missing) or needs.abilities
+
+
+def doubts(group: GroupEntry, needs: Requirements) -> tuple[int, int]:
+    """Doubts about a group that meets the requirements: unknown capabilities, and missing tokens of context."""
+    unknown = sum(getattr(group, ability) is None for ability in needs.abilities)
+    deaf = needs.audio and group.vision is False
+    short = max(0, needs.tokens - group.context) if group.context is not None else 0
+    return unknown + deaf, short
+
+
+def _parts(document: dict[str, Any]) -> Iterator[object]:
+    """Everything that the model would read: texts, messages, parts, token numbers. However deep, without recursion."""
+    left = [iter([document.get(name) for name in _PROMPTS])]
+    while left:
+        for part in left[-1]:
+            yield part
+            if isinstance(part, list):
+                left.append(iter(part))
+                break
+            if isinstance(part, dict):
+                left.append(iter([part[name] for name in _INSIDE if name in part]))
+                break
+        else:
+            left.pop()
+
+
+def _is_one_of(part: dict[str, Any], types: frozenset[str]) -> bool:
+    given = part.get("type")
+    if isinstance(given, str):
+        return given in types
+    return "role" not in part and not types.isdisjoint(part)  # a message may have a field `audio`
+
+
+def _calls_tools(document: dict[str, Any]) -> bool:
+    tools, choice = document.get("tools"), document.get("tool_choice")
+    if isinstance(choice, dict):
+        choice = choice.get("type")
+    return isinstance(tools, list) and bool(tools) and choice != "none"
+
+
+def _answer_tokens(document: dict[str, Any]) -> int:
+    given = (document.get(name) for name in _LIMITS)
+    return max([0, *(one for one in given if isinstance(one, int))])

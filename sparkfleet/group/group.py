@@ -1,0 +1,316 @@
+"""A group: one running engine instance, as a replica of a Serve deployment.
+
+The replica's actor holds every rank of the engine, proves that it generates, tells the controller what it sees, and
+dies at once when any rank does, so that Serve replaces the whole group. It is not on the data path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import aiohttp
+
+from sparkfleet.engines.base import Engine
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.errors import EngineError, NodeError, SparkfleetError
+from sparkfleet.gateway.keys import engine_token
+from sparkfleet.group.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, sanity, wait_healthy
+from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.engine_load import Load, read_load
+from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.rank import RankHolder
+from sparkfleet.group.rank_set import Ranks, cancel
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.group.serving_watch import beat, follow, stays_well
+from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
+from sparkfleet.runtime.base import Phase, RankStatus
+
+log = logging.getLogger(__name__)
+
+START_PROGRESS_S = 1.0
+
+T = TypeVar("T")
+
+
+class GroupReporter(Protocol):
+    """Takes what a group says of itself. Never raises: a controller that is away must not stop a group."""
+
+    def __call__(self, report: GroupReport) -> None:
+        """Deliver, without waiting."""
+        ...
+
+
+class Group:
+    """Starts or adopts the engine of one group and keeps watch over it. Independent of Ray.
+
+    Args:
+        order: what to run.
+        ranks: who holds each rank, in order. Rank 0 is on this node.
+        secret: the fleet's engine secret.
+        report: where progress goes.
+        backoff: how often it was started of late.
+    """
+
+    def __init__(
+        self,
+        order: GroupLaunch,
+        ranks: Sequence[RankHolder],
+        secret: str,
+        report: GroupReporter,
+        backoff: Backoff,
+    ) -> None:
+        self._order = order
+        self._ranks = Ranks(order, ranks, backoff)
+        self._backoff = backoff
+        self._secret = secret
+        self._report_to = report
+        self._engine: Engine = engine_by_name(order.candidate.engine)
+        self._began = time.time()
+        self._report = GroupReport(
+            deployment=order.deployment,
+            generation=order.generation,
+            replica=order.replica,
+            phase=GroupPhase.STARTING,
+            node=order.seats[0].node,
+            engine=order.candidate.engine,
+            rung=order.rung,
+            since=self._began,
+        )
+        self._is_custom = order.candidate.engine == "custom"
+        self._health = order.candidate.health if self._is_custom else self._engine.health_path
+        self._probe: Probe | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._memory: asyncio.Task[None] | None = None
+        """Watches memory from when the ranks run until they are stopped."""
+        self._load = Load(running=0, waiting=0, figures=None)
+        self._exited: RankStatus | None = None
+        self.ended = ""
+        """Why the engine is no more; "" as long as it is."""
+
+    @property
+    def url(self) -> str:
+        """Address of the engine, once `start` has returned."""
+        return self._report.url
+
+    @property
+    def name(self) -> str:
+        """The group's name, also what its internal token is derived from."""
+        return self._order.name
+
+    async def start(self) -> None:
+        """Return when the engine has generated a token and been measured.
+
+        Raises:
+            EngineError: it exited, or it came up and does not generate. Nothing of it is left running.
+        """
+        self._say(GroupPhase.STARTING)  # before anything is: a start that takes the node down must be known
+        try:
+            statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
+            self._memory = asyncio.create_task(self._ranks.watch_memory())
+            url = f"http://{self._order.seats[0].address}:{statuses[0].port}"
+            self._session = aiohttp.ClientSession()
+            token = engine_token(self._secret.encode(), self._order.name)
+            self._probe = Probe(self._session, url, self._order.deployment, token)
+            self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
+            measured = await self._until_exit(self._bring_up(adopted))
+            statuses = await self._ranks.statuses()
+        except SparkfleetError as error:
+            diagnosis = await self._ranks.diagnose(error, self._exited)
+            self._say(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
+            await self.stop(drain_s=0)
+            raise
+        self._say(
+            GroupPhase.READY,
+            started_s=round(time.time() - self._began, 3),
+            measured=measured,
+            ranks=self._ranks.reports(statuses),
+        )
+
+    async def watch(self) -> str:
+        """Report every few seconds; return the reason when the engine is no more, and no rank of it is left.
+
+        It is no more when any rank has exited, with whatever code, when nothing of it moves or it no longer says that it is
+        well, or when memory ran out.
+        """
+        assert self._probe is not None
+        works = [beat(self._say_load)]
+        if self._engine.metrics_path:  # of another it is not even known whether it has tokens
+            works.append(self._follow(self._probe))
+        elif self._order.probed:
+            healthy = partial(self._probe.healthy, self._health)
+            works.append(stays_well(healthy, self._health, self._order.timeouts))
+        try:
+            await self._until_exit(*works)
+        except EngineError as error:
+            diagnosis = await self._ranks.diagnose(error, self._exited, served=True)
+            self.ended = error.what.removesuffix(".")
+            if diagnosis.says != error.what:
+                self.ended += f" ({diagnosis})"
+            self._say(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
+        await self._ranks.stop()
+        return self.ended
+
+    async def stop(self, drain_s: float) -> None:
+        """Wait for what the engine still answers, at most `drain_s`, then stop it and everything it started."""
+        failed = self._report.phase is GroupPhase.FAILED  # why is the last thing it should be heard to say
+        serves = self._report.phase is GroupPhase.READY  # what is still loading answers nobody
+        if serves and drain_s > 0:
+            self._say(GroupPhase.DRAINING)
+            with contextlib.suppress(TimeoutError, SparkfleetError):
+                async with asyncio.timeout(drain_s):
+                    await self._until_exit(self._idle())
+        await self._ranks.stop()
+        if self._memory is not None:
+            await cancel(self._memory)
+        if self._session is not None:
+            await self._session.close()
+        if not failed:
+            self._backoff.forget()
+            self._say(GroupPhase.STOPPED)
+
+    async def _bring_up(self, adopted: bool) -> dict[str, float]:
+        """Wait for the server, then the canary; what was measured, by name. One that is adopted may be busy already."""
+        assert self._probe is not None
+        starting = Starting(len(self._ranks), self._order.silence_s)
+        progress = asyncio.create_task(self._progress(starting))
+        healthy = asyncio.create_task(wait_healthy(self._probe, self._health))
+        limit_s = longest_s(self._order.needs, self._order.silence_s)
+        try:
+            done, _ = await asyncio.wait(
+                {progress, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise never_ready(limit_s, starting.last_line())
+            if not healthy.done():
+                progress.result()  # it ends early only by saying why
+                await healthy
+        finally:
+            await cancel(progress, healthy)
+        if self._is_custom:
+            return {}  # what it serves is its own: its health is all that can be asked
+        self._say(GroupPhase.PROBING, "asking for a token")
+        speculation = self._order.candidate.speculation
+        before = await drafts_of(self._probe, self._engine, speculation)
+        first_s = min(FIRST_TOKEN_S, self._order.silence_s)
+        wait_s = max(first_s, self._order.patience_s) if adopted else first_s
+        await self._probe.one_token(wait_s)
+        measured = await self._probe.measure(timeout_s=max(MEASURE_S, wait_s))
+        self._say(GroupPhase.PROBING, "reading its own probabilities")
+        found = await sanity(self._probe, self._engine, speculation, before)
+        self._say(GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked())
+        if complaint := found.complaint():
+            raise EngineError(
+                f"The engine is up and its output is wrong: {complaint}.",
+                means="Nobody would have seen an error: answers would have been nonsense.",
+                do="Another rung of the ladder is tried; `sparkfleet describe` shows which.",
+            )
+        return measured.values() | found.values()
+
+    async def _progress(self, starting: Starting) -> None:
+        """Report the progress of the start, from each rank's phase and its log.
+
+        A supervisor that does not answer is asked again. One that is gone is an exit.
+
+        Raises:
+            EngineError: no rank says anything any more.
+        """
+        while True:
+            try:
+                statuses = await self._ranks.statuses()
+                logs = await self._ranks.tails()
+            except NodeError:
+                await asyncio.sleep(START_PROGRESS_S)
+                continue
+            starting.hear(time.monotonic(), logs)
+            preparing = any(status.phase is Phase.PREPARING for status in statuses)
+            phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
+            self._say(phase, starting.words(), step=starting.step(), ranks=self._ranks.reports(statuses))
+            await asyncio.sleep(START_PROGRESS_S)
+
+    async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
+        """Result of the first of these tasks; EngineError as soon as a rank exits or a node runs out of memory."""
+        assert self._memory is not None
+        doing = [asyncio.create_task(work) for work in works]
+        exiting = asyncio.create_task(self._ranks.first_exit())
+        try:
+            await asyncio.wait({*doing, exiting, self._memory}, return_when=asyncio.FIRST_COMPLETED)
+            for work in doing:
+                if work.done():
+                    return work.result()
+            if self._memory.done():
+                self._memory.result()
+            rank, self._exited = exiting.result()
+        finally:
+            await cancel(*doing, exiting)
+        raise self._exit(rank, self._exited)
+
+    def _exit(self, rank: int, status: RankStatus) -> EngineError:
+        where = self._ranks.where(rank)
+        what = f"The engine exited while it was starting{where} ({_exit_words(status)})."
+        if self._report.phase is GroupPhase.READY:
+            what = f"The engine exited{where}: {_first_line(status.reason) or _exit_words(status)}."
+        return EngineError(
+            what, means=status.reason, do=f"The whole log: `sparkfleet logs {self._order.deployment}`."
+        )
+
+    def _say_load(self) -> None:
+        load = self._load
+        self._say(
+            self._report.phase,
+            running=load.running,
+            waiting=load.waiting,
+            drafted=load.drafted,
+            accepted=load.accepted,
+        )
+
+    async def _follow(self, probe: Probe) -> NoReturn:
+        await follow(self._read_load, probe.one_token, self._order.patience_s, self._order.timeouts)
+
+    async def _read_load(self) -> Load:
+        assert self._probe is not None
+        self._load = await read_load(self._probe, self._engine, self._order.candidate.speculation.tokens)
+        return self._load
+
+    async def _idle(self) -> None:
+        while (load := await self._read_load()).running + load.waiting or load.figures is None:
+            if not self._engine.metrics_path:
+                return  # nothing is known of its work
+            await asyncio.sleep(0.2)
+
+    def _say(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
+        since = self._report.since if phase is self._report.phase else time.time()
+        self._report = self._report.model_copy(
+            update={"phase": phase, "detail": detail, "since": since, "step": None, **more}
+        )
+        self._report_to(self._report)
+
+
+async def die_with_the_engine(group: Group) -> None:
+    """Watch over a group, and end this process with the watch, so that Serve makes another one at once.
+
+    Serve itself would wait for three failed health checks.
+    """
+    try:
+        await group.watch()
+    except Exception:  # nobody would watch any more: the next one adopts what is well
+        log.exception("the watch over %s ended", group.name)
+    await asyncio.sleep(0.2)  # the report is on its way
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _exit_words(status: RankStatus) -> str:
+    if status.exit_code is None:
+        return "no exit code"
+    return f"signal {-status.exit_code}" if status.exit_code < 0 else f"exit code {status.exit_code}"

@@ -1,0 +1,236 @@
+"""From a planned candidate to the exact command of a rank. Pure: what it needs of a node, and the secret, are handed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkfleet.engines.base import RankCommand, RankContext
+from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
+from sparkfleet.engines.nccl_env import Pairs
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.rendezvous import Meeting
+from sparkfleet.gateway.keys import engine_token
+from sparkfleet.planner.types.plan import Candidate
+from sparkfleet.runtime.base import ContainerSpec, RankFile, RankId, RankSpec
+from sparkfleet.runtime.environment import steers_tools
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.timeouts import Timeouts
+from sparkfleet.values import Value
+
+START_LEASE_S = 120.0
+"""A rank that is started before its group's actor exists waits this long for it: Ray needs 5 to 60 s to come up."""
+
+SILENCE_S = 900.0
+"""A start in which no rank has printed a line for this long hangs, where the deployment does not say otherwise: the longest
+silence known is a 235 B model's load."""
+
+ALONE = "127.0.0.1"
+"""Where the engine of a fleet of one node listens."""
+
+
+class RankPlacement(Value):
+    """The node of one rank, and how the other ranks and the gateways reach it."""
+
+    node: str
+    address: str = ALONE
+    """Address that its engine binds."""
+    meeting: Meeting | None = None
+    """What its rank is told of the network; None in a group of one."""
+
+
+class GroupLaunch(Value):
+    """Everything a group's actor needs to start its engine."""
+
+    deployment: str
+    generation: int
+    replica: int = 0
+    """Which of the deployment's groups, from 0."""
+    rung: int = 0
+    """Which rung of its ladder this is, from 0."""
+    candidate: Candidate
+    needs: int = 0
+    """Memory that a rank is predicted to take, bytes; it is not started where less is available."""
+    seats: tuple[RankPlacement, ...]
+    """One per rank, in order."""
+    drain_s: float = 30.0
+    silence_s: float = SILENCE_S
+    """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
+    patience_s: float = Timeouts().proof_s
+    """How long it may owe a token, once it is asked for one because nothing of it moves, seconds."""
+    timeouts: Timeouts = Timeouts()
+    """After how long it is taken for dead, and how long it pauses before it is started again."""
+    probed: bool = False
+    """Whether its health is asked while it serves: of a custom workload whose deployment says where."""
+
+    def rank_id(self, fleet: str, rank: int = 0) -> RankId:
+        """Id of a rank, on a node on which the fleet goes by this label."""
+        return RankId(
+            fleet=fleet,
+            deployment=self.deployment,
+            generation=self.generation,
+            replica=self.replica,
+            rank=rank,
+        )
+
+    @property
+    def name(self) -> str:
+        """`<deployment>/g<generation>/<replica>`; the group's internal token is derived from it."""
+        return f"{self.deployment}/g{self.generation}/{self.replica}"
+
+
+class Ports(Value):
+    """TCP ports of a start: they differ each time, and mean nothing."""
+
+    http: int
+    """Where the rank's HTTP server listens."""
+    rendezvous: int = 0
+    """On rank 0's node: where the ranks of a group find each other; 0 for a group of one."""
+
+
+class RankPlace(Value):
+    """What a rank's command depends on of its node; `rank_place` reads it there."""
+
+    model_path: str
+    """The checkpoint's directory; of a custom workload whatever its deployment says."""
+    draft_path: str = ""
+    hub_cache: str
+    """Root of the Hub's cache: a snapshot's files are links into it."""
+    python: str
+    """Interpreter of sparkfleet's own environment."""
+    has_encodings: bool = False
+    """Whether tiktoken's files that gpt-oss needs are there; its engine fetches them otherwise."""
+    control_netdev: str = ""
+    """Netdev by which peers are met that no rail reaches."""
+
+
+def rank_spec(
+    paths: FleetPaths,
+    order: GroupLaunch,
+    rank: int,
+    ports: Ports,
+    secret: str,
+    *,
+    place: RankPlace,
+    box: ContainerSpec | None = None,
+) -> RankSpec:
+    """The command of one rank of a group.
+
+    Args:
+        paths: the fleet's directories on the rank's node.
+        order: what to run.
+        rank: which rank, from 0.
+        ports: free on their nodes.
+        secret: the fleet's engine secret; only a token derived from it reaches the engine.
+        place: facts of the rank's node.
+        box: the container that it runs in; None for a process.
+    """
+    id_ = order.rank_id(paths.label, rank)
+    http = order.candidate.port or ports.http  # a workload of its own may have its own
+    site = _site(paths, order, rank, ports.model_copy(update={"http": http}), place)
+    launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
+    token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
+    how = _process(launch, token) if box is None else _container(launch, token, order, site, id_=id_, box=box)
+    return RankSpec(
+        id=id_,
+        **how,
+        files=tuple(
+            RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
+            for file in launch.files
+        ),
+        prepare=_prepare(order, place.python),
+        log_path=str(paths.rank_log(id_.slug)),
+        port=http,
+        rendezvous_port=ports.rendezvous,
+        lease_s=START_LEASE_S,
+    )
+
+
+def _site(paths: FleetPaths, order: GroupLaunch, rank: int, ports: Ports, place: RankPlace) -> RankContext:
+    candidate, seat = order.candidate, order.seats[rank]
+    return RankContext(
+        rank=rank,
+        python=candidate.python,
+        model_path=place.model_path,
+        draft_path=place.draft_path,
+        roots=_roots(candidate, place.hub_cache),
+        served_name=order.deployment,
+        host=seat.address,
+        port=ports.http,
+        leader_port=ports.rendezvous,
+        cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
+        files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
+        keys_dir=str(keys_dir(paths, order, rank) or ""),
+        encodings_dir=str(paths.encodings) if place.has_encodings else "",
+        **_network(seat, place.control_netdev),
+    )
+
+
+def keys_dir(paths: FleetPaths, order: GroupLaunch, rank: int) -> Path | None:
+    """Path of a rank's copy of its group's SSH key pair; None for a group that is not started by MPI."""
+    if order.candidate.engine != "trtllm" or len(order.seats) == 1:
+        return None
+    return paths.rank_files(order.rank_id(paths.label, rank).slug) / "keys"
+
+
+def _network(seat: RankPlacement, control_netdev: str) -> dict[str, Any]:
+    """What a rank needs to know of the network. If its peers meet it on none of its rails, they do on `control_netdev`."""
+    if seat.meeting is None:
+        return {}
+    told = seat.meeting.model_dump()
+    if not any(rail.address in seat.meeting.peers for rail in seat.meeting.rails):
+        told["control_netdev"] = control_netdev
+    return told
+
+
+def _process(launch: RankCommand, token: Pairs) -> dict[str, Any]:
+    return {"argv": launch.argv, "env": launch.env, "secret_env": token}
+
+
+def _container(
+    launch: RankCommand,
+    token: Pairs,
+    order: GroupLaunch,
+    site: RankContext,
+    *,
+    id_: RankId,
+    box: ContainerSpec,
+) -> dict[str, Any]:
+    """The same in a container. What the deployment set may be secret: the tool is given it by name only."""
+    private = tuple(name for name, _ in order.candidate.env if not steers_tools(name))
+    what = ContainerOptions(
+        tool=box.tool,
+        image=box.image,
+        origin=order.candidate.image or "",
+        gpu=order.candidate.device == "cuda",
+        identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
+        rdma=_rdma(order, site),
+        files_dir=site.files_dir,
+        private=private,
+    )
+    return {
+        "argv": run_argv(launch, what),
+        "secret_env": (*token, *((name, value) for name, value in launch.env if name in private)),
+        "container": box,
+    }
+
+
+def _rdma(order: GroupLaunch, site: RankContext) -> bool:
+    """True if ranks communicate by RDMA. Those on CPUs use TCP (gloo)."""
+    gpus = order.candidate.device == "cuda"
+    return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
+
+
+def _roots(candidate: Candidate, hub_cache: str) -> tuple[str, ...]:
+    """Directories that a container has to see: a snapshot's files are links into the rest of the Hub's cache."""
+    models = (candidate.model, candidate.speculation.draft or "")
+    return (hub_cache,) if any(model and not model.startswith(("/", "builtin:")) for model in models) else ()
+
+
+def _prepare(order: GroupLaunch, python: str) -> tuple[str, ...]:
+    models = (order.candidate.model, order.candidate.speculation.draft or "")
+    names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
+    if not names:
+        return ()
+    # By sparkfleet's own environment on the node: an engine's, or an image, need not have sparkfleet.
+    return (python, "-m", "sparkfleet.tiny_models", "build", *names)

@@ -1,0 +1,298 @@
+"""One rank of a group, held from where the group is: on this node directly, on another through a Ray actor there.
+
+The rank itself belongs to its supervisor. Whoever holds it keeps its lease; a holder that dies leaves a rank that the
+next one adopts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.group.launch_plan import GroupLaunch, Ports, keys_dir
+from sparkfleet.group.mpi_keys import write_keys
+from sparkfleet.group.rank_place import spec_here
+from sparkfleet.hostfacts.node import ReadMemory
+from sparkfleet.remote import page_cache
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.runtime.base import ContainerSpec, Phase, Rank, RankId, RankSpec, RankStatus, Runtime
+from sparkfleet.runtime.container_tools import tool_for
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.ports import free_port
+from sparkfleet.staging.agent.images import staged_name
+from sparkfleet.values import Value
+
+OWNED_S = 20.0
+"""How long a rank may still be held by a holder that should be gone."""
+GIVEN_BACK_S = 180.0
+"""How long it may take until what an engine held is there again. On a Spark it comes back 120 s and more after an engine has
+closed its port (jschmied/dgx-spark-setup-guide)."""
+TAIL_BYTES = 64 << 10
+_BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
+"""What a supervisor writes when it starts something: before it the log tells of an earlier start."""
+_ANY_PORTS = Ports(http=65_431, rendezvous=65_432)
+"""For the digest, in which ports do not count. Numbers that nothing else in a command is likely to be."""
+
+
+class RankObservation(Value):
+    """Answer of a `RankActor`."""
+
+    status: RankStatus
+    log_path: str
+
+
+class RankHolder(Protocol):
+    """Holds one rank of one group. Every call may raise NodeError: its node is gone."""
+
+    node: str
+    log_path: str
+    """Where the rank's log is, on its node."""
+
+    async def adopt(self) -> RankStatus | None:
+        """Take over the rank where it runs already with the same command. Where it runs with another, it is stopped."""
+        ...
+
+    async def start(self, rendezvous_port: int) -> RankStatus:
+        """Start the rank and hold it. Raises EngineError where somebody else holds it and does not let go."""
+        ...
+
+    async def status(self) -> RankStatus:
+        """Ask now."""
+        ...
+
+    async def wait(self) -> RankStatus:
+        """Return when the rank has exited, whatever the code."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop the rank and everything it started, if it is held."""
+        ...
+
+    async def tail(self) -> str:
+        """The last of its log since it was started, at most 64 KiB; "" if it was not: what is there is older."""
+        ...
+
+    async def memory(self) -> int:
+        """Memory available on its node, bytes."""
+        ...
+
+    async def is_followed(self) -> bool:
+        """True if a later group of this fleet has a rank on its node, or had one `GIVEN_BACK_S` ago."""
+        ...
+
+
+class LocalRank:
+    """A rank on the node that this process runs on.
+
+    Args:
+        paths: the fleet's directories on this node.
+        runtime: how ranks run here.
+        order: the group.
+        rank: which of its ranks.
+        secret: the fleet's engine secret.
+    """
+
+    def __init__(
+        self, paths: FleetPaths, runtime: Runtime, order: GroupLaunch, rank: int, secret: str
+    ) -> None:
+        self.node = order.seats[rank].node
+        self._id: RankId = order.rank_id(paths.label, rank)
+        self.log_path = str(paths.rank_log(self._id.slug))
+        self._paths = paths
+        self._runtime = runtime
+        self._order = order
+        self._index = rank
+        self._secret = secret
+        self._rank: Rank | None = None
+
+    async def adopt(self) -> RankStatus | None:
+        """See `RankHolder.adopt`. A holder that is about to go, as that of the group's last process, is waited for."""
+        deadline = time.monotonic() + OWNED_S
+        while (rank := await self._runtime.own(self._id)) is None:
+            if time.monotonic() >= deadline or not await self._is_held_elsewhere():
+                return None
+            await asyncio.sleep(0.2)
+        status = await rank.status()
+        if status.phase in (Phase.PREPARING, Phase.RUNNING) and status.digest == await self._digest():
+            self._rank = rank
+            return status
+        await rank.stop()
+        await rank.close()
+        return None
+
+    async def start(self, rendezvous_port: int) -> RankStatus:
+        """See `RankHolder.start`."""
+        if self._order.candidate.device == "cuda":
+            await page_cache.drop(LocalChannel(self.node))
+        if keys := keys_dir(self._paths, self._order, self._index):
+            await asyncio.to_thread(write_keys, keys, self._secret, self._order)
+        deadline = time.monotonic() + OWNED_S
+        while time.monotonic() < deadline:
+            ports = Ports(http=free_port(self._order.seats[self._index].address), rendezvous=rendezvous_port)
+            status = await self._runtime.start(await self._spec(ports))
+            self._rank = await self._runtime.own(self._id)
+            if self._rank is None:
+                await asyncio.sleep(0.2)
+            elif len(self._order.seats) > 1 and status.port != ports.http:
+                await self.stop()  # of an earlier start of the group: it waits for peers that are gone
+            else:
+                return status
+        raise EngineError(
+            f"Rank {self._id} is held by somebody else on {self.node}.",
+            means="A group that should be gone still holds its rank.",
+            do="It lets go within its lease; the start is tried again.",
+        )
+
+    async def status(self) -> RankStatus:
+        """See `RankHolder.status`."""
+        return await self._held.status()
+
+    async def wait(self) -> RankStatus:
+        """See `RankHolder.wait`."""
+        return await self._held.wait()
+
+    async def stop(self) -> None:
+        """See `RankHolder.stop`."""
+        if self._rank is not None:
+            rank, self._rank = self._rank, None
+            await rank.stop()
+            await rank.close()
+
+    async def tail(self) -> str:
+        """See `RankHolder.tail`."""
+        return await asyncio.to_thread(_tail, Path(self.log_path)) if self._rank is not None else ""
+
+    async def memory(self) -> int:
+        """See `RankHolder.memory`."""
+        return available_memory()
+
+    async def is_followed(self) -> bool:
+        """See `RankHolder.is_followed`."""
+        own, there = await asyncio.gather(self._held.status(), self._runtime.list(ended_s=GIVEN_BACK_S))
+        return any(other.started_at > own.started_at for other in there if other.id != self._id)
+
+    async def _is_held_elsewhere(self) -> bool:
+        mine = (status for status in await self._runtime.list() if status.id == self._id)
+        return any(status.owned and status.phase in (Phase.PREPARING, Phase.RUNNING) for status in mine)
+
+    @property
+    def _held(self) -> Rank:
+        assert self._rank is not None, "adopt or start it first"
+        return self._rank
+
+    async def _digest(self) -> str:
+        """Of the command as it would be started now; ports do not count."""
+        return (await self._spec(_ANY_PORTS)).digest
+
+    async def _spec(self, ports: Ports) -> RankSpec:
+        box = await box_of(self._order)
+        return spec_here(self._paths, self._order, self._index, ports, self._secret, box=box)
+
+
+async def box_of(order: GroupLaunch) -> ContainerSpec | None:
+    """Container tool and local image name of a group; None for a process.
+
+    Raises:
+        NodeError: the node has no container tool, or none that has the image.
+    """
+    if order.candidate.runtime != "container" or order.candidate.image is None:
+        return None
+    image = order.candidate.image
+    if "@" in image:  # an image that came from another node has no registry's name
+        with suppress(NodeError):
+            staged = staged_name(image)
+            return ContainerSpec(tool=await tool_for(staged), image=staged)
+    return ContainerSpec(tool=await tool_for(image), image=image)
+
+
+class RemoteRank:
+    """A rank on another node, through an actor there that has a `LocalRank`.
+
+    Args:
+        node: its name.
+        actor: handle of a `RankActor`.
+        lost: what Ray raises when the actor or its node is gone.
+    """
+
+    def __init__(self, node: str, actor: Any, lost: type[BaseException]) -> None:
+        self.node = node
+        self.log_path = ""
+        self._actor = actor
+        self._lost = lost
+        self._last: RankStatus | None = None
+
+    async def adopt(self) -> RankStatus | None:
+        """See `RankHolder.adopt`."""
+        text = await self._ask(self._actor.adopt.remote)
+        return self._read(text) if text else None
+
+    async def start(self, rendezvous_port: int) -> RankStatus:
+        """See `RankHolder.start`."""
+        return self._read(await self._ask(lambda: self._actor.start.remote(rendezvous_port)))
+
+    async def status(self) -> RankStatus:
+        """See `RankHolder.status`."""
+        return self._read(await self._ask(self._actor.status.remote))
+
+    async def wait(self) -> RankStatus:
+        """See `RankHolder.wait`. A node that is gone is an exit, too."""
+        try:
+            return self._read(await self._ask(self._actor.wait.remote))
+        except NodeError as error:
+            if self._last is None:
+                raise
+            return self._last.model_copy(update={"phase": Phase.EXITED, "reason": error.what})
+
+    async def stop(self) -> None:
+        """See `RankHolder.stop`."""
+        await self._ask(self._actor.stop.remote)
+
+    async def tail(self) -> str:
+        """See `RankHolder.tail`."""
+        return str(await self._ask(self._actor.tail.remote))
+
+    async def memory(self) -> int:
+        """See `RankHolder.memory`."""
+        return int(await self._ask(self._actor.memory.remote))
+
+    async def is_followed(self) -> bool:
+        """See `RankHolder.is_followed`."""
+        return bool(await self._ask(self._actor.is_followed.remote))
+
+    def _read(self, text: str) -> RankStatus:
+        seen = RankObservation.model_validate_json(text)
+        self._last, self.log_path = seen.status, seen.log_path
+        return seen.status
+
+    async def _ask(self, call: Callable[[], Any]) -> str:
+        try:
+            answer: str = await call()
+        except self._lost as error:
+            raise NodeError(
+                f"{self.node}: the node or its rank's actor is gone",
+                means="Its rank cannot be watched, so the group cannot go on.",
+                do="`sparkfleet doctor` looks at the node.",
+            ) from error
+        return answer
+
+
+def available_memory() -> int:
+    """MemAvailable of this node, bytes. Reads a pseudo-file: it takes microseconds."""
+    return ReadMemory.parse(Path(ReadMemory.argv[1]).read_text()).available
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return text[max((began.end() for began in _BEGAN.finditer(text)), default=0) :]

@@ -1,0 +1,116 @@
+"""Disks: what is free where things are kept, and which models the Hub's cache holds."""
+
+from __future__ import annotations
+
+from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, text, whole
+from sparkfleet.values import Value
+
+_PROBE = r"""
+import json, os, time
+home = os.path.expanduser('~')
+hub = os.environ.get('HF_HUB_CACHE') or os.path.join(
+    os.environ.get('HF_HOME') or os.path.join(home, '.cache', 'huggingface'), 'hub')
+def space(path):
+    while path and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    try:
+        s = os.statvfs(path)
+        return [s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize, os.stat(path).st_dev]
+    except OSError:
+        return None
+until = time.monotonic() + 3
+def size(path):
+    total = 0
+    try:
+        with os.scandir(os.path.join(path, 'blobs')) as entries:
+            for entry in entries:
+                if time.monotonic() > until:
+                    return None
+                if entry.is_file(follow_symlinks=False):
+                    total += entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return 0
+    return total
+models = []
+try:
+    names = sorted(os.listdir(hub))
+except OSError:
+    names = []
+for name in names[:500]:
+    if name.startswith('models--'):
+        path = os.path.join(hub, name)
+        models.append([name[8:].replace('--', '/', 1), size(path),
+                       os.path.isfile(os.path.join(path, 'refs', 'main'))])
+places = {'root': '/', 'home': home, 'hub': hub, 'tmp': '/tmp', 'shm': '/dev/shm'}
+print(json.dumps({'hub': hub, 'models': models,
+                  'places': {k: [p, space(p)] for k, p in places.items()}}))
+"""
+
+
+class StorageDirectory(Value):
+    """A directory that things are kept in, and the disk below it; bytes."""
+
+    path: str
+    total: int
+    free: int
+    """For this user."""
+    device: int
+    """Places on one device share their space."""
+
+
+class CachedModel(Value):
+    """A model in the Hub's cache of a node."""
+
+    id: str
+    size: int | None
+    """Bytes of its files; None if counting took too long."""
+    refs_main: bool
+    """Without `refs/main` it does not load offline under its name."""
+
+
+class Disks(Value):
+    """Directories of a node."""
+
+    hub: str
+    """The Hub's cache, by the environment of a login: `HF_HUB_CACHE`, `HF_HOME`, or the default."""
+    models: tuple[CachedModel, ...]
+    places: dict[str, StorageDirectory]
+    """By name: root, home, hub, tmp, shm."""
+
+
+class ReadDisks(Fact[Disks]):
+    """Space and cached models. The walk ends after three seconds, whatever is left to count."""
+
+    argv = ("python3", "-I", "-S", "-c", _PROBE)
+
+    @staticmethod
+    def parse(output: str) -> Disks:
+        """A JSON object."""
+        found = json_of(output, dict, "the disks")
+        models, places = found.get("models"), found.get("places")
+        if not isinstance(models, list) or not isinstance(places, dict):
+            raise not_understood("the disks", output)
+        return Disks(
+            hub=text(found.get("hub", "")),
+            models=tuple(_model(one, output) for one in models[:500]),
+            places={text(name): _place(one, output) for name, one in places.items() if _is_known(one)},
+        )
+
+
+def _model(one: object, output: str) -> CachedModel:
+    if not isinstance(one, list) or len(one) != 3 or not isinstance(one[0], str):
+        raise not_understood("the cached models", output)
+    return CachedModel(id=text(one[0]), size=whole(one[1]), refs_main=one[2] is True)
+
+
+def _is_known(one: object) -> bool:
+    return not (isinstance(one, list) and len(one) == 2 and one[1] is None)
+
+
+def _place(one: object, output: str) -> StorageDirectory:
+    if not isinstance(one, list) or len(one) != 2 or not isinstance(one[1], list) or len(one[1]) != 3:
+        raise not_understood("the disks", output)
+    total, free, device = (whole(number) for number in one[1])
+    if total is None or free is None or device is None:
+        raise not_understood("the disks", output)
+    return StorageDirectory(path=text(one[0]), total=total, free=free, device=device)

@@ -1,0 +1,79 @@
+"""Output of `ethtool` for one netdev: link, error correction, driver counters."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from sparkfleet.hostfacts.fact import not_understood, text
+from sparkfleet.values import Value
+
+
+class LinkSettings(Value):
+    """Speed and state of one netdev, as its driver says."""
+
+    speed_mb_per_s: int | None
+    """Megabits per second; None if there is no link."""
+    duplex: Literal["Full", "Half"] | None
+    link: bool | None
+    """Whether a link is detected; None if the driver does not say."""
+    reason: str = ""
+    """Why not, such as "No cable"."""
+
+
+class ReadLinkSettings:
+    """`ethtool NETDEV`. Without root it prints everything, and an error on stderr that means nothing."""
+
+    def __init__(self, netdev: str) -> None:
+        self.argv = ("ethtool", netdev)
+
+    @staticmethod
+    def parse(output: str) -> LinkSettings:
+        """Its `Name: value` lines. Raises FactError if there is none of them."""
+        lines = _fields(output)
+        if "speed" not in lines and "link detected" not in lines:
+            raise not_understood("link settings", output)
+        speed = re.match(r"([0-9]{1,9})Mb/s", lines.get("speed", ""))
+        duplex = lines.get("duplex")
+        detected = re.match(r"(yes|no)(?: \((.{1,80})\))?", lines.get("link detected", ""))
+        return LinkSettings(
+            speed_mb_per_s=int(speed[1]) if speed else None,
+            duplex="Full" if duplex == "Full" else "Half" if duplex == "Half" else None,
+            link=None if detected is None else detected[1] == "yes",
+            reason=text((detected[2] or "") if detected else ""),
+        )
+
+
+class Fec(Value):
+    """Forward error correction of one netdev: asked for, and in use (`RS` on a healthy 200 Gb/s cable)."""
+
+    configured: tuple[str, ...]
+    active: tuple[str, ...]
+    """Empty if there is none, as on a port without a cable."""
+
+
+class ReadFec:
+    """`ethtool --show-fec NETDEV`."""
+
+    def __init__(self, netdev: str) -> None:
+        self.argv = ("ethtool", "--show-fec", netdev)
+
+    @staticmethod
+    def parse(output: str) -> Fec:
+        """Its `Active FEC encoding(s)` and `Configured` lines. Raises FactError without an active one."""
+        lines = _fields(output)
+        active = next((value for key, value in lines.items() if key.startswith("active fec")), None)
+        if active is None:
+            raise not_understood("FEC", output)
+        asked = next((value for key, value in lines.items() if "configured fec" in key), "")
+        return Fec(configured=_words(asked), active=tuple(w for w in _words(active) if w.lower() != "none"))
+
+
+def _fields(output: str) -> dict[str, str]:
+    """`Name: value` lines by lower-case name."""
+    pairs = (line.partition(":") for line in output.splitlines())
+    return {name.strip().lower(): value.strip() for name, colon, value in pairs if colon}
+
+
+def _words(value: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[A-Za-z0-9_-]{1,32}", value))

@@ -1,0 +1,144 @@
+"""The GPU: name, driver, clock, power; the CUDA of the driver; and what runs on it.
+
+`nvidia-smi` says `[N/A]` where a GB10 has no answer: all of its memory fields, the power limit, the fan. What a field does
+not say is None, never 0.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.fact import Fact, failed, not_understood, number, present
+from sparkfleet.hostfacts.node import Gpu
+from sparkfleet.units import MIB
+from sparkfleet.values import Value
+
+NO_DEVICES = "No devices were found"
+_MISMATCH = "version mismatch"
+_COMMON_REASONS = {0x1: "idle", 0x2: "clocks set", 0x4: "software power cap", 0x8: "hardware slowdown",
+                   0x20: "software thermal", 0x40: "hardware thermal", 0x80: "hardware power brake"}  # fmt: skip
+"""Bits of `clocks_event_reasons.active`, nvml.h."""
+
+HARDWARE_REASONS = frozenset({"hardware slowdown", "hardware thermal", "hardware power brake"})
+
+
+class GpuState(Value):
+    """One GPU as `nvidia-smi` sees it. None: it does not say."""
+
+    name: str
+    driver: str
+    bus_id: str | None = None
+    compute_capability: str | None = None
+    """12.1 for a GB10."""
+    performance_state: str | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    utilization_percent: float | None = None
+    sm_clock_mhz: float | None = None
+    most_sm_clock_mhz: float | None = None
+    throttled: tuple[str, ...] | None = None
+    """Why it does not run as fast as it could; None if it does not say."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The part of it that planning wants."""
+        return Gpu(name=self.name, driver=self.driver)
+
+
+class ReadGpuState(Fact[tuple[GpuState, ...]]):
+    """Every GPU of the node: one on a Spark. None at all where the driver finds no device."""
+
+    argv = (
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,pci.bus_id,compute_cap,pstate,temperature.gpu,power.draw,"
+        "utilization.gpu,clocks.current.sm,clocks.max.sm,clocks_event_reasons.active",
+        "--format=csv,noheader,nounits",
+    )
+
+    @staticmethod
+    def parse(output: str) -> tuple[GpuState, ...]:
+        """One line per GPU. Units are taken where they are printed all the same."""
+        lines = [line for line in output.splitlines()[:64] if line.strip()]
+        if any(line.startswith(NO_DEVICES) for line in lines):
+            return ()
+        return tuple(_gpu(line) for line in lines)
+
+    @classmethod
+    def answer(cls, exit_code: int, stdout: str, stderr: str) -> tuple[GpuState, ...]:
+        """Also where `nvidia-smi` cannot speak to its driver, which it tells on stdout."""
+        said = f"{stdout[:2000]}\n{stderr[:2000]}"
+        if NO_DEVICES in said:
+            return ()
+        if exit_code != 0 and _MISMATCH in said:
+            raise FactError(
+                "nvidia-smi: Driver/library version mismatch.",
+                means="An upgrade left the kernel module and the libraries of the driver in two versions.",
+                do="sudo apt full-upgrade && sudo reboot",
+            )
+        return super().answer(exit_code, stdout, stderr or stdout)
+
+
+def _gpu(line: str) -> GpuState:
+    fields = [field.strip() for field in line.split(",")]
+    name, driver = (present(field) for field in (*fields[:2], "", "")[:2])
+    if len(fields) != 11 or name is None or driver is None:
+        raise not_understood("the state of the GPU", line)
+    return GpuState(
+        name=name,
+        driver=driver,
+        bus_id=present(fields[2]),
+        compute_capability=present(fields[3]),
+        performance_state=present(fields[4]),
+        temperature_c=number(fields[5]),
+        power_w=number(fields[6]),
+        utilization_percent=number(fields[7]),
+        sm_clock_mhz=number(fields[8]),
+        most_sm_clock_mhz=number(fields[9]),
+        throttled=_reasons(fields[10]),
+    )
+
+
+def _reasons(field: str) -> tuple[str, ...] | None:
+    if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", field):
+        return None
+    mask = int(field, 16)
+    return tuple(name for bit, name in _COMMON_REASONS.items() if mask & bit)
+
+
+class GpuProcess(Value):
+    """A process that computes on the GPU."""
+
+    pid: int
+    name: str
+    memory: int | None
+    """Bytes of unified memory that the driver holds for it; unlike the totals, a GB10 tells this."""
+
+
+class ReadGpuProcesses(Fact[tuple[GpuProcess, ...]]):
+    """Processes that compute on the GPU. No output at all means none."""
+
+    argv = (
+        "nvidia-smi",
+        "--query-compute-apps=pid,process_name,used_memory",
+        "--format=csv,noheader,nounits",
+    )
+
+    @staticmethod
+    def parse(output: str) -> tuple[GpuProcess, ...]:
+        """One line per process; a name may hold commas."""
+        lines = [line for line in output.splitlines()[:4096] if line.strip()]
+        if any(line.startswith(NO_DEVICES) for line in lines):
+            raise failed(ReadGpuProcesses.argv, 0, NO_DEVICES)
+        return tuple(_process(line) for line in lines if "No running processes found" not in line)
+
+
+def _process(line: str) -> GpuProcess:
+    pid, _, rest = line.partition(",")
+    name, comma, memory = rest.rpartition(",")
+    if not re.fullmatch(r"\s{0,20}\d{1,10}\s{0,20}", pid, re.ASCII) or not comma:
+        raise not_understood("the processes on the GPU", line)
+    held = number(memory)
+    return GpuProcess(
+        pid=int(pid), name=present(name) or "", memory=None if held is None else max(0, round(held * MIB))
+    )

@@ -1,0 +1,76 @@
+"""Kernel errors since boot, and the installed packages that matter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.fact import Fact, failed, text
+from sparkfleet.values import Value
+
+_XID = re.compile(r"NVRM: Xid \([^)]{1,40}\): (\d{1,4})", re.ASCII)
+_HIDDEN = ("not seeing messages from other users", "No journal files")
+
+
+class KernelLog(Value):
+    """Marks that are looked for in the kernel's log of this boot."""
+
+    out_of_gpu_memory: int
+    """Lines with NV_ERR_NO_MEMORY: the driver could not allocate, which comes before the host freezes."""
+    xids: tuple[int, ...]
+    """Errors of the GPU by their number, in order."""
+    slot_power: bool
+    """mlx5 has detected insufficient power on its slot; benign on its own."""
+
+
+class ReadKernelLog(Fact[KernelLog]):
+    """The kernel's log, where this user may read it (groups adm, systemd-journal)."""
+
+    argv = (
+        "journalctl", "-k", "-b", "--no-pager", "-o", "cat", "-n", "200",
+        "-g", "NV_ERR_NO_MEMORY|NVRM: Xid|insufficient power on the PCIe slot",
+    )  # fmt: skip
+    fine = (0, 1)
+
+    @staticmethod
+    def parse(output: str) -> KernelLog:
+        """One message per line."""
+        return KernelLog(
+            out_of_gpu_memory=output.count("NV_ERR_NO_MEMORY"),
+            xids=tuple(int(number) for number in _XID.findall(output)[:200]),
+            slot_power="insufficient power on the PCIe slot" in output,
+        )
+
+    @classmethod
+    def answer(cls, exit_code: int, stdout: str, stderr: str) -> KernelLog:
+        """Silence counts only where the log may be read: `journalctl` hides what is not one's own, and says so."""
+        if any(hint in stderr or hint in stdout[:2000] for hint in _HIDDEN):
+            raise FactError(
+                "journalctl: the kernel's log may not be read by this user.",
+                means="Errors of the GPU and of its memory since the last boot are not known.",
+                do="sudo usermod -aG systemd-journal $USER, and log in again.",
+            )
+        if exit_code == 1 and stderr.strip():
+            raise failed(cls.argv, exit_code, stderr)
+        return super().answer(exit_code, stdout, stderr)
+
+
+class ReadPackages(Fact[Mapping[str, str]]):
+    """Installed packages of those that something is known about, with their versions."""
+
+    argv = (
+        "dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n",
+        "mlnx-fw-updater", "nvidia-container-toolkit", "docker-ce", "perftest", "earlyoom",
+    )  # fmt: skip
+    fine = (0, 1)
+
+    @staticmethod
+    def parse(output: str) -> Mapping[str, str]:
+        """Packages whose state is `ii`; what was removed is listed too, with another."""
+        rows = (line.split("|") for line in output.splitlines()[:1000])
+        return {
+            text(row[1].strip()): text(row[2].strip())
+            for row in rows
+            if len(row) == 3 and row[0].strip() == "ii"
+        }

@@ -1,0 +1,80 @@
+"""Listening sockets of a node, and the addresses they are reachable at."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+
+from sparkfleet.hostfacts.fact import Fact, not_understood, text
+from sparkfleet.values import Value
+
+_PROCESS = re.compile(r'\("([^"]{1,64})",pid=(\d{1,10})', re.ASCII)
+_ANY = frozenset({"*", "0.0.0.0", "::"})  # noqa: S104  # what others listen on, not us
+
+
+class ListeningSocket(Value):
+    """A TCP socket that takes connections."""
+
+    address: str
+    """"*" for any address; a scope (`%eth0`) is left out."""
+    port: int
+    process: str = ""
+    """"" if it belongs to another user."""
+    pid: int | None = None
+
+    @property
+    def anywhere(self) -> bool:
+        """True if it listens on every address of the node."""
+        return self.address == "*"
+
+    @property
+    def local(self) -> bool:
+        """True if only the node itself can reach it."""
+        return not self.anywhere and ip_address(self.address).is_loopback
+
+
+class ReadSockets(Fact[tuple[ListeningSocket, ...]]):
+    """Listening TCP sockets, with the processes of this user."""
+
+    argv = ("ss", "-Hltnp")
+
+    @staticmethod
+    def parse(output: str) -> tuple[ListeningSocket, ...]:
+        """`LISTEN 0 4096 127.0.0.1:8000 0.0.0.0:* users:(("python3",pid=1,fd=3))`."""
+        lines = [line for line in output.splitlines()[:20_000] if line.strip()]
+        # Of a very long list the batch keeps the beginning, and says so in its last line; the line before is cut.
+        if lines and lines[-1].startswith("[cut: "):
+            del lines[-2:]
+        return tuple(_socket(line) for line in lines)
+
+
+def _socket(line: str) -> ListeningSocket:
+    words = line[:2000].split()
+    if len(words) < 5 or words[0] != "LISTEN":
+        raise not_understood("who listens", line)
+    host, _, port = words[3].rpartition(":")
+    process = _PROCESS.search(line[:2000])
+    return ListeningSocket(
+        address=_address(host, line),
+        port=_port(port, line),
+        process=text(process[1]) if process else "",
+        pid=int(process[2]) if process else None,
+    )
+
+
+def _port(word: str, line: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", word, re.ASCII):
+        raise not_understood("who listens", line)
+    return int(word)
+
+
+def _address(word: str, line: str) -> str:
+    plain = word.strip("[]").partition("%")[0]
+    if plain in _ANY:
+        return "*"
+    try:
+        found = ip_address(plain)
+        # A dual-stack socket on an IPv4 address is shown as ::ffff:127.0.0.1.
+        return str(getattr(found, "ipv4_mapped", None) or found)
+    except ValueError:
+        raise not_understood("who listens", line) from None

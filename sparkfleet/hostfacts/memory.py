@@ -1,0 +1,149 @@
+"""Unified memory in detail: what the kernel can name, and what it cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.fact import Fact, by_file, number, text
+from sparkfleet.hostfacts.machine import GREP
+from sparkfleet.hostfacts.node import ReadMemory, UnifiedMemory
+from sparkfleet.units import KIB
+from sparkfleet.values import Value
+
+_LINE = re.compile(r"^([A-Za-z_()0-9]{1,40}):[ \t]+(\d{1,15})(?: kB)?$", re.MULTILINE | re.ASCII)
+
+NAMED = (
+    "MemFree",
+    "Buffers",
+    "Cached",
+    "SwapCached",
+    "AnonPages",
+    "SUnreclaim",
+    "PageTables",
+    "SecPageTables",
+    "KernelStack",
+    "Percpu",
+    "VmallocUsed",
+    "Hugetlb",
+)
+"""Lines of `/proc/meminfo` that name memory once. `Cached` holds shared memory; reclaimable slab comes on top."""
+
+
+class MemoryMap(Value):
+    """Memory map of a node, bytes."""
+
+    total: int
+    free: int
+    available: int
+    page_cache: int
+    """Files in memory. CUDA counts it as used, and so do engines when they start."""
+    swap_total: int
+    swap_used: int
+    named: int
+    """Everything that the kernel can name, free memory included."""
+
+    @property
+    def unaccounted(self) -> int:
+        """Memory without a named holder: on a Spark, that of the GPU's driver, for processes or without any."""
+        return max(0, self.total - self.named)
+
+    @property
+    def memory(self) -> UnifiedMemory:
+        """The part of it that planning wants."""
+        return UnifiedMemory(total=self.total, available=self.available)
+
+
+class ReadMemoryMap(Fact[MemoryMap]):
+    """All of `/proc/meminfo`."""
+
+    argv = ReadMemory.argv
+
+    @staticmethod
+    def parse(output: str) -> MemoryMap:
+        """Counted in KiB."""
+        basic = ReadMemory.parse(output)
+        lines = {name: int(value) * KIB for name, value in _LINE.findall(output)}
+        if "MemFree" not in lines:
+            raise FactError("/proc/meminfo has no MemFree line.", means="It is not the kernel's own file.")
+        return MemoryMap(
+            total=basic.total,
+            free=lines["MemFree"],
+            available=basic.available,
+            page_cache=max(0, lines.get("Cached", 0) + lines.get("Buffers", 0) - lines.get("Shmem", 0)),
+            swap_total=lines.get("SwapTotal", 0),
+            swap_used=max(0, lines.get("SwapTotal", 0) - lines.get("SwapFree", 0)),
+            named=_named(lines),
+        )
+
+
+def _named(lines: Mapping[str, int]) -> int:
+    # Some kernels print KReclaimable only, which holds SReclaimable.
+    reclaimable = max(lines.get("SReclaimable", 0), lines.get("KReclaimable", 0))
+    return reclaimable + sum(lines.get(name, 0) for name in NAMED)
+
+
+class Kernel(Value):
+    """Settings of the kernel that matter to serving. None: it has no such setting."""
+
+    swappiness: int | None = None
+    overcommit_memory: int | None = None
+    memory_pressure: float | None = None
+    """Share of the last ten seconds in which everything waited for memory, per cent (PSI "full")."""
+    command_line: str = ""
+    firewall: bool | None = None
+    """Whether ufw is switched on; None if it is not installed."""
+
+    @property
+    def kho_off(self) -> bool:
+        """`kho=off` on the command line, which kernel 7.0 needs for RDMA under memory pressure."""
+        return "kho=off" in self.command_line.split()
+
+
+class ReadKernel(Fact[Kernel]):
+    """Sysctls, memory pressure, the command line and whether the firewall is on."""
+
+    argv = (
+        *GREP,
+        "/proc/sys/vm/swappiness",
+        "/proc/sys/vm/overcommit_memory",
+        "/proc/pressure/memory",
+        "/proc/cmdline",
+        "/etc/ufw/ufw.conf",
+    )
+    fine = (0, 2)
+
+    @staticmethod
+    def parse(output: str) -> Kernel:
+        """Lines behind their paths."""
+        files = by_file(output)
+
+        def first(path: str) -> str:
+            return (files.get(path) or [""])[0]
+
+        return Kernel(
+            swappiness=_count(first("/proc/sys/vm/swappiness")),
+            overcommit_memory=_count(first("/proc/sys/vm/overcommit_memory")),
+            memory_pressure=_pressure(files.get("/proc/pressure/memory", [])),
+            command_line=text(first("/proc/cmdline"), 4096),
+            firewall=_firewall(files.get("/etc/ufw/ufw.conf")),
+        )
+
+
+def _count(line: str) -> int | None:
+    found = number(line)
+    return None if found is None else int(found)
+
+
+def _pressure(lines: list[str]) -> float | None:
+    for line in lines:
+        if found := re.match(r"full avg10=(\d{1,3}\.\d{1,4})\b", line, re.ASCII):
+            return float(found[1])
+    return None
+
+
+def _firewall(lines: list[str] | None) -> bool | None:
+    if lines is None:
+        return None
+    return any(line.strip().lower() == "enabled=yes" for line in lines)

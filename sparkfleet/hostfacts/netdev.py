@@ -1,0 +1,125 @@
+"""A node's network devices and their addresses, as its kernel tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_interface
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.iproute import U32, Entry, Word, checked, entries, mac_of
+from sparkfleet.values import Value
+
+
+class NetAddress(Value):
+    """An address of a netdev, with its prefix length."""
+
+    address: str
+    """Such as `192.168.100.10/24` or `fe80::1/64`."""
+    scope: str = "global"
+    dynamic: bool = False
+    """Given by DHCP or a router, for a time."""
+
+    @property
+    def interface(self) -> IPv4Interface | IPv6Interface:
+        """The address with its subnet."""
+        return ip_interface(self.address)
+
+
+class Netdev(Value):
+    """One network device."""
+
+    name: str
+    mac: str
+    """Lower case with colons; "" if it has none."""
+    mtu: int
+    """Bytes."""
+    up: bool
+    """Whether it is switched on."""
+    carrier: bool
+    """Whether there is a signal: a cable, and somebody at its other end."""
+    state: str
+    """The kernel's word for it: UP, DOWN, LOWERLAYERDOWN, UNKNOWN, …"""
+    kind: str = ""
+    """What made it where it is no hardware: veth, bridge, bond, …"""
+    master: str = ""
+    """The bridge or bond that it belongs to."""
+    addresses: tuple[NetAddress, ...] = ()
+
+    @property
+    def ipv4(self) -> tuple[IPv4Interface, ...]:
+        """Its IPv4 addresses that others can use, link-local ones left out."""
+        found = (address.interface for address in self.addresses)
+        return tuple(one for one in found if isinstance(one, IPv4Interface) and not one.ip.is_link_local)
+
+    @property
+    def link_local(self) -> tuple[str, ...]:
+        """Its `fe80::…` addresses, without prefix length."""
+        found = (address.interface.ip for address in self.addresses)
+        return tuple(str(ip) for ip in found if isinstance(ip, IPv6Address) and ip.is_link_local)
+
+
+class _RawAddress(Entry):
+    local: str = ""
+    prefixlen: Annotated[int, Field(ge=0, le=128)] = 0
+    scope: str = "global"
+    dynamic: bool = False
+
+
+class _RawLinkInfo(Entry):
+    info_kind: Word | None = None
+
+
+class _RawNetdev(Entry):
+    ifname: Word
+    flags: tuple[str, ...] = ()
+    mtu: U32 = 0
+    operstate: Word = "UNKNOWN"
+    address: str = ""
+    master: Word | None = None
+    linkinfo: _RawLinkInfo | None = None
+    addr_info: tuple[dict[str, Any], ...] = ()
+
+
+class ReadNetdevs(Fact[tuple[Netdev, ...]]):
+    """Every network device with its MAC, carrier, MTU and addresses; the loopback is left out."""
+
+    argv = ("ip", "-j", "-d", "addr", "show")
+
+    @staticmethod
+    def parse(output: str) -> tuple[Netdev, ...]:
+        """iproute2's JSON. Raises FactError for anything else."""
+        raw = entries(_RawNetdev, output, "network devices")
+        return tuple(_netdev(one) for one in raw if "LOOPBACK" not in one.flags)
+
+
+def _netdev(raw: _RawNetdev) -> Netdev:
+    return Netdev(
+        name=raw.ifname,
+        mac=mac_of(raw.address),
+        mtu=raw.mtu,
+        up="UP" in raw.flags,
+        carrier="LOWER_UP" in raw.flags,
+        state=raw.operstate,
+        kind=(raw.linkinfo.info_kind or "") if raw.linkinfo else "",
+        master=raw.master or "",
+        addresses=tuple(_addresses(raw.addr_info)),
+    )
+
+
+def _addresses(raw: tuple[dict[str, Any], ...]) -> Iterator[NetAddress]:
+    for entry in raw:
+        one = checked(_RawAddress, entry, "network devices")
+        if one.local:  # a point-to-point device may have none
+            yield NetAddress(
+                address=_interface(f"{one.local}/{one.prefixlen}"), scope=one.scope, dynamic=one.dynamic
+            )
+
+
+def _interface(address: str) -> str:
+    try:
+        return str(ip_interface(address))
+    except ValueError:
+        raise not_understood("network devices", address) from None

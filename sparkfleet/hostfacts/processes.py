@@ -1,0 +1,69 @@
+"""The processes that hold most memory on a node, and which of them are sparkfleet's."""
+
+from __future__ import annotations
+
+from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, text, whole
+from sparkfleet.units import KIB
+from sparkfleet.values import Value
+
+_PROBE = r"""
+import json, os
+found = []
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    try:
+        with open(f'/proc/{pid}/status', 'rb') as f:
+            lines = dict(line.split(b':', 1) for line in f.read().splitlines() if b':' in line)
+        kib = int(lines.get(b'VmRSS', b'0').split()[0])
+        if kib < 1024:
+            continue
+        with open(f'/proc/{pid}/cmdline', 'rb') as f:
+            words = f.read(160).replace(b'\0', b' ').decode('utf-8', 'replace').strip()
+        uid = int(lines[b'Uid'].split()[0])
+    except (OSError, ValueError, KeyError, IndexError):
+        continue
+    try:
+        with open(f'/proc/{pid}/environ', 'rb') as f:
+            ours = any(e.startswith(b'SPARKFLEET_') for e in f.read().split(b'\0'))
+    except OSError:
+        ours = None
+    found.append([int(pid), kib, uid, words, ours])
+found.sort(key=lambda one: -one[1])
+ours = [one for one in found if one[4]]
+print(json.dumps([found[:20] + [one for one in ours if one not in found[:20]][:100], os.getuid()]))
+"""
+
+
+class HoldingProcess(Value):
+    """A process that holds memory."""
+
+    pid: int
+    resident: int
+    """Bytes in memory, without what the GPU's driver holds for it."""
+    uid: int
+    command: str
+    ours: bool | None
+    """Whether sparkfleet started it, by the label in its environment; None if that may not be read."""
+
+
+class ReadHoldingProcesses(Fact[tuple[HoldingProcess, ...]]):
+    """The twenty processes that hold most, and all that sparkfleet started."""
+
+    argv = ("python3", "-I", "-S", "-c", _PROBE)
+
+    @staticmethod
+    def parse(output: str) -> tuple[HoldingProcess, ...]:
+        """A JSON list of processes, and who looked."""
+        found = json_of(output, list, "the processes")
+        if len(found) != 2 or not isinstance(found[0], list):
+            raise not_understood("the processes", output)
+        return tuple(_process(one, output) for one in found[0][:500])
+
+
+def _process(one: object, output: str) -> HoldingProcess:
+    if not isinstance(one, list) or len(one) != 5 or not isinstance(one[3], str):
+        raise not_understood("the processes", output)
+    pid, kib, uid = (whole(number) for number in one[:3])
+    ours = one[4]
+    if pid is None or kib is None or uid is None or not (ours is None or isinstance(ours, bool)):
+        raise not_understood("the processes", output)
+    return HoldingProcess(pid=pid, resident=kib * KIB, uid=uid, command=text(one[3]), ours=ours)

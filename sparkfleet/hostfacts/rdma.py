@@ -1,0 +1,277 @@
+"""RDMA devices of a node: on a Spark, two RoCE devices for every QSFP port."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+from typing import Literal
+
+from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.values import Value
+
+_NAME = r"[A-Za-z0-9._-]{1,64}"
+
+
+class RdmaLink(Value):
+    """One port of an RDMA device, and the netdev that it shares its cable with."""
+
+    device: str
+    port: int
+    netdev: str = ""
+    """"" if the kernel knows of none."""
+    active: bool
+    state: str = ""
+    """As printed: ACTIVE, DOWN, INIT; Up or Down from `ibdev2netdev`."""
+    physical_state: str = ""
+    """LINK_UP, DISABLED, POLLING; "" if it was not asked for."""
+
+
+class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
+    """`rdma link` of iproute2: every RDMA port, with its netdev. The order of the rows means nothing."""
+
+    argv = ("rdma", "link")
+
+    @staticmethod
+    def parse(output: str) -> tuple[RdmaLink, ...]:
+        """Its rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
+        rows = _rows(
+            rf"link ({_NAME})/([0-9]{{1,3}}) (?:subnet_prefix \S+ )?(?:lid \S+ .*?)?state (\w+)"
+            rf"(?: physical_state (\w+))?(?: netdev ({_NAME}))?.*",
+            output,
+            "RDMA links",
+        )
+        return _sorted(
+            RdmaLink(
+                device=row[1],
+                port=int(row[2]),
+                netdev=row[5] or "",
+                active=row[3] == "ACTIVE",
+                state=row[3],
+                physical_state=row[4] or "",
+            )
+            for row in rows
+        )
+
+
+class ReadIbdev2netdev(Fact[tuple[RdmaLink, ...]]):
+    """`ibdev2netdev`: the same from NVIDIA's scripts, for systems whose `rdma` is missing. It may be, too."""
+
+    argv = ("ibdev2netdev",)
+
+    @staticmethod
+    def parse(output: str) -> tuple[RdmaLink, ...]:
+        """Its rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
+        form = rf"({_NAME}) port ([0-9]{{1,3}}) ==> ({_NAME}) \((Up|Down)\)"
+        return _sorted(
+            RdmaLink(device=row[1], port=int(row[2]), netdev=row[3], active=row[4] == "Up", state=row[4])
+            for row in _rows(form, output, "RDMA devices")
+        )
+
+
+class RdmaDevice(Value):
+    """One RDMA device with its (first) port."""
+
+    name: str
+    firmware: str
+    node_guid: str
+    system_guid: str
+    """The same for all devices of one ConnectX-7."""
+    board: str
+    part: int
+    """4129 is a ConnectX-7."""
+    state: str
+    """PORT_ACTIVE, PORT_DOWN, PORT_INIT, PORT_ARMED."""
+    active_mtu: int
+    """Bytes: 4096 needs a netdev MTU above it, such as 9000; 1500 gives 1024."""
+    max_mtu: int
+    ethernet: bool
+    """RoCE; False is InfiniBand."""
+
+    @property
+    def active(self) -> bool:
+        """True if the port carries traffic."""
+        return self.state == "PORT_ACTIVE"
+
+
+class ReadRdmaDevices(Fact[tuple[RdmaDevice, ...]]):
+    """`ibv_devinfo`: firmware, GUIDs, state and active MTU of every RDMA device."""
+
+    argv = ("ibv_devinfo",)
+
+    @staticmethod
+    def parse(output: str) -> tuple[RdmaDevice, ...]:
+        """Its blocks, in order of device; "No IB devices found" is none. Raises FactError for other text."""
+        if not output.strip() or "No IB devices found" in output:
+            return ()
+        blocks = re.split(r"^hca_id:", output, flags=re.MULTILINE)[1:]
+        if not blocks:
+            raise not_understood("RDMA devices", output)
+        return tuple(sorted(map(_device, blocks), key=lambda device: device.name))
+
+
+def _device(block: str) -> RdmaDevice:
+    first, _, rest = block.partition("\n")
+    pairs = (line.partition(":") for line in rest.splitlines())
+    found: dict[str, str] = {}
+    for key, colon, value in pairs:
+        if colon and (words := value.split()):
+            found.setdefault(key.strip(), words[0])  # of several ports the first
+    try:
+        return RdmaDevice(
+            name=_whole(_NAME, first.strip()),
+            firmware=_whole(r"[0-9A-Za-z._-]{1,32}", found["fw_ver"]),
+            node_guid=_whole(r"[0-9a-f:]{16,19}", found["node_guid"]),
+            system_guid=_whole(r"[0-9a-f:]{16,19}", found["sys_image_guid"]),
+            board=_whole(r"[!-~]{1,64}", found.get("board_id", "?")),
+            part=_number(found["vendor_part_id"]),
+            state=_whole(r"PORT_[A-Z_]{1,24}", found["state"]),
+            active_mtu=_number(found["active_mtu"]),
+            max_mtu=_number(found["max_mtu"]),
+            ethernet=found.get("link_layer", "Ethernet") == "Ethernet",
+        )
+    except (KeyError, ValueError):
+        raise not_understood("RDMA devices", block) from None
+
+
+class Gid(Value):
+    """One entry of a port's GID table: an address that RoCE can use. NCCL wants the v2 one of an IPv4 address."""
+
+    device: str
+    port: int
+    index: int
+    gid: str
+    """In IPv6's short form; `::ffff:192.168.100.10` for an IPv4 address."""
+    version: Literal[1, 2]
+    """Of RoCE."""
+    netdev: str
+
+    @property
+    def ipv4(self) -> str | None:
+        """The IPv4 address it stands for."""
+        mapped = IPv6Address(self.gid).ipv4_mapped
+        return str(mapped) if mapped else None
+
+
+class ReadGids(Fact[tuple[Gid, ...]]):
+    """`show_gids`. Where it is missing, `ReadGidsOfKernel` says the same."""
+
+    argv = ("show_gids",)
+
+    @staticmethod
+    def parse(output: str) -> tuple[Gid, ...]:
+        """Its rows. Raises FactError for text that is no such table."""
+        if not re.search(r"^DEV\s+PORT\s+INDEX\s+GID", output, re.MULTILINE):
+            raise not_understood("GIDs", output)
+        form = rf"({_NAME})\s+([0-9]{{1,3}})\s+([0-9]{{1,4}})\s+([0-9a-f:]{{2,39}})\s+(?:([0-9.]+)\s+)?v([12])\s+({_NAME})"
+        found = [re.fullmatch(form, line.strip()) for line in output.splitlines()]
+        return tuple(gid for row in found if row and (gid := _gid(row)))
+
+
+class ReadGidsOfKernel(Fact[tuple[Gid, ...]]):
+    """The GID tables from sysfs, in the columns of `show_gids`."""
+
+    argv = (
+        "python3",
+        "-c",
+        "import glob,os\n"
+        "def read(path):\n"
+        "    try: return open(path).read().strip()\n"
+        "    except OSError: return ''\n"
+        "print('DEV PORT INDEX GID IPv4 VER DEV')\n"
+        "for path in sorted(glob.glob('/sys/class/infiniband/*/ports/*/gids/*')):\n"
+        "    port,index=os.path.dirname(os.path.dirname(path)),os.path.basename(path)\n"
+        "    gid,kind,net=read(path),read(port+'/gid_attrs/types/'+index),read(port+'/gid_attrs/ndevs/'+index)\n"
+        "    if kind and net and gid.strip('0:'):\n"
+        "        print(path.split('/')[4],path.split('/')[6],index,gid,'v2' if 'v2' in kind else 'v1',net)",
+    )
+
+    @staticmethod
+    def parse(output: str) -> tuple[Gid, ...]:
+        """As for `show_gids`."""
+        return ReadGids.parse(output)
+
+
+def _gid(row: re.Match[str]) -> Gid | None:
+    try:
+        gid = IPv6Address(row[4])
+        if row[5]:
+            IPv4Address(row[5])
+    except ValueError:  # a published table in which the address was made unreadable
+        return None
+    mapped = gid.ipv4_mapped
+    return Gid(
+        device=row[1],
+        port=int(row[2]),
+        index=int(row[3]),
+        gid=f"::ffff:{mapped}" if mapped else str(gid),
+        version=2 if row[6] == "2" else 1,
+        netdev=row[7],
+    )
+
+
+class RdmaCounters(Value):
+    """Byte counters of one RDMA port. The kernel's netdev counters do not include them."""
+
+    tx_bytes: int
+    rx_bytes: int
+    others: dict[str, int]
+    """Errors and retries by the driver's names: link_downed, symbol_error, out_of_sequence, …"""
+
+
+class ReadRdmaCounters:
+    """Counters of one RDMA port, from sysfs."""
+
+    fine = (0, 2)
+    """`grep` says 2 where one of the files is missing: drivers differ."""
+
+    NAMES = (
+        "counters/port_xmit_data",
+        "counters/port_rcv_data",
+        "counters/symbol_error",
+        "counters/link_downed",
+        "counters/port_rcv_errors",
+        "hw_counters/out_of_sequence",
+        "hw_counters/packet_seq_err",
+        "hw_counters/local_ack_timeout_err",
+        "hw_counters/rnr_nak_retry_err",
+        "hw_counters/roce_adp_retrans",
+    )
+
+    def __init__(self, device: str, port: int = 1) -> None:
+        base = f"/sys/class/infiniband/{device}/ports/{port}"
+        self.argv = ("grep", "-sH", ".", *(f"{base}/{name}" for name in self.NAMES))
+
+    @staticmethod
+    def parse(output: str) -> RdmaCounters:
+        """`path:value` lines; counters that a driver lacks are left out. Raises FactError without the byte counters."""
+        rows = re.findall(r"/(?:hw_)?counters/([a-z_]{1,64}):([0-9]{1,20})$", output, re.MULTILINE)
+        found = {name: int(value) for name, value in rows}
+        try:
+            # InfiniBand counts in words of four bytes.
+            sent, received = found.pop("port_xmit_data") * 4, found.pop("port_rcv_data") * 4
+        except KeyError:
+            raise not_understood("RDMA counters", output) from None
+        return RdmaCounters(tx_bytes=sent, rx_bytes=received, others=found)
+
+
+def _rows(form: str, output: str, what: str) -> list[re.Match[str]]:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    found = [row for line in lines if (row := re.fullmatch(form, line))]
+    if lines and not found:
+        raise not_understood(what, output)
+    return found
+
+
+def _sorted(links: Iterable[RdmaLink]) -> tuple[RdmaLink, ...]:
+    return tuple(sorted(links, key=lambda link: (link.device, link.port)))
+
+
+def _whole(form: str, text: str) -> str:
+    if not re.fullmatch(form, text):
+        raise ValueError(text)
+    return text
+
+
+def _number(text: str) -> int:
+    return int(_whole(r"[0-9]{1,9}", text))

@@ -1,0 +1,129 @@
+"""Puts sparkfleet's environment on nodes, all at once. Doing it again costs one question per node."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.fact import text
+from sparkfleet.install.release import Release, release
+from sparkfleet.remote.agent import Event, Program, ProgramError, call, understood
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.values import Value
+
+INSTALL_S = 900.0
+"""A Spark on a slow line fetches 150 MB of wheels."""
+LOOK_S = 30.0
+REMOTE_WHEELS = ".cache/sparkfleet/wheels"
+"""Below the node's home."""
+
+PROGRAM = Program.of("sparkfleet.install.remote", does="make sparkfleet's environment")
+
+Step = Callable[[str, str], None]
+"""Is told a node's name and what is being done on it."""
+
+
+class _Pythons(Value):
+    pythons: tuple[tuple[str, str], ...]
+
+
+class _Made(Value):
+    python: str
+    fresh: bool
+
+
+async def install(channels: Mapping[str, Channel], wheels: Path | None, step: Step) -> dict[str, str]:
+    """The interpreter of the environment on every node, by node; environments are made where they are missing.
+
+    A node that is this machine uses the environment that this process runs in.
+
+    Args:
+        channels: the nodes.
+        wheels: a directory of wheels to install from instead of a package index, for nodes without internet.
+        step: is told what is being done.
+
+    Raises:
+        NodeError: the nodes have no Python in common, or an environment could not be made.
+    """
+    remote = {name: channel for name, channel in channels.items() if not isinstance(channel, LocalChannel)}
+    here = dict.fromkeys(channels.keys() - remote.keys(), sys.executable)
+    if not remote:
+        return here
+    pythons = await _common_python(remote, bool(here))
+    what = release()
+    made = await asyncio.gather(
+        *(_make(channel, what, pythons[name], wheels, step) for name, channel in remote.items())
+    )
+    return here | dict(zip(remote, made, strict=True))
+
+
+async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[str, str]:
+    """A Python of one minor version on every node: Ray refuses a cluster of several."""
+    found = dict(zip(channels, await asyncio.gather(*map(_look, channels.values())), strict=True))
+    own = f"3.{sys.version_info.minor}"
+    common = set.intersection(*(set(pythons) for pythons in found.values()), *([{own}] if local else []))
+    if not common:
+        here = [f"this machine runs {own}"] if local else []
+        have = [f"{name} has {', '.join(pythons) or 'none'}" for name, pythons in found.items()]
+        raise NodeError(
+            f"The nodes have no Python in common: {'; '.join((*here, *have))}.",
+            means="Ray joins only nodes with the same minor version; sparkfleet runs on 3.11, 3.12 and 3.13.",
+            do="Install one on all of them, e.g. `sudo apt install python3.12 python3.12-venv`.",
+        )
+    first = next(iter(found.values()))
+    best = next((version for version in first if version in common), own)
+    return {name: pythons[best] for name, pythons in found.items()}
+
+
+async def _look(channel: Channel) -> dict[str, str]:
+    """Versions and paths, in the order in which they are preferred."""
+    found = await call(channel, PROGRAM, {"verb": "look"}, timeout_s=LOOK_S)
+    return dict(understood(channel.node, found, _Pythons).pythons)
+
+
+async def _make(channel: Channel, what: Release, python: str, wheels: Path | None, step: Step) -> str:
+    directory = None if wheels is None else await _send(channel, wheels, step)
+    order = {
+        "verb": "make",
+        "digest": what.digest,
+        "python": python,
+        "wheel_name": what.wheel_name,
+        "wheel": base64.b64encode(what.wheel).decode(),
+        "pip": base64.b64encode(what.pip).decode(),
+        "pins": what.pins,
+        "wheels": directory,
+    }
+
+    def on_event(event: Event) -> None:
+        if event["event"] == "step":
+            step(channel.node, text(event.get("text", "")))
+
+    try:
+        made = await call(channel, PROGRAM, order, on_event=on_event, timeout_s=INSTALL_S)
+    except ProgramError as error:
+        raise NodeError(
+            f"{error.what}: sparkfleet's environment could not be made.",
+            means=error.means,
+            do="Where the node has no internet: `pip download` the wheels elsewhere, then `sparkfleet up --wheels DIR`.",
+        ) from error
+    return understood(channel.node, made, _Made).python
+
+
+async def _send(channel: Channel, wheels: Path, step: Step) -> str:
+    """Copy the wheels that the node does not have; returns their directory on the node."""
+    home = (await channel.run(("printenv", "HOME"), timeout_s=LOOK_S)).stdout.strip()
+    directory = f"{home}/{REMOTE_WHEELS}"
+    for path in sorted(wheels.glob("*.whl")):
+        content = await asyncio.to_thread(path.read_bytes)
+        target = f"{directory}/{path.name}"
+        there = await channel.run(("sha256sum", target), timeout_s=60)
+        if there.stdout.partition(" ")[0] != hashlib.sha256(content).hexdigest():
+            step(channel.node, f"copying {path.name}")
+            await channel.write(target, content, mode=0o644)
+    return directory

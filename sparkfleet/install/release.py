@@ -1,0 +1,149 @@
+"""Release for every node: sparkfleet as it runs here, pip to install it with, and the versions that run here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sparkfleet import __version__
+from sparkfleet.errors import NodeError
+from sparkfleet.values import Value
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Every file's date in a wheel that is made here: the same content must give the same bytes."""
+
+
+class Release(Value):
+    """Wheels and pins; the same on every node."""
+
+    digest: str
+    """Names the environment: the same digest, the same sparkfleet and the same versions beneath it."""
+    wheel: bytes
+    wheel_name: str
+    pip: bytes
+    """pip as a wheel: a node's Python need not have it (Ubuntu's has neither pip nor ensurepip)."""
+    pins: tuple[str, ...]
+    """`name==version` of everything sparkfleet needs, as it is installed here."""
+
+
+@cache
+def release() -> Release:
+    """Of the sparkfleet that runs here, installed or from a checkout.
+
+    Raises:
+        NodeError: pip is not installed here, so that it cannot be handed on.
+    """
+    name = f"sparkfleet-{__version__}-py3-none-any.whl"
+    wheel = _own_wheel()
+    pins = tuple(sorted(_pins("sparkfleet")))
+    digest = hashlib.sha256(wheel + "\n".join(pins).encode()).hexdigest()[:12]
+    return Release(digest=digest, wheel=wheel, wheel_name=name, pip=_pip_wheel(), pins=pins)
+
+
+def _own_wheel() -> bytes:
+    """Our package's files and metadata as a wheel. Not by a build: the checkout it came from may be gone."""
+    package = Path(str(files("sparkfleet")))
+    content = {
+        f"sparkfleet/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    about = _distribution("sparkfleet").read_text("METADATA")
+    if about is None:
+        raise NodeError("sparkfleet's own metadata cannot be read.", do="Install sparkfleet again with pip.")
+    info = f"sparkfleet-{__version__}.dist-info"
+    content[f"{info}/METADATA"] = about.encode()
+    content[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: sparkfleet\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    content[f"{info}/entry_points.txt"] = b"[console_scripts]\nsparkfleet = sparkfleet.cli.main:main\n"
+    return _zip(content, f"{info}/RECORD")
+
+
+def _pip_wheel() -> bytes:
+    """pip as it is installed here. It is pure Python, so it runs anywhere, also from inside its wheel."""
+    try:
+        distribution = metadata.distribution("pip")
+    except metadata.PackageNotFoundError:
+        return _bundled_pip()
+    content = {
+        str(path): Path(str(path.locate())).read_bytes()
+        for path in distribution.files or ()
+        if path.parts[0] in ("pip", f"pip-{distribution.version}.dist-info") and path.suffix != ".pyc"
+    }
+    return _zip(content, f"pip-{distribution.version}.dist-info/RECORD")
+
+
+def _bundled_pip() -> bytes:
+    try:
+        bundled = files("ensurepip") / "_bundled"
+        return next(f for f in bundled.iterdir() if f.name.startswith("pip-")).read_bytes()
+    except (ModuleNotFoundError, StopIteration, OSError):
+        raise NodeError(
+            "pip is not installed beside sparkfleet, so it cannot be handed to the nodes.",
+            means="Their environments cannot be made.",
+            do="Install pip into sparkfleet's environment (`python -m ensurepip`, or `uv pip install pip`).",
+        ) from None
+
+
+def _zip(content: dict[str, bytes], record: str) -> bytes:
+    """A wheel of these files, with its RECORD: name, hash and size of each."""
+    content = {name: data for name, data in content.items() if name != record}
+    lines = [f"{name},sha256={_hash(data)},{len(data)}" for name, data in sorted(content.items())]
+    content[record] = "\n".join((*lines, f"{record},,", "")).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(content.items()):
+            entry = zipfile.ZipInfo(str(PurePosixPath(name)), _EPOCH)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def _pins(name: str) -> Iterator[str]:
+    """Pins of everything that `name` needs, directly or not, without `name` itself."""
+    seen: set[str] = {canonicalize_name(name)}
+    waiting = [(name, frozenset[str]())]
+    while waiting:
+        for requirement in _requirements(*waiting.pop()):
+            needed = canonicalize_name(requirement.name)
+            try:
+                version = metadata.version(needed)
+            except metadata.PackageNotFoundError:
+                continue  # another platform's, or an extra that nobody asked for
+            if needed not in seen:
+                seen.add(needed)
+                yield f"{needed}=={version.partition('+')[0]}"
+            # Asked for again with extras: what these need is needed too. A set of extras ends the cycle.
+            if (key := f"{needed}[{','.join(sorted(requirement.extras))}]") not in seen:
+                seen.add(key)
+                waiting.append((needed, frozenset(requirement.extras)))
+
+
+def _distribution(name: str) -> metadata.Distribution:
+    """The installed one: a checkout that was built once has an old description of itself lying in it."""
+    found = list(metadata.distributions(name=name))
+    return next((one for one in found if one.read_text("METADATA")), found[0])
+
+
+def _requirements(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+    for text in _distribution(name).requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in (extras or {""})
+        ):
+            yield requirement

@@ -1,0 +1,238 @@
+"""Making a lab, taking it down, and clearing what a killed one left."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sparkfleet.lab import faults, network, power
+from sparkfleet.lab.errors import LabError
+from sparkfleet.lab.layout import Topology, make_layout
+from sparkfleet.lab.machine import PYTHON, install_inside, make_node, resolve_shares
+from sparkfleet.lab.run import run
+from sparkfleet.lab.state import (
+    HOME,
+    LabProcess,
+    State,
+    find,
+    forget,
+    load,
+    locked,
+    names,
+    of_process,
+    replace_file,
+    save,
+)
+
+_PATH = re.compile(r"[A-Za-z0-9._+@=,/-]+")
+"""What ssh's configuration and an inventory take without quotes."""
+_NEEDED = ("/usr/sbin/sshd", "/usr/sbin/cron", PYTHON)
+
+
+def check_host() -> None:
+    """Checks that labs can be created here. Raises LabError."""
+    if os.name != "posix" or sys.platform != "linux":
+        raise LabError("A lab needs Linux: it is made of its namespaces.")
+    if os.geteuid() != 0:
+        raise LabError(
+            "A lab needs root.",
+            means="Network namespaces with real sshd and cron cannot be made by other users.",
+            do="Run it with sudo, or in a virtual machine of your own.",
+        )
+    missing = [path for path in _NEEDED if not Path(path).exists()]
+    if missing:
+        raise LabError(
+            f"A lab needs {', '.join(missing)}.",
+            do="On Debian or Ubuntu: apt-get install openssh-server cron python3 iproute2.",
+        )
+
+
+def up(
+    name: str,
+    nodes: int,
+    topology: Topology | None = None,
+    *,
+    directory: str | None = None,
+    shares: Iterable[str] = (),
+    owner: int | None = None,
+) -> State:
+    """Make a lab and boot its nodes. What an earlier one of this name left half-made is cleared first.
+
+    Args:
+        name: the lab's name, part of the names of its namespaces.
+        nodes: how many Sparks.
+        topology: how they are cabled; by default a cable for two, a switch for more.
+        directory: where its files go; it must not exist. By default below /var/lib/sparkfleet-lab.
+        shares: paths of the host that nodes see, read-only, at the same place.
+        owner: a process id; when that process ends, however it does, the lab is taken down.
+
+    Raises:
+        LabError: not root, a lab of that name is there, or something of the host refused.
+    """
+    check_host()
+    make_layout(name, nodes, topology, 0)
+    paths = resolve_shares(shares)
+    with locked(name):
+        _refuse_second(name)
+        _clear(name)
+        state = _claim(name, nodes, topology, Path(directory or HOME / name).absolute(), paths)
+        # Until it is complete the keeper watches this process: killed half-way, it leaves nothing.
+        state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
+        try:
+            with _readable():
+                state = save(replace(_make(state), complete=True))
+        except BaseException:
+            _clear(name)
+            raise
+    return state
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Makes files of nodes readable by their users, whatever this process's umask is."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _refuse_second(name: str) -> None:
+    known = find(name)
+    if known and known.complete:
+        raise LabError(
+            f"The lab {name} is up already.",
+            do=f"`scripts/lab down --name {name}` first, or give another --name.",
+        )
+
+
+def _claim(
+    name: str, nodes: int, topology: Topology | None, directory: Path, shares: tuple[str, ...]
+) -> State:
+    """Choose a subnet that nobody has and write the lab down, before anything of it is made."""
+    if not _PATH.fullmatch(str(directory)):
+        raise LabError(
+            f"{str(directory)!r} cannot be a lab's directory.",
+            do="Use letters, digits and . _ + @ = , - in it.",
+        )
+    if directory.exists():
+        raise LabError(
+            f"{directory} is there already.", do="Give a --dir that does not exist; `down` will delete it."
+        )
+    with locked(""):
+        others = {state.subnet for state in map(find, names()) if state}
+        taken = others | network.taken_subnets()
+        free = [number for number in range(1, 255) if number not in taken]
+        if not free:
+            raise LabError(
+                "All 254 subnets of 10.77.0.0/16 are taken.", do="Take labs down: `scripts/lab status`."
+            )
+        layout = make_layout(name, nodes, topology, free[0])
+        return save(State(name, str(directory), free[0], nodes, layout.topology.value, shares))
+
+
+def _make(state: State) -> State:
+    directory = Path(state.directory)
+    directory.mkdir(mode=0o700, parents=True)
+    run(
+        (
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            f"lab-{state.name}",
+            "-f",
+            str(state.path("key")),
+        )
+    )
+    install_inside(state)
+    network.build(state.layout)
+    for node in state.layout.nodes:
+        make_node(state, node.name)
+    state = save(power.boot(state, [node.name for node in state.layout.nodes]))
+    replace_file(state.path("ssh_config"), ssh_config(state))
+    return state
+
+
+def down(name: str) -> bool:
+    """Take a lab down and delete its files; False if nothing of it was there. Doing it twice is fine."""
+    check_host()
+    make_layout(name, 1, None, 0)
+    with locked(name):
+        return _clear(name)
+
+
+def _clear(name: str) -> bool:
+    """Remove whatever there is of a lab: by its state, and by its name where the state tells too little."""
+    try:
+        state = find(name)
+    except LabError:
+        state = None
+    processes = power.inits_of(name)
+    power.kill_all(processes)
+    if state and state.keeper and state.keeper.pid != os.getpid():
+        power.kill_all([state.keeper])
+    removed = network.destroy(name)
+    if state:
+        forget(state)
+    (Path("/run/sparkfleet-lab") / f"{name}.json").unlink(missing_ok=True)
+    return bool(state or removed or processes)
+
+
+def _keeper(name: str, maker: LabProcess, owner: int | None) -> LabProcess:
+    """A process that takes the lab down when its maker dies before it is complete, or later its owner does."""
+    watched = (str(maker.pid), maker.started)
+    owned = () if owner is None else (str(owner), of_process(owner).started)
+    process = subprocess.Popen(
+        (sys.executable, "-m", "sparkfleet.lab.reaper", name, *watched, *owned),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2], start_new_session=True,
+    )  # fmt: skip
+    process.returncode = 0  # it outlives this process, or is killed by `down`
+    return of_process(process.pid)
+
+
+def ssh_config(state: State) -> str:
+    """A configuration for ssh -F: every node by its name, the lab's key, host keys pinned on first use."""
+    blocks = [
+        f"Host {node.name}\n  HostName {node.address}\n  User nvidia\n  Port 22\n"
+        f"  IdentityFile {state.path('key')}\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {state.path('known_hosts')}\n  StrictHostKeyChecking accept-new\n"
+        for node in state.layout.nodes
+    ]
+    return "\n".join(blocks)
+
+
+def reboot(name: str, node: str) -> State:
+    """Switch a node off and on again."""
+    with locked(name):
+        return _booted(save(power.shut(load(name), load(name).layout.node(node).name)), node)
+
+
+def kill(name: str, node: str) -> State:
+    """Switch a node off, as when its power is cut."""
+    with locked(name):
+        return save(power.shut(load(name), load(name).layout.node(node).name))
+
+
+def boot(name: str, node: str) -> State:
+    """Switch a node on; one that is on stays as it is."""
+    with locked(name):
+        state = load(name)
+        known = state.inits.get(state.layout.node(node).name)
+        return state if known and known.alive else _booted(state, node)
+
+
+def _booted(state: State, node: str) -> State:
+    booted = save(power.boot(state, [node]))
+    faults.reapply(booted, node)
+    return booted

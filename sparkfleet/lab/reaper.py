@@ -1,0 +1,51 @@
+"""Takes a lab down when the process that it was made for has ended.
+
+`python -m sparkfleet.lab.reaper NAME PID START [PID START]`, START being the process's start time in clock ticks.
+
+The first process is the one that makes the lab: if it ends before the lab is complete, what there is of it is removed. The
+second, where given, is the lab's owner.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterable
+
+from sparkfleet.lab.lifecycle import down
+from sparkfleet.lab.state import LabProcess, find
+
+
+def wait_for_any(processes: Iterable[LabProcess]) -> LabProcess:
+    """The first of the processes that has ended."""
+    watched: dict[int, LabProcess] = {}
+    for process in processes:
+        try:
+            watched[os.pidfd_open(process.pid)] = process
+        except ProcessLookupError:
+            return process
+        # A start time that differs means that the id has been given to another process since.
+        if not process.alive:
+            return process
+    ended = select.select(list(watched), [], [])[0]
+    return watched[ended[0]]
+
+
+def main(argv: list[str]) -> None:
+    """Wait for the maker and the owner, and clean up when that is due."""
+    name, numbers = argv[0], argv[1:]
+    maker, *owners = (LabProcess(int(pid), at) for pid, at in zip(numbers[::2], numbers[1::2], strict=True))
+    if wait_for_any([maker, *owners]) == maker and maker not in owners:
+        state = find(name)
+        if state is None:
+            return
+        if state.complete:
+            if not owners:
+                return
+            wait_for_any(owners)
+    down(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

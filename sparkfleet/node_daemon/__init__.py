@@ -1,0 +1,1 @@
+"""Brings a node of the fleet up and down: Ray watchdog, boot services, prestarted engines."""

@@ -1,0 +1,51 @@
+"""Brings this node of a fleet up and down. Runs on the node: `python -m sparkfleet.node_daemon.node_cli VERB`.
+
+    prepare   on the head: directories, secrets, addresses; prints what the other nodes need
+    up        on the head: Ray, the controller, and the ranks that are wanted here
+    join      on any other node: Ray
+    down      on any node: stops what runs here, and does not come back
+    keep      what `up`, `join` and a reboot leave running: see `keeper`
+
+`up` detaches: it prints the path of a file that will hold the outcome, so that whoever waits for it may stop
+waiting without stopping the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, UpRequest
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.node_daemon import ray_watchdog
+from sparkfleet.node_daemon.node_lifecycle import down, prepare
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+
+def main() -> int:
+    """Entry point. Every verb but `keep` takes a request on standard input, as JSON; `keep` a state directory."""
+    verb = sys.argv[1]
+    try:
+        if verb == "keep":
+            return asyncio.run(ray_watchdog.keep(FleetPaths(Path(sys.argv[2]))))
+        given = sys.stdin.read()
+        if verb == "prepare":
+            print(prepare(UpRequest.model_validate_json(given)).model_dump_json())
+        elif verb == "up":
+            print(json.dumps(ray_watchdog.begin_up(UpRequest.model_validate_json(given))))
+        elif verb == "join":
+            print(json.dumps(ray_watchdog.begin_join(JoinRequest.model_validate_json(given))))
+        else:
+            paths = OnNode.model_validate_json(given).paths
+            ray_watchdog.forget(paths)
+            asyncio.run(down(paths))
+    except SparkfleetError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

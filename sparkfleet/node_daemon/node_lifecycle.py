@@ -1,0 +1,246 @@
+"""Brings this node of a fleet up and down.
+
+Ray needs seconds, an engine minutes, and neither needs the other to begin: `up` starts both at once. The ranks
+that it starts wait, unowned, for the actors of their groups, which adopt them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+from sparkfleet.controlplane.api.api_models import JoinRequest, Prepared, UpRequest
+from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, connect
+from sparkfleet.controlplane.ray.ray_process import (
+    LABEL,
+    choose_address,
+    ray_argv,
+    ray_environment,
+    ray_init_arguments,
+    ray_worker_argv,
+)
+from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
+from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.errors import ControlError
+from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.node_daemon.engine_prestart import start_engines
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.state_probe import listens
+
+log = logging.getLogger(__name__)
+
+RAY_START_S = 90.0
+STOP_S = 60.0
+
+
+def prepare(request: UpRequest) -> Prepared:
+    """Make the head's directories and secrets, and choose where it listens. Starts nothing."""
+    paths = request.paths
+    paths.create()
+    address = _address(paths, request)
+    return Prepared(
+        address=address,
+        ray_token=paths.ray_token.read_text(),
+        api_token=paths.api_token.read_text(),
+        engine_secret=paths.engine_secret.read_text(),
+    )
+
+
+async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] | None]:
+    """Start what is not running on the head; returns when the controller answers.
+
+    The second value is Ray's process where this call started it, None if the fleet was up.
+
+    Raises:
+        ControlError: the gateway's port is taken, or Ray or the controller did not come up.
+    """
+    paths = request.paths
+    paths.create()
+    with alone(paths):
+        client = await connect(paths, _patience_s(paths))
+        if client is not None:
+            return client.address, None
+        await clear_leftovers(paths)
+        _forget_last_cluster(paths)
+        address = _address(paths, request)
+        _check_port(address)
+        ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
+        await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
+        await asyncio.to_thread(_start_controller, paths, request, address, ray_head)
+        await _answering(paths)
+        return address, ray_head
+
+
+async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
+    """Start Ray on a node that is not the head. It waits for the head, if that is not up yet."""
+    paths = request.paths
+    paths.create()
+    paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
+    with alone(paths):
+        await clear_leftovers(paths)
+        shutil.rmtree(paths.run / "ray", ignore_errors=True)
+        return _start(paths, ray_worker_argv(paths, request.ray, request.host, request.node))
+
+
+async def down(paths: FleetPaths) -> None:
+    """Stop every group, then Ray; what is wanted stays in the store. Nothing of the fleet is left running here."""
+    with alone(paths):
+        client = await connect(paths)
+        if client is not None and not client.trouble:  # one whose own work has failed would stop nothing
+            # Where it fails, or goes away, what it would have stopped is killed.
+            with contextlib.suppress(ControlError):
+                async with client:
+                    await client.stop()
+                    await _nothing_served(client)
+        await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
+        await clear_leftovers(paths)
+        # On the head: what was starting was stopped, also where no controller was there to see it.
+        if paths.database.exists():
+            with contextlib.closing(Store(paths.database)) as store:
+                store.end_starts()
+
+
+async def clear_leftovers(paths: FleetPaths) -> None:
+    """Kill what is left of Ray, by its label. Ray drains for 30 s on SIGTERM; nothing here is worth waiting for."""
+    own = os.getpid()
+    await processes.kill_all(
+        lambda: [p for p in processes.labelled({LABEL: paths.label}) if p.pid != own], grace_s=2.0
+    )
+
+
+@contextlib.contextmanager
+def alone(paths: FleetPaths) -> Iterator[None]:
+    """Two `up`s at once would start two heads."""
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (paths.root / "boot.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _patience_s(paths: FleetPaths) -> float:
+    """Seconds to wait for a controller that does not answer: if Ray lives, it is being restarted."""
+    address = read_address(paths)
+    return PATIENCE_S if address is not None and listens(address.ray) else 0.0
+
+
+def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
+    gateway = request.inventory.gateway
+    host = seats(request.inventory)[request.inventory.head].address
+    head = request.inventory.nodes[request.inventory.head]
+    name = "127.0.0.1" if head.is_local else head.address
+    return choose_address(paths, host, gateway.host, gateway.port, name)
+
+
+def _forget_last_cluster(paths: FleetPaths) -> None:
+    """Begin with an empty GCS, and without the logs of Ray's last session.
+
+    What is wanted is in the store, and engines that still run, here or on other nodes, are adopted by their label. All
+    that an old GCS could do is to bring back actors that died with their cluster.
+    """
+    for directory in (paths.gcs, paths.run / "ray"):
+        shutil.rmtree(directory, ignore_errors=True)
+    paths.create()
+
+
+def _check_port(address: HeadAddress) -> None:
+    if not _is_free(address.gateway_host, address.gateway_port):
+        raise ControlError(
+            f"Port {address.gateway_port} on {address.gateway_host} is taken by another program.",
+            means="The endpoint cannot listen there, so nothing was started.",
+            do="Stop that program, or set `gateway: {port: …}` in inventory.yaml (0: any free port).",
+        )
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Ray in the foreground of a session of its own."""
+    with (paths.logs / "ray.log").open("wb") as output:
+        return subprocess.Popen(
+            argv,
+            env=ray_environment(paths),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def _start_controller(
+    paths: FleetPaths, request: UpRequest, address: HeadAddress, ray_head: subprocess.Popen[bytes]
+) -> None:
+    """Join the new cluster and create the controller. Ray reads its settings at import, so it is imported here."""
+    os.environ.update(ray_environment(paths))
+    import ray
+
+    from sparkfleet.controlplane.ray.controller_actor import ControllerConfig, create
+    from sparkfleet.gateway.ray_serve import GatewayConfig
+
+    deadline = time.monotonic() + RAY_START_S
+    while True:
+        if ray_head.poll() is not None or time.monotonic() > deadline:
+            raise _no_ray(paths)
+        try:
+            ray.init(**ray_init_arguments(address))
+            break
+        except (ConnectionError, RuntimeError, ValueError):
+            time.sleep(0.1)
+    create(
+        ControllerConfig(
+            inventory=request.inventory,
+            api=address.api,
+            endpoint=address.endpoint,
+            gateway=GatewayConfig(
+                host=address.gateway_host,
+                port=address.gateway_port,
+                max_body_bytes=request.inventory.gateway.max_body_bytes,
+                secret_path=str(paths.engine_secret),
+                controller=CONTROLLER,
+                namespace=NAMESPACE,
+            ),
+        )
+    )
+    ray.shutdown()
+
+
+async def _answering(paths: FleetPaths) -> None:
+    deadline = time.monotonic() + RAY_START_S
+    while await connect(paths) is None:
+        if time.monotonic() > deadline:
+            raise _no_ray(paths)
+        await asyncio.sleep(0.1)
+
+
+async def _nothing_served(client: FleetClient) -> None:
+    """Return when the last group is gone, or when it takes too long: what is left is killed then."""
+    deadline = time.monotonic() + STOP_S
+    while await client.serves() and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+
+
+def _no_ray(paths: FleetPaths) -> ControlError:
+    return ControlError(
+        "Ray or the controller did not come up on the head node.",
+        means="Nothing is served.",
+        do=f"See {paths.logs / 'ray.log'}, and the session under {paths.run / 'ray'}.",
+    )

@@ -1,0 +1,119 @@
+"""Keeps this node in its fleet: starts Ray again when it dies, and after a reboot.
+
+The keeper is one process per node, `python -m sparkfleet.node_daemon.node_cli keep STATE_DIR`. What the node does is in its
+`role.json`, so the keeper needs nobody to tell it. Who starts the keeper is in `starter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+
+from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.group.crash_pause import COUNTS_S, pause_s
+from sparkfleet.node_daemon import node_lifecycle, service_manager
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.timeouts import Timeouts
+
+log = logging.getLogger(__name__)
+
+PAUSES = Timeouts()
+"""Those of engines: Ray is as much work to start."""
+
+LOOK_S = 0.2
+
+
+def begin_up(request: UpRequest) -> dict[str, str]:
+    """Leave a keeper running on the head; says where its outcome will be, and what starts it after a reboot."""
+    return _begin(request.paths, Role(python=sys.executable, up=request))
+
+
+def begin_join(request: JoinRequest) -> dict[str, str]:
+    """Leave a keeper running on another node."""
+    paths = request.paths
+    paths.create()
+    paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
+    bare = request.model_copy(update={"ray_token": "", "engine_secret": ""})
+    return _begin(paths, Role(python=sys.executable, join=bare))
+
+
+def forget(paths: FleetPaths) -> None:
+    """The node is no longer in its fleet: nothing starts a keeper any more."""
+    service_manager.stop(paths.label)
+    paths.role.unlink(missing_ok=True)
+
+
+async def keep(paths: FleetPaths) -> int:
+    """Start what the node's role says, and start it again whenever it dies. Returns where it could not begin."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    ends, first = 0, True
+    while True:
+        began = time.monotonic()
+        try:
+            ray = await _start(paths, first)
+        except SparkfleetError as error:
+            _tell(paths, {"error": {"what": error.what, "means": error.means, "do": error.do}})
+            log.error("%s", error)
+            if first:
+                return error.exit_code
+        except Exception as error:
+            log.exception("this node did not come up")
+            _tell(paths, {"error": {"what": f"The fleet did not come up: {error!r}", "means": "", "do": ""}})
+            if first:
+                return 1
+        else:
+            if ray is None:
+                return 0  # somebody else keeps it
+            first = False
+            code = await _ended(ray)
+            log.warning("Ray ended with exit code %s", code)
+        # Ray that ran for long has earned that the next pause is a short one again.
+        ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
+        pause = pause_s(ends, PAUSES)
+        log.info("starting again in %.0f s", pause)
+        await asyncio.sleep(pause)
+
+
+async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | None:
+    role = Role.model_validate_json(paths.role.read_text())
+    if role.join is not None:
+        ray = await node_lifecycle.join(role.join)
+        _tell(paths, {})
+        return ray
+    assert role.up is not None
+    address, head = await node_lifecycle.up(role.up)
+    if role.up.apply:  # it is in the store now, and may be changed there
+        _write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
+    if first:
+        _tell(paths, address.model_dump())
+    return head
+
+
+async def _ended(ray: subprocess.Popen[bytes]) -> int:
+    while (code := ray.poll()) is None:
+        await asyncio.sleep(LOOK_S)
+    return code
+
+
+def _begin(paths: FleetPaths, role: Role) -> dict[str, str]:
+    paths.create()
+    paths.outcome.unlink(missing_ok=True)
+    _write_role(paths, role)
+    argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
+    comes_back = service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
+    return {"outcome": str(paths.outcome), "comes_back": comes_back}
+
+
+def _write_role(paths: FleetPaths, role: Role) -> None:
+    write_atomically(paths.role, role.model_dump_json().encode(), durable=True)
+
+
+def _tell(paths: FleetPaths, outcome: dict[str, object]) -> None:
+    write_atomically(paths.outcome, json.dumps(outcome).encode())

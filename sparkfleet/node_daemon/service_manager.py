@@ -1,0 +1,159 @@
+"""Service manager of a node's Ray watchdog, now and after a reboot: systemd if there is one, else cron, else none.
+
+systemd: a user unit, with linger so that it needs no login. cron: the keeper is started here, and a line with `@reboot`
+in the user's crontab starts it the next time. Neither needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sparkfleet.errors import ControlError
+
+WAIT_S = 30.0
+CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
+
+
+def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> str:
+    """Start the keeper; says what will start it after a reboot, "" if nothing will.
+
+    Args:
+        label: the fleet on this node; one keeper per label.
+        argv: the keeper's command.
+        env: set on top of the environment.
+        log: where its output goes. systemd keeps it in the journal.
+
+    Raises:
+        ControlError: systemd is there and refuses the unit.
+    """
+    if _has_systemd():
+        _enable_unit(label, argv, env)
+        return "systemd"
+    _spawn(argv, env, log)
+    return "cron" if _has_cron() and _write_crontab(label, _cron_line(label, argv, env)) else ""
+
+
+def stop(label: str) -> None:
+    """Nothing starts the keeper of this label any more. One that was started by cron or by hand is left to die."""
+    if _has_systemd() and _unit_path(label).exists():
+        _call("systemctl", "--user", "disable", "--now", _unit_name(label))
+        _unit_path(label).unlink(missing_ok=True)
+        _call("systemctl", "--user", "daemon-reload")
+    if shutil.which("crontab"):
+        _write_crontab(label, None)
+
+
+def unit_text(label: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """The systemd unit of a keeper."""
+    command = " ".join(_quoted(word) for word in argv)
+    variables = "\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in env.items())
+    return f"""[Unit]
+Description=sparkfleet {label}
+After=network-online.target
+
+[Service]
+{variables}
+ExecStart={command}
+Restart=on-failure
+RestartSec=5
+KillMode=process
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def crontab_with(before: str, label: str, line: str | None) -> str:
+    """A crontab with this label's line replaced, or without it. Other lines are left as they are."""
+    kept = [text for text in before.splitlines() if not text.endswith(_mark(label))]
+    return "".join(f"{text}\n" for text in (*kept, *([line] if line else ())))
+
+
+def _has_systemd() -> bool:
+    return (
+        bool(shutil.which("systemctl")) and _call("systemctl", "--user", "show-environment").returncode == 0
+    )
+
+
+def _has_cron() -> bool:
+    return bool(shutil.which("crontab")) and any(path.exists() for path in CRON_PIDS)
+
+
+def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    path = _unit_path(label)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(unit_text(label, argv, env))
+    _call("loginctl", "enable-linger")
+    _call("systemctl", "--user", "daemon-reload")
+    done = _call("systemctl", "--user", "enable", _unit_name(label))
+    if done.returncode == 0:
+        done = _call("systemctl", "--user", "restart", _unit_name(label))
+    if done.returncode != 0:
+        raise ControlError(
+            f"systemd refused {_unit_name(label)}: {done.stderr.strip()[-300:]}",
+            means="Ray is not started on this node.",
+            do=f"See `systemctl --user status {_unit_name(label)}` on the node.",
+        )
+
+
+def _spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Start it in a session of its own, as nobody's child: whoever starts it need not wait for it."""
+    setsid = shutil.which("setsid", path=os.defpath) or "setsid"
+    with log.open("ab") as output:
+        subprocess.run(
+            (setsid, "--fork", *argv),
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            check=True,
+        )
+
+
+def _write_crontab(label: str, line: str | None) -> bool:
+    """True if the line is in the crontab now; a user whom cron refuses has none."""
+    before = _call("crontab", "-l")
+    after = crontab_with(before.stdout if before.returncode == 0 else "", label, line)
+    if after == (before.stdout if before.returncode == 0 else ""):
+        return line is not None
+    return _call("crontab", "-", given=after).returncode == 0
+
+
+def _cron_line(label: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
+    words = [*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(argv)]
+    # cron ends a command at a bare %.
+    return f"@reboot {' '.join(words).replace('%', chr(92) + '%')} {_mark(label)}"
+
+
+def _mark(label: str) -> str:
+    return f"# sparkfleet {label}"
+
+
+def _unit_name(label: str) -> str:
+    return f"sparkfleet-{label}.service"
+
+
+def _unit_path(label: str) -> Path:
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(config).expanduser() / "systemd" / "user" / _unit_name(label)
+
+
+def _quoted(word: str) -> str:
+    """A word as systemd reads it: in double quotes, % and $ doubled."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{text}"'
+
+
+def _call(*argv: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv, input=given or "", capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(argv, 127, "", str(error))

@@ -1,1 +1,0 @@
-"""How nodes are reached, and how ranks are run on them. Imports nothing: the supervisor stays small."""

@@ -1,1 +1,0 @@
-"""What is seen: metrics, and where Prometheus finds them."""

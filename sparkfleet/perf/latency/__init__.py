@@ -1,0 +1,1 @@
+"""Roofline terms, acceptance and fitted factors: TTFT, ITL and tok/s."""

@@ -1,0 +1,39 @@
+"""Tokens per step of speculative decoding."""
+
+from __future__ import annotations
+
+import math
+
+from sparkfleet.knowledge.factors import Factors
+from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, Setup
+from sparkfleet.perf.workload import Content
+
+CEILING = 0.97
+"""No drafter is right more often, whatever the text: structured text reaches 0.98 (vtimuchen-lab/qwen38-mtp)."""
+
+
+def acceptance_keys(setup: Setup, content: Content) -> tuple[str, ...]:
+    """Factors of acceptance, from the general to the particular."""
+    method, family = setup.method, setup.arch.family
+    drafter = "parallel" if method in PARALLEL_DRAFTS else "serial"
+    return (
+        f"method={method}",
+        f"content={content}",
+        f"drafter+content={drafter}+{content}",
+        f"method+content={method}+{content}",
+        f"family={family}",
+        f"method+family={method}+{family}",
+        f"method+depth={method}+{min(setup.k, 9) // 3}",
+    )
+
+
+def acceptance(setup: Setup, content: Content, factors: Factors) -> float:
+    """Chance that one more draft token is accepted, given that those before it were."""
+    known = factors.acceptance
+    logit = math.fsum(known[key].log for key in acceptance_keys(setup, content) if key in known)
+    return CEILING / (1.0 + math.exp(-logit))
+
+
+def tokens_per_step(chance: float, k: int) -> float:
+    """Expected tokens of one step that verifies `k` drafts: the accepted ones and one more, 1 + p + … + p^k."""
+    return (1.0 - chance ** (k + 1)) / (1.0 - chance)

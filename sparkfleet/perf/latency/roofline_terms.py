@@ -1,0 +1,289 @@
+"""Roofline terms of a workload: bytes and FLOPs over measured ceilings first, then factors fitted to measurements.
+
+    step      one decode step of B sequences: weights, experts touched, KV, state, launches, all-reduces, draft
+    prefill   n tokens at a depth: matrix products, attention, one pass over the weights per chunk, all-reduces
+    rates     what a user sees: TTFT with its queue, tok/s of one request and of all, with prefills in between
+
+Every physical time is a named *term* that is multiplied by a fitted coefficient (1.0: as the ceiling says). What the terms
+leave over is a product of *effects*, each known from n measurements with a spread. `docs/planner.md` has the equations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sparkfleet.knowledge.ceilings import LinkSpeed, physics
+from sparkfleet.perf.latency.all_reduce import all_reduce_s
+from sparkfleet.perf.model_shape import ModelShape
+from sparkfleet.values import Value
+
+CHUNK = 8192
+"""Tokens of one prefill chunk as plans have it; a pass over all weights each. NVIDIA's own lines for a Spark give vLLM this
+many (dgx-spark-playbooks, nvidia/vllm; vllm-project/recipes, Qwen3.6 and DeepSeek-V4-Flash)."""
+PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
+"""Drafters that propose all k tokens in one pass."""
+DRAFT_LAYERS = 5
+"""Layers of a DFlash or DSpark drafter (zai-org/GLM-5.3-Flash, deepseek-ai/DeepSeek-V4-Flash-DSpark)."""
+DRAFT_BLOCK = 13
+"""Parameters of one of them over its width squared: 4 of attention, 9 of an MLP three times as wide."""
+ALIKE = 0.85
+"""Tokens of one answer pick experts alike: w of them touch as many as w^0.85 independent ones. What validates best."""
+
+STEP_TERMS = (
+    "weights",
+    "experts",
+    "kv",
+    "state",
+    "compute",
+    "launch",
+    "linear",
+    "routing",
+    "step",
+    "sequence",
+    "latency",
+    "transfer",
+    "draft",
+    "draft_launch",
+    "verify",
+    "drafting",
+)
+"""Every term that `step_terms` may name."""
+PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed", "transfer")
+"""Every term that `prefill_terms` may name."""
+
+
+class Setup(Value):
+    """Engine configuration of a checkpoint as far as speed depends on it."""
+
+    arch: ModelShape
+    engine: str
+    format: str
+    """Key of `formats` in physics.yaml."""
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    link: LinkSpeed | None = None
+    kv_bytes: float = 1.0
+    """Bytes per cached element."""
+    kernel: str = ""
+    """"marlin" where the format has no kernel of its own and weights are unpacked to bf16 on the way."""
+    eager: bool = False
+    release: str = ""
+    max_running: int | None = None
+    """Most requests that run together; more wait."""
+    method: str = "none"
+    k: int = 0
+    chunk: int = CHUNK
+    """Most tokens of one prefill pass (`--max-num-batched-tokens`, `--chunked-prefill-size`, `-ub`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A setup in bytes and FLOPs per rank, computed once."""
+
+    dense: float
+    """Bytes that every step reads: attention, MLPs, shared experts, head."""
+    experts: float
+    """Bytes of all routed experts."""
+    pick: float
+    """Chance of one expert to be picked by one token."""
+    active: float
+    prompt: float
+    """Active parameters that each token of a prompt passes: all but the head, which is for the last one only."""
+    flops: float
+    kv_token: float
+    kv_window: float
+    kv_draft: float
+    """Bytes of keys and values that a drafter of one full layer keeps per token."""
+    window: int
+    state: float
+    blocks: int
+    linear: int
+    moe: int
+    head: float
+    layer: float
+    """Bytes of the attention and the shared parts of one layer in bf16, as MTP parts are stored."""
+    block: float
+    """Bytes of one layer of a dense drafter of that width in bf16, as they are published."""
+    head_flops: float
+    window_flops: float
+    hidden: int
+    ranks: int
+    pp: int
+    routed: float
+    """Active parameters of the routed experts."""
+    traffic: float
+    """Bytes of activations that one token of a prefill moves."""
+    scan: float
+    """FLOPs of the linear layers' scan per token."""
+
+
+AT_ONCE_S, FIRST_S, PASS_S = 5e-3, 2e-3, 1.5e-3
+"""What preparing, sampling and throwing away drafts is expected to take per step: where all come at once; where they come
+one after another, and for each pass more. Chosen, not measured: the fit finds how far off they are (`drafting`)."""
+
+
+def own_chunk(engine: str) -> int:
+    """Tokens of one prefill chunk that an engine takes by itself; CHUNK where that is not known."""
+    return physics().chunks.get(engine, CHUNK)
+
+
+def costs(setup: Setup) -> Costs:
+    """Work of one step of the setup on each rank: bytes moved and FLOPs computed."""
+    arch, layers = setup.arch, setup.arch.layers
+    dense = sum(
+        p.active * p.bits / 8 for p in arch.parts if p.kind not in ("experts", "embedding", "vision", "mtp")
+    )
+    inner = sum(p.active for p in arch.parts if p.kind in ("attention", "mlp", "shared"))
+    experts = arch.part("experts")
+    head = arch.part("head")
+    split = min(setup.tp, layers.kv_heads)
+    form = physics().formats[setup.format]
+    compute = "bf16" if setup.kernel == "marlin" else form.compute
+    return Costs(
+        dense=dense / setup.tp,
+        experts=experts.bytes / max(setup.tp, setup.ep) if experts else 0.0,
+        pick=arch.top_k / arch.experts if arch.experts else 0.0,
+        active=arch.active / setup.tp,
+        prompt=(arch.active - (head.active if head else 0.0)) / setup.tp,
+        flops=physics().ceilings.flops(compute),
+        kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
+        * setup.kv_bytes
+        / split,
+        kv_window=layers.sliding_elements * setup.kv_bytes / split,
+        kv_draft=layers.kv_elements / max(1, layers.full) * setup.kv_bytes / split,
+        window=layers.window or 1024,
+        state=2 * layers.state_bytes / setup.tp,
+        blocks=layers.blocks + layers.mixers,
+        linear=layers.linear,
+        moe=layers.moe,
+        head=head.active * head.bits / 8 / setup.tp if head else 0.0,
+        layer=2 * inner / setup.tp / max(1, layers.blocks),
+        block=2 * DRAFT_BLOCK * arch.hidden**2 / setup.tp,
+        head_flops=layers.head_flops / setup.tp,
+        window_flops=layers.window_flops / setup.tp,
+        hidden=arch.hidden,
+        ranks=setup.tp,
+        pp=setup.pp,
+        routed=experts.active / setup.tp if experts else 0.0,
+        traffic=2.0
+        * (
+            8 * arch.hidden * layers.blocks
+            + 2 * arch.hidden * arch.top_k * layers.moe
+            + arch.active / arch.hidden / setup.tp
+        ),
+        scan=layers.state_bytes / setup.tp,
+    )
+
+
+TILE = 64
+"""Tokens of one tile of a grouped matrix product."""
+
+
+def touched(pick: float, tokens: float) -> float:
+    """Share of the experts that at least one of `tokens` tokens picks."""
+    return 1.0 - (1.0 - pick) ** tokens if pick else 0.0
+
+
+def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: float) -> dict[str, float]:
+    """Seconds of one decode step, by term. `width` tokens per sequence are verified (k + 1; 1 without speculation)."""
+    read = physics().ceilings.read_gb_per_s * 1e9
+    tokens = batch * width
+    kv = cost.kv_token * context + cost.kv_window * min(context, cost.window)
+    terms = {
+        "weights": cost.dense / read,
+        "experts": cost.experts * touched(cost.pick, batch * width**ALIKE) / read,
+        "kv": batch * kv / read,
+        # Read once, and written after every token that is verified: `cost.state` is one of each.
+        "state": batch * cost.state * (1 + width) / 2 / read,
+        "compute": 2 * cost.active * tokens / cost.flops,
+        "launch": cost.blocks * 1e-5,
+        "linear": cost.linear * 1e-5,
+        "routing": cost.moe * 1e-5,
+        "step": 1e-3,
+        "sequence": batch * 1e-4,
+    }
+    if setup.link is not None:
+        latency, transfer = all_reduce_s(setup.link, cost.ranks, tokens * cost.hidden * 2)
+        hops = cost.blocks if setup.tp > 1 else 0
+        terms["latency"] = hops * latency + (setup.pp - 1) * setup.link.latency_us * 1e-6
+        terms["transfer"] = hops * transfer
+    if setup.method != "none":
+        terms |= draft_terms(setup, cost, batch, read)
+        terms["kv"] += batch * cost.kv_draft * context * drafted_layers(setup) / read
+        at_once = setup.method in PARALLEL_DRAFTS or setup.method == "ngram"
+        drafting = AT_ONCE_S if at_once else FIRST_S + PASS_S * setup.k
+        terms |= {"verify": cost.dense / read, "drafting": drafting}
+    return terms
+
+
+def drafted_layers(setup: Setup) -> int:
+    """Layers whose keys and values the drafts of one step read."""
+    if setup.method == "ngram":
+        return 0
+    return DRAFT_LAYERS if setup.method in PARALLEL_DRAFTS else setup.k
+
+
+def draft_terms(setup: Setup, cost: Costs, batch: float, read: float) -> dict[str, float]:
+    """Seconds that proposing k tokens takes, by term."""
+    if setup.method == "ngram":
+        return {}
+    if setup.method in PARALLEL_DRAFTS:
+        return {"draft": (DRAFT_LAYERS * cost.block + cost.head) / read, "draft_launch": DRAFT_LAYERS * 2e-5}
+    one = cost.layer + cost.head + cost.experts / max(1, cost.moe) * touched(cost.pick, batch)
+    return {"draft": setup.k * one / read, "draft_launch": setup.k * 1e-4}
+
+
+def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth: float) -> dict[str, float]:
+    """Seconds to prefill `batch` prompts of `tokens` after `depth` others each, by term.
+
+    Prompts share chunks: short ones of many requests pass over the weights together.
+    """
+    ceilings = physics().ceilings
+    read = ceilings.read_gb_per_s * 1e9
+    total = batch * tokens
+    passes = max(1.0, total / setup.chunk)
+    chunk = min(total, setup.chunk)
+    window = min(tokens, cost.window)
+    each = chunk * cost.pick  # tokens that one expert is given; its tiles are half empty at the end
+    padded = cost.prompt + (cost.routed * TILE / 2 / max(each, 1.0) if cost.pick else 0.0)
+    terms = {
+        "compute": 2 * padded * total / cost.flops,
+        "traffic": total * cost.traffic / read,
+        "attention": total
+        * (cost.head_flops * (depth + tokens / 2) + cost.window_flops * window / 2)
+        / (ceilings.bf16_tflops * 1e12),
+        "weights": passes * (cost.dense + cost.experts * touched(cost.pick, chunk)) / read,
+        "linear": total * cost.scan / (ceilings.bf16_tflops * 1e12),
+        "fixed": 1e-2,
+    }
+    if setup.link is not None:
+        latency, transfer = all_reduce_s(setup.link, cost.ranks, chunk * cost.hidden * 2)
+        terms["transfer"] = passes * cost.blocks * (latency + transfer) if setup.tp > 1 else 0.0
+    return terms
+
+
+def burst_terms(
+    setup: Setup, cost: Costs, batch: float, tokens: float, depth: float, *, mean: bool
+) -> dict[str, float]:
+    """Seconds until `batch` prompts that come together are prefilled: the last of them, or on average (`mean`).
+
+    The first is prefilled alone, because the engine does not wait for the others; they share the chunks after it.
+    """
+    first = prefill_terms(setup, cost, 1.0, tokens, depth)
+    if batch <= 1.0:
+        return first
+    others = batch - 1.0
+    share = others / batch * halfway(min(others, others * tokens / setup.chunk)) if mean else 1.0
+    after = prefill_terms(setup, cost, others, tokens, depth)
+    return {name: s if name == "fixed" else s + share * after[name] for name, s in first.items()}
+
+
+def halfway(passes: float) -> float:
+    """Mean share of some passes over which what they prefill waits: prompts of one pass all come out at its end.
+
+    1 for one pass or a part of it, towards 1/2 for many.
+    """
+    whole = math.floor(passes)
+    return (whole * (whole + 1) / 2 + (passes - whole) * passes) / passes**2

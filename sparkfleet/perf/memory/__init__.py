@@ -1,0 +1,1 @@
+"""Unified memory of a rank: weights, KV cache, recurrent state, activations."""

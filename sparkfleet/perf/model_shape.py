@@ -1,0 +1,362 @@
+"""Shape of a model for memory and speed: parameters and bits by part, layers by kind, KV and state sizes.
+
+from_checkpoint    of the facts of a checkpoint: the only reader of shapes, for plans, for fitting, for `accuracy`
+from_counts        guessed, if nothing but parameter counts is known (a drafter's name, a row of measurements)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind
+from sparkfleet.checkpoints.checkpoint import Part as CheckpointPart
+from sparkfleet.values import Value
+
+PartKind = Literal["embedding", "head", "attention", "mlp", "experts", "shared", "vision", "mtp"]
+
+BF16_BITS = 16.0
+
+EXACT = (1.0, 1.0, 1.0)
+"""`Layers.pool_factor` where shapes are known and pages hold nothing but KV."""
+
+
+class ShapePart(Value):
+    """One kind of weights. `params` counts all of it, `active` what one token passes through."""
+
+    kind: PartKind
+    params: float
+    active: float
+    bits: float = BF16_BITS
+    """Bits per parameter as stored, scales included."""
+
+    @property
+    def bytes(self) -> float:
+        """Size on disk and in memory, bytes."""
+        return self.params * self.bits / 8
+
+
+class Layers(Value):
+    """Layers by kind, and the bytes each keeps per token and per sequence."""
+
+    full: int = 0
+    sliding: int = 0
+    linear: int = 0
+    """Linear attention, GDN, KDA, Mamba: a state per sequence instead of KV per token."""
+    moe: int = 0
+    mlp: int = 0
+    window: int = 0
+    """Tokens that a sliding layer keeps."""
+    kv_elements: float = 0.0
+    """Cached elements per token, summed over the full layers."""
+    read_elements: float | None = None
+    """Elements that a decode step reads per token of context where sparse attention looks at less than it keeps."""
+    sliding_elements: float = 0.0
+    """Cached elements per token, summed over the sliding layers."""
+    state_bytes: float = 0.0
+    """Recurrent state per sequence, summed over the linear layers, bytes."""
+    kv_heads: int = 1
+    """How far KV can be split by tensor parallelism; 1 for a latent (MLA) cache, which every rank keeps whole."""
+    pool_factor: tuple[float, float, float] = EXACT
+    """Bytes that a pool takes per byte of KV that it keeps, at least, mostly and at most: `POOLS`, or a guess at shapes."""
+    packed_kv_bytes: float = 0.0
+    """Bytes per cached element where engines have one layout, whatever precision is asked for; 0: what is asked for."""
+    head_flops: float = 0.0
+    """FLOPs per query token and context token, summed over the full layers."""
+    window_flops: float = 0.0
+    """The same for sliding layers, and for what sparse attention picks, for context inside the window."""
+
+    @property
+    def blocks(self) -> int:
+        """Layers that mix tokens: as many as there are all-reduces after attention."""
+        return self.full + self.sliding + self.linear
+
+    @property
+    def mixers(self) -> int:
+        """Layers that mix channels: as many as there are all-reduces after an MLP or the experts."""
+        return self.moe + self.mlp
+
+
+class ModelShape(Value):
+    """A checkpoint as memory and speed see it."""
+
+    name: str
+    family: str = ""
+    """Checkpoints of one family have equal shapes, whatever their format: see `shape_family`."""
+    hidden: int
+    vocab: int
+    parts: tuple[ShapePart, ...]
+    layers: Layers
+    experts: int = 0
+    top_k: int = 0
+    mtp_layers: int = 0
+    vision: bool = False
+    basis: str = "config"
+    """Where the shapes come from, e.g. "config.json" or "parameter counts"."""
+
+    def part(self, kind: PartKind) -> ShapePart | None:
+        """The part of that kind, or None."""
+        return next((part for part in self.parts if part.kind == kind), None)
+
+    @property
+    def params(self) -> float:
+        """Parameters in all."""
+        return sum(part.params for part in self.parts)
+
+    @property
+    def active(self) -> float:
+        """Parameters that one token passes through."""
+        return sum(part.active for part in self.parts)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all weights."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def moe(self) -> bool:
+        """Has routed experts."""
+        return self.experts > 0
+
+    @property
+    def kind(self) -> str:
+        """Class of architecture for factors: dense or moe, and whether its attention is hybrid, sliding or latent."""
+        mixing = "moe" if self.moe else "dense"
+        if self.layers.linear:
+            return f"{mixing}-hybrid"
+        return f"{mixing}-sliding" if self.layers.sliding else mixing
+
+
+COMPRESSED = (2.0, 2.2, 3.0)
+"""DeepSeek V4: compressed entries, index keys, windows and the compressors' states share pages, and how full these are
+depends on the release and the longest context. Published at 1,048,576 tokens: 10.3 KB a token (26.3 GiB hold 2.74M;
+Reederey87), 7 KB (19.85 GiB, 3.03M; tonyd2wild), 7.8 KB (NVFP4, 18.08 GiB, 2.49M), of 3.4 that are kept in FP8. An early
+image took 30.7 (nepenth)."""
+SPARSE_GROUPED = (1.0, 2.4, 2.9)
+"""Qwen3.8-Flash-Next: its index keeps keys of its own beside the KV, in pages of the same size. Published on two nodes:
+16.46 GiB hold 992,584 tokens in FP8 (WeZZard), 21.28 GiB 736,837 in BF16 (MiaAI-Lab)."""
+GUESSED = (0.3, 1.0, 1.5)
+"""Shapes that are not known but estimated from parameter counts: DeepSeek-V4.1-Flash keeps 0.31 of what that says
+(tonyd2wild), Laguna-S-2.1 0.75 (MiaAI-Lab)."""
+POOLS = {"qwen4_exp": SPARSE_GROUPED}
+"""`Layers.pool_factor` by `model_type`, where the layers do not say it."""
+
+PART_KINDS: Mapping[CheckpointPart, PartKind] = {
+    CheckpointPart.ATTENTION: "attention",
+    CheckpointPart.LINEAR_ATTENTION: "attention",
+    CheckpointPart.MLP: "mlp",
+    CheckpointPart.EXPERTS: "experts",
+    CheckpointPart.SHARED_EXPERTS: "shared",
+    CheckpointPart.ROUTER: "shared",
+    CheckpointPart.NORMS: "shared",
+    CheckpointPart.OTHER: "shared",
+    CheckpointPart.EMBEDDING: "embedding",
+    CheckpointPart.HEAD: "head",
+    CheckpointPart.VISION: "vision",
+    CheckpointPart.MTP: "mtp",
+    CheckpointPart.DRAFT: "mtp",
+}
+
+
+def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
+    """The facts of a checkpoint as memory and speed see them, with the bits that are stored."""
+    params: dict[PartKind, float] = defaultdict(float)
+    active: dict[PartKind, float] = defaultdict(float)
+    stored: dict[PartKind, float] = defaultdict(float)
+    for portion in checkpoint.weights:
+        kind = PART_KINDS[portion.part]
+        params[kind] += portion.parameters
+        active[kind] += portion.parameters * checkpoint.active_share(portion.part)
+        stored[kind] += portion.bytes
+    parts = [
+        ShapePart(kind=kind, params=count, active=active[kind], bits=8 * stored[kind] / count)
+        for kind, count in params.items()
+        if count > 0
+    ]
+    if checkpoint.tie_word_embeddings:  # one matrix: stored as the embedding, read as the head
+        embedding = next(part for part in parts if part.kind == "embedding")
+        parts[parts.index(embedding)] = embedding.model_copy(update={"active": 0.0})
+        parts.append(embedding.model_copy(update={"kind": "head", "params": 0.0}))
+    arch = ModelShape(
+        name=checkpoint.id,
+        hidden=checkpoint.hidden_size,
+        vocab=checkpoint.vocab_size,
+        parts=tuple(parts),
+        layers=_layers(checkpoint),
+        experts=checkpoint.experts,
+        top_k=checkpoint.experts_per_token,
+        mtp_layers=checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers,
+        vision=bool(checkpoint.vision),
+        basis="safetensors headers" if checkpoint.weights_known else "config.json",
+    )
+    return arch.model_copy(update={"family": shape_family(arch)})
+
+
+def from_counts(
+    name: str,
+    total_b: float,
+    active_b: float,
+    *,
+    family: str = "",
+    notes: str = "",
+    bits: float = BF16_BITS,
+    basis: str = "parameter counts",
+) -> ModelShape:
+    """Shapes of a model of which only parameter counts (billions) are known, by the proportions that such models have.
+
+    A dense 8B has 4096 × 34 layers, a 30B-A3B MoE 2048 × 48: width grows with the cube root of the active
+    parameters, depth with the rest. `notes` may say "sliding", "gdn", "mamba", "mla" as benchmarks do.
+    """
+    moe = active_b < 0.8 * total_b
+    scale = math.sqrt(total_b * active_b) if moe else total_b
+    width = 64 * (scale / 8) ** 0.36 if not moe else 32 * (scale / 9.5) ** 0.4
+    hidden, blocks = 64 * max(1, round(width)), max(4, round(34 * (scale / 8) ** 0.27))
+    head = float(min(hidden * VOCABULARY, 0.3e9 * total_b))
+    embedding = head if total_b > TIED_BELOW_B else 0.0
+    rest = max(0.3e9 * active_b, active_b * 1e9 - head - (0.0 if moe else embedding))
+    attention = (0.35 if moe else 0.25) * rest
+    routed = rest - attention
+    feed_forward = (
+        ShapePart(
+            kind="experts",
+            params=max(routed, total_b * 1e9 - embedding - head - attention),
+            active=routed,
+            bits=bits,
+        )
+        if moe
+        else ShapePart(kind="mlp", params=routed, active=routed, bits=bits)
+    )
+    return ModelShape(
+        name=name,
+        family=family or name,
+        hidden=hidden,
+        vocab=VOCABULARY,
+        parts=(
+            ShapePart(kind="embedding", params=embedding or head, active=0.0, bits=bits),
+            ShapePart(kind="head", params=head if embedding else 0.0, active=head, bits=bits),
+            ShapePart(kind="attention", params=attention, active=attention, bits=bits),
+            feed_forward,
+        ),
+        layers=_guessed_layers(blocks, hidden, notes, moe=moe),
+        experts=128 if moe else 0,
+        top_k=max(1, round(128 * routed / feed_forward.params)) if moe else 0,
+        basis=basis,
+    )
+
+
+VOCABULARY = 150_000
+"""Tokens that a model knows of which that is not known; no more than 30 % of its parameters are taken to be its head."""
+TIED_BELOW_B = 4.0
+"""Billions of parameters up to which a model is taken to have one matrix for embedding and head."""
+
+
+def _guessed_layers(blocks: int, hidden: int, notes: str, *, moe: bool) -> Layers:
+    """Layers of the kinds that the notes name, in the proportions that such models have."""
+    hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
+    full = max(1, round(blocks / 4)) if hybrid else blocks
+    sliding = round(full * 0.8) if "sliding" in notes else 0
+    kv_heads, width = (1, 576) if "mla" in notes or "csa" in notes else (8, 2 * 128 * (4 if moe else 8))
+    return Layers(
+        full=full - sliding,
+        sliding=sliding,
+        linear=blocks - full,
+        moe=blocks if moe else 0,
+        mlp=0 if moe else blocks,
+        window=1024 if sliding else 0,
+        kv_elements=float((full - sliding) * width),
+        sliding_elements=float(sliding * width),
+        state_bytes=(blocks - full) * hidden * 512.0,
+        kv_heads=kv_heads,
+        pool_factor=GUESSED,
+        head_flops=4.0 * hidden * (full - sliding),
+        window_flops=4.0 * hidden * sliding,
+    )
+
+
+def shape_family(arch: ModelShape) -> str:
+    """A name for all checkpoints with the same shapes, e.g. "moe-hybrid-2048x40x256": width, layers, experts."""
+    experts = f"x{arch.experts}" if arch.experts else ""
+    return f"{arch.kind}-{arch.hidden}x{arch.layers.blocks}{experts}"
+
+
+def _layers(checkpoint: Checkpoint) -> Layers:
+    found = _Sums()
+    for group in checkpoint.layers:
+        _count(group, found)
+    compressed = any(group.tokens_per_entry > 1 for group in checkpoint.layers)
+    window = found.window or max((tokens for _, tokens in found.bounded), default=0)
+    return Layers(
+        full=found.full,
+        sliding=found.sliding,
+        linear=found.linear,
+        moe=checkpoint.moe_layers,
+        mlp=checkpoint.dense_layers,
+        window=window,
+        kv_elements=found.kv,
+        read_elements=found.read if found.read < found.kv else None,
+        sliding_elements=found.sliding_kv,
+        state_bytes=found.state,
+        kv_heads=found.kv_heads or found.sliding_kv_heads or 1,
+        pool_factor=COMPRESSED if compressed else POOLS.get(checkpoint.model_type, EXACT),
+        packed_kv_bytes=1.0 if compressed else 0.0,
+        head_flops=found.head_flops,
+        window_flops=sum(flops * tokens for flops, tokens in found.bounded) / max(1, window),
+    )
+
+
+@dataclass(slots=True)
+class _Sums:
+    full: int = 0
+    sliding: int = 0
+    linear: int = 0
+    window: int = 0
+    """Of the layers whose cache is no longer than that."""
+    kv: float = 0.0
+    read: float = 0.0
+    sliding_kv: float = 0.0
+    state: float = 0.0
+    kv_heads: int = 0
+    sliding_kv_heads: int = 0
+    head_flops: float = 0.0
+    bounded: list[tuple[float, int]] = field(default_factory=list)
+    """(FLOPs per query token and token that is read, most of these), for layers that do not read all context."""
+
+
+def _count(group: LayerGroup, sums: _Sums) -> None:
+    """Add one kind of layers; a latent has key and value in one and is kept whole by every rank."""
+    n, width = group.layers, float(group.kv_heads * (group.key_dim + group.value_dim))
+    flops = 2.0 * n * group.query_heads * (group.prefill_dim or group.key_dim + group.value_dim)
+    latent = group.kind is LayerKind.MLA or group.value_dim == 0
+    if group.kind is LayerKind.LINEAR:
+        sums.linear += n
+        sums.state += n * (group.state.bytes() if group.state else 0)
+    elif group.kind is LayerKind.SLIDING and not latent:
+        sums.sliding += n
+        sums.sliding_kv += n * width
+        sums.sliding_kv_heads = max(sums.sliding_kv_heads, group.kv_heads)
+        sums.window = group.window or sums.window
+        sums.bounded.append((flops, group.window or 0))
+    elif group.kind is LayerKind.SLIDING:  # a latent that keeps its window only (DeepSeek V4's first layers)
+        sums.full += n
+        sums.bounded.append((flops, group.window or 0))
+    elif group.kind is not LayerKind.NONE:
+        _count_full(group, sums, n, width, flops, latent=latent)
+
+
+def _count_full(group: LayerGroup, sums: _Sums, n: int, width: float, flops: float, *, latent: bool) -> None:
+    """Layers that look at all context, through an index if they are sparse."""
+    index = group.index_dim / group.index_pool
+    sums.full += n
+    sums.kv += n * (width + index) / group.tokens_per_entry
+    sums.read += n * (index if group.picked else width) / group.tokens_per_entry
+    sums.kv_heads = 1 if latent else max(sums.kv_heads, group.kv_heads)
+    if group.picked:
+        sums.head_flops += 2.0 * n * group.index_heads * index / group.tokens_per_entry
+        sums.bounded.append((flops, group.picked + (group.window or 0)))
+        return
+    sums.head_flops += flops / group.tokens_per_entry
+    if group.window:
+        sums.bounded.append((flops, group.window))

@@ -1,0 +1,121 @@
+"""Predicted memory and speed, each number with its error band and its provenance."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Strict
+
+from sparkfleet.specs.deployment import Method
+from sparkfleet.values import Value
+
+
+class Provenance(StrEnum):
+    """Provenance of a number, best first."""
+
+    MEASURED = "measured"
+    CALIBRATED = "calibrated"
+    MODELLED = "modelled"
+    UNKNOWN = "unknown"
+
+
+class Band(Value):
+    """A number with its error band: `low <= mid <= high`, all in the unit the field's name ends with."""
+
+    low: float
+    mid: float
+    high: float
+    provenance: Provenance = Provenance.MODELLED
+    basis: str = ""
+    """What it rests on, e.g. "14 measurements" or "safetensors headers"."""
+
+
+class Speculation(Value):
+    """A speculative method. `tokens` is the number of draft tokens per step (k); `draft` its checkpoint, if any."""
+
+    method: Method = "none"
+    tokens: int = 0
+    draft: str | None = None
+    topk: int = 1
+    """Branches per step of a beam (SGLang's NEXTN and EAGLE)."""
+    beam_tokens: int | None = None
+    """Draft tokens of the whole beam, where they are spelled out to the engine."""
+
+    def __str__(self) -> str:
+        if self.method == "none":
+            return "no speculation"
+        name = self.method.upper()
+        if self.beam_tokens is not None:
+            name = {"NEXTN": "EAGLE"}.get(name, name)
+        beam = f" top-{self.topk}" if self.topk > 1 else ""
+        spelled = f", {self.beam_tokens} draft tokens" if self.beam_tokens is not None else ""
+        return f"{name} k={self.tokens}{beam}{spelled}"
+
+
+Verdict = Literal["fits", "tight", "no"]
+
+
+class MemoryUse(StrEnum):
+    """What takes memory on a rank, as plans print it."""
+
+    WEIGHTS = "weights"
+    KV_CACHE = "KV cache"
+    DRAFT_KV = "draft KV"
+    STATES = "states"
+    DRAFTER = "drafter"
+    ACTIVATIONS = "activations"
+    PROCESS = "process"
+    CUDA_GRAPHS = "CUDA graphs"
+    COMMUNICATORS = "communicators"
+    VISION_CACHE = "vision encoder cache"
+    LOADING = "loading"
+    SPARE = "KV cache beyond that"
+    """KV cache that nobody asked for: an engine takes all of the share that it is given."""
+
+
+KV = (MemoryUse.KV_CACHE, MemoryUse.DRAFT_KV)
+"""Keys and values, the model's and the drafter's."""
+
+
+VLLM_POOL = (*KV, MemoryUse.STATES)
+"""Parts of vLLM's KV cache: recurrent states are blocks of it."""
+
+
+class MemoryPart(Value):
+    """One thing that takes memory on a rank."""
+
+    name: Annotated[MemoryUse, Strict(False)]
+    bytes: float
+
+
+class Prediction(Value):
+    """Prediction of a candidate. None means: not known."""
+
+    memory_bytes_per_rank: Band
+    memory_parts: tuple[MemoryPart, ...] = ()
+    """What the middle of the band is made of, largest first."""
+    verdict: Verdict = "fits"
+    """`tight`: it fits by the middle of the band, not by its upper end."""
+    weights_bytes: int = 0
+    """Of the checkpoint, to be staged on every node of the shape."""
+    weights_estimated: bool = False
+    """Only the config is known: sizes follow from it, not from the weight files."""
+    ttft_ms: Band | None = None
+    decode_tps_per_request: Band | None = None
+    decode_tps_aggregate: Band | None = None
+    prefill_tps: Band | None = None
+    prompt: int | None = None
+    """Prompt length that `ttft_ms` and `prefill_tps` are for, tokens."""
+    concurrency: int | None = None
+    """Requests at once that `decode_tps_aggregate` is for; `decode_tps_per_request` is one request alone."""
+    largest_context: int | None = None
+    """Tokens that would fit at the planned concurrency with the same verdict, everything else on the nodes as planned."""
+    largest_concurrency: int | None = None
+    """Requests at once that would fit at the planned context, likewise."""
+    accepted: float | None = None
+    """Tokens per step of speculative decoding."""
+    check_ttft_ms: Band | None = None
+    """Of the short request that every group is measured with right after its start."""
+    check_decode_tps: Band | None = None
+    """Of the same."""

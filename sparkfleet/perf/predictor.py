@@ -1,0 +1,297 @@
+"""Predictor of a candidate's memory and speed, each computed once per relevant combination. Pure.
+
+Memory and speed come from their own modules; here candidates are put into their words.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.ceilings import LinkSpeed
+from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors
+from sparkfleet.knowledge.known_models import known_checkpoint, quant_in_name
+from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, model_of
+from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.local_measurements import LocalMeasurement, anchored
+from sparkfleet.perf.memory.demand import demand, step_tokens
+from sparkfleet.perf.memory.engine_sizes import Run
+from sparkfleet.perf.memory.kv_cache import whole_block
+from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
+from sparkfleet.perf.prediction import Band, MemoryPart, Speculation
+from sparkfleet.perf.workload import CHECK, Workload
+
+PROMPT = 2048
+"""Prompt that times to the first token are told for, tokens; less where the context is short."""
+ANSWER = 256
+"""Answer that rates are told for, tokens."""
+
+REMEMBERED = 20_000
+"""Answers that an outlook keeps; a plan for 64 nodes asks for a few hundred."""
+
+FORMATS = {
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "int8": "fp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int4": "int4",
+    "nf4": "int4",
+}
+"""Formats of weights as physics.yaml calls them."""
+BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8", 8.0))
+"""Bits per weight by what a name says of its quantisation, scales included."""
+SPEED_METHODS = {"nextn": "mtp"}
+"""Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
+
+
+class Split(NamedTuple):
+    """Split of one engine instance."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.tp * self.pp
+
+
+class Settings(NamedTuple):
+    """Fields beside the checkpoint and the split that memory and speed depend on."""
+
+    engine: str
+    release: str
+    speculation: Speculation
+    eager: bool
+    kv_dtype: str
+    batch_tokens: int
+    link: LinkSpeed | None
+    marlin: bool = False
+
+
+class Drafter(NamedTuple):
+    """Facts about a checkpoint that produces draft tokens."""
+
+    arch: ModelShape | None = None
+    """Its shapes; None: layers as such drafters have them, or none of its own."""
+    assumed: str = ""
+    """What was assumed of its size, and why; "" if nothing had to be."""
+
+
+class Predictor:
+    """Memory and speed of one checkpoint, remembered by what they depend on.
+
+    Args:
+        checkpoint: the facts of the weights.
+        measurements: what the user has measured with them; the planner's numbers follow it.
+        drafts: the facts of checkpoints that make drafts, by the names that deployments give them.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        measurements: tuple[LocalMeasurement, ...] = (),
+        drafts: tuple[tuple[str, Checkpoint], ...] = (),
+    ) -> None:
+        self.checkpoint = checkpoint
+        self._drafts = dict(drafts)
+        self.measurements = measurements
+        self.arch: ModelShape = from_checkpoint(checkpoint)
+        self.format = format_of(checkpoint)
+        self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
+        self._rates: dict[tuple[object, ...], Rates] = {}
+        self._memory: dict[tuple[object, ...], tuple[Band, tuple[MemoryPart, ...]]] = {}
+
+    def _forget(self) -> None:
+        if len(self._rates) + len(self._memory) > REMEMBERED:
+            self._rates.clear()
+            self._memory.clear()
+
+    def rates(self, split: Split, settings: Settings, context: int, concurrency: int) -> Rates:
+        """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
+        # Dealing the experts out instead of cutting them moves the same bytes.
+        key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
+        found = self._rates.get(key)
+        if found is None:
+            self._forget()
+            found = self._rates[key] = self._told(split, settings, usual(context, concurrency))
+        return found
+
+    def check(self, split: Split, settings: Settings) -> Rates:
+        """Speed of the short request that a group is measured with right after its start."""
+        key = (split.tp, split.pp, settings, CHECK)
+        if key not in self._rates:
+            self._forget()
+            self._rates[key] = self._told(split, settings, CHECK)
+        return self._rates[key]
+
+    def _told(self, split: Split, settings: Settings, workload: Workload) -> Rates:
+        """The prediction for a workload, corrected by what was measured of the same setup."""
+        setup = self._setup(split, settings)
+        own = [
+            one.point
+            for one in self.measurements
+            if one.model_copy(update={"method": SPEED_METHODS.get(one.method, one.method)}).of(setup)
+        ]
+        return anchored(model_of(setup, factors()), workload, own)
+
+    def model(self, split: Split, settings: Settings) -> LatencyModel:
+        """The speed model of a setup before local measurements correct it, to explain what a prediction is made of."""
+        return model_of(self._setup(split, settings), factors())
+
+    def _setup(self, split: Split, settings: Settings) -> Setup:
+        speculation = settings.speculation
+        return Setup(
+            arch=self.arch,
+            engine=settings.engine,
+            format=self.format,
+            tp=split.tp,
+            pp=split.pp,
+            link=settings.link,
+            kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
+            kernel="marlin" if settings.marlin else "",
+            eager=settings.eager,
+            release=settings.release,
+            method=SPEED_METHODS.get(speculation.method, speculation.method),
+            k=speculation.tokens,
+            chunk=settings.batch_tokens,
+        )
+
+    def memory(
+        self, split: Split, settings: Settings, context: int, concurrency: int
+    ) -> tuple[Band, tuple[MemoryPart, ...]]:
+        """Bytes per rank, with what they are made of: KV for `concurrency` requests of `context` tokens each."""
+        what = (
+            settings.engine,
+            settings.speculation,
+            settings.eager,
+            settings.kv_dtype,
+            settings.batch_tokens,
+        )
+        key = (split, what, context, concurrency)
+        found = self._memory.get(key)
+        if found is None:
+            needs = demand(self.arch, self.run(split, settings, context, concurrency))
+            parts = sorted((item for item in needs.items if item.mid > 0), key=lambda item: -item.mid)
+            named = tuple(MemoryPart(name=item.name, bytes=item.mid) for item in parts)
+            found = self._memory[key] = (needs.band, named)
+        return found
+
+    def run(self, split: Split, settings: Settings, context: int, concurrency: int) -> Run:
+        """The same in the words of the memory model."""
+        return Run(
+            engine=settings.engine,
+            tp=split.tp,
+            pp=split.pp,
+            ep=split.ep,
+            context=context,
+            concurrency=concurrency,
+            kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
+            method=settings.speculation.method,
+            k=settings.speculation.tokens,
+            draft=self.drafter(settings.speculation).arch,
+            chunk=settings.batch_tokens,
+            eager=settings.eager,
+        )
+
+    def step(self, split: Split, settings: Settings, context: int, concurrency: int) -> int:
+        """Tokens of the largest prefill step."""
+        return step_tokens(self.arch, self.run(split, settings, context, concurrency))
+
+    def whole_block(self, split: Split, settings: Settings) -> int:
+        """Tokens that a prefill step has to have room for at least, 0 if there is no such thing."""
+        return whole_block(self.arch, self.run(split, settings, context=1, concurrency=1))
+
+    def drafter(self, speculation: Speculation) -> Drafter:
+        """The checkpoint that makes the drafts, if there is a separate one."""
+        if speculation.draft is None:
+            return Drafter()
+        facts = self._drafts.get(speculation.draft)
+        if facts is not None:
+            return Drafter(from_checkpoint(facts))
+        return drafter_by_name(speculation.method, speculation.draft)
+
+
+@lru_cache(maxsize=64)
+def predictor_of(
+    checkpoint: Checkpoint,
+    measurements: tuple[LocalMeasurement, ...] = (),
+    drafts: tuple[tuple[str, Checkpoint], ...] = (),
+) -> Predictor:
+    """The outlook on a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
+    return Predictor(checkpoint, measurements, drafts)
+
+
+@lru_cache(maxsize=64)
+def drafter_by_name(method: str, name: str) -> Drafter:
+    """Reads a drafter's name: published shapes, or a size ("8B"). A head's name is its target's, and gives neither."""
+    if method != "draft":
+        return Drafter(None, f"the size of {name} is not known: assumed typical for this kind of draft head")
+    try:
+        known = known_checkpoint(name)
+    except FactError:
+        known = None
+    if known is not None:
+        return Drafter(from_checkpoint(known))
+    size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())
+    if size is None:
+        return Drafter(None, f"the size of {name} is not known: taken to be one layer as wide as the model's")
+    billions = float(size[1]) * (1.0 if size[2] == "b" else 1e-3)
+    quant = quant_in_name(name) or ""
+    bits = next((bits for word, bits in BITS_IN_NAME if word in quant), BF16_BITS)
+    guess = from_counts(name, billions, billions, bits=bits, basis="its name")
+    return Drafter(guess, f"the size of {name} is not known: taken from its name")
+
+
+def usual(context: int, concurrency: int) -> Workload:
+    """The requests that speeds are told for, where a context is too short for them shorter ones."""
+    prompt = min(PROMPT, max(1, context // 2))
+    answer = min(ANSWER, max(1, context - prompt))
+    return Workload(prompt=prompt, generate=answer, concurrency=concurrency, window="burst")
+
+
+def divides_heads(checkpoint: Checkpoint, tp: int) -> bool:
+    """True if attention can be split `tp` ways: query heads divided, KV heads divided or copied."""
+    groups = [group for group in checkpoint.layers if group.kind is not LayerKind.LINEAR]
+    return all(
+        group.query_heads % tp == 0
+        and (group.kv_heads == 0 or group.kv_heads % tp == 0 or tp % group.kv_heads == 0)
+        for group in groups
+    )
+
+
+@lru_cache(maxsize=32)
+def kv_element_bytes(dtype: str) -> float:
+    """Bytes of one cached element."""
+    if "fp8" in dtype or dtype == "int8":
+        return 1.0
+    return 0.5625 if "fp4" in dtype else 2.0
+
+
+def format_of(checkpoint: Checkpoint) -> str:
+    """The format of a checkpoint's weights as the speed model calls it."""
+    quantization = checkpoint.quantization
+    if quantization is None:
+        return "bf16"
+    if "prismaquant" in checkpoint.id.lower():
+        return "prismaquant"
+    experts = quantization.scheme_of(Part.EXPERTS).format
+    main = quantization.scheme.format
+    if (main, experts) == ("fp8", "mxfp4"):
+        return "fp8+mxfp4"
+    return FORMATS.get(main, "bf16")
+
+
+def release_of(image: str, version: str) -> str:
+    """The engine's release as factors name it: `0.27`, or the name of a patched build."""
+    named = next((stack for stack in PATCHED_BUILDS if stack in image.lower()), "")
+    if named:
+        return named
+    found = re.match(r"v?(\d+\.\d+)", version)
+    return found[1] if found else ""

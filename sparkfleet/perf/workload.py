@@ -1,0 +1,50 @@
+"""Workload of an engine: lengths, concurrency, arrivals, and the kind of text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sparkfleet.values import Value
+
+Content = Literal["mixed", "code", "prose", "structured", "json", "math", "agent", "random", "book"]
+"""What answers are like, which decides how much of a draft is right. structured: counts, lists, what repeats itself; book: a
+novel continued, as llama-benchy asks for."""
+
+Window = Literal["decode", "burst", "served", "closed", "steady"]
+"""What tokens per second span. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the
+first token to the last; served: the same with all prefills counted in the tok/s of all; closed: a next request follows each
+that ends, all time counted; steady: prefills of others in between."""
+
+
+class Workload(Value):
+    """One kind of request, many at once. Tokens unless said otherwise."""
+
+    prompt: int = 1024
+    """New tokens of the prompt, to be prefilled."""
+    depth: int = 0
+    """Tokens before the prompt."""
+    depth_cached: bool = True
+    """The depth is in the KV cache already; otherwise it is prefilled with the prompt."""
+    generate: int = 256
+    concurrency: int = 1
+    """Requests in flight."""
+    arrivals_per_s: float | None = None
+    """Requests arrive at this rate, whatever is in flight; None: the next one starts when one ends."""
+    requests: int = 100
+    """How many requests arrive in all when they arrive at a rate; the last ones drain alone."""
+    content: Content = "mixed"
+    window: Window = "steady"
+
+    @property
+    def prefill(self) -> int:
+        """Tokens that are prefilled before the first token comes out."""
+        return self.prompt + (0 if self.depth_cached else self.depth)
+
+    @property
+    def context(self) -> float:
+        """Tokens in the KV cache of one request, halfway through its answer."""
+        return self.depth + self.prompt + self.generate / 2
+
+
+CHECK = Workload(prompt=1, generate=64, window="decode")
+"""What is asked of every group right after its start, alone, and measured: a word, and 64 tokens (group/canary.py)."""

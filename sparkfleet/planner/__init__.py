@@ -1,0 +1,1 @@
+"""Decides, with reasons: enumerates, sizes, judges and ranks candidates and places them. Pure."""

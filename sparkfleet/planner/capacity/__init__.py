@@ -1,0 +1,1 @@
+"""Fits candidates into the memory of their nodes."""

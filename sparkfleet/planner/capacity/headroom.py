@@ -1,0 +1,123 @@
+"""Headroom of a choice, and the sizes that were reduced: against the memory of its nodes. Pure.
+
+lowered    why a rung has less than what was to be had, in words
+reached    the longest context and the most requests that its nodes have room for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkfleet.knowledge.ceilings import LinkSpeed
+from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.perf.latency.roofline_terms import CHUNK, own_chunk
+from sparkfleet.perf.memory.demand import MemoryBudget
+from sparkfleet.perf.predictor import Settings, Split, release_of
+from sparkfleet.planner.capacity.sizing import (
+    BATCH_FLAGS,
+    EAGER_FLAGS,
+    Proposal,
+    VariantContext,
+    size,
+    sized_at,
+)
+from sparkfleet.planner.engine_args.engine_args import KV_FLAG, chunk_said
+from sparkfleet.planner.types.plan import Candidate, Rung
+
+STEP = 1024
+"""Tokens by which contexts are tried."""
+MOST_REQUESTS = 1024
+"""Requests at once beyond which nobody asks."""
+
+
+def bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number up to `high` that fits, where fewer always do; `low`, which is not tried, where none does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def lowered(case: VariantContext, draft: Proposal, settings: Settings, room: MemoryBudget, rung: Rung) -> str:
+    """Sizes that a rung reduced, and the reason; "" if none, or if rules set them.
+
+    Args:
+        case: what was to be had.
+        draft: the rung's.
+        settings: that it was sized with.
+        room: that it was sized to.
+        rung: what became of it.
+    """
+    sized, has = size(case, draft, room, settings), rung.candidate
+    sizes = (
+        ("context", has.context, sized.context, case.context),
+        ("concurrency", has.concurrency, sized.concurrency, case.concurrency),
+    )
+    less = [f"{name} {now} instead of {then}" for name, now, fitting, then in sizes if now == fitting < then]
+    otherwise = "" if less else " otherwise"
+    if has.kv_dtype == sized.kv_dtype != settings.kv_dtype:
+        less.append(f"a KV cache in {has.kv_dtype}")
+    wanted = sized_at(case, draft, room, settings, (case.context, case.concurrency))
+    if not less or wanted.verdict == "fits":
+        return ""
+    why = "does not fit" if wanted.verdict == "no" else "is tight"
+    if wanted.verdict == sized.verdict:
+        why = "is tighter still"
+    return f"{', '.join(less)}: {case.context} × {case.concurrency} {why}{otherwise}"
+
+
+def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str, int]:
+    """`largest_context` at the planned concurrency and `largest_concurrency` at the planned context, by those names.
+
+    Both leave the host what the plan leaves it: its reserve, or where the plan is tight what it gets by with.
+
+    Args:
+        case: what is served; contexts end where the checkpoint does.
+        choice: as it is planned.
+        room: of its fullest node, the choice itself not counted.
+    """
+    candidate = choice.candidate
+    case = replace(case, edge=choice.prediction.memory_bytes_per_rank.mid > room.at_most)
+    draft = _draft_of(case, candidate)
+    settings = settings_of_candidate(candidate)
+    enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
+
+    def fits(context: int, concurrency: int) -> bool:
+        return sized_at(case, draft, room, settings, (context, concurrency)).verdict in enough
+
+    longest = case.outlook.checkpoint.max_positions or candidate.context
+    steps = bisect(lambda steps: fits(steps * STEP, candidate.concurrency), 0, longest // STEP)
+    requests = bisect(lambda count: fits(candidate.context, count), candidate.concurrency, MOST_REQUESTS)
+    return {"largest_context": max(steps * STEP, candidate.context), "largest_concurrency": requests}
+
+
+def _draft_of(case: VariantContext, candidate: Candidate) -> Proposal:
+    """The draft that became a candidate."""
+    shape = candidate.shape
+    pools = case.fleet.pools(shape.ranks, case.variant.nodes)
+    pool = next(pool for pool in pools if set(shape.nodes) <= set(pool.nodes))
+    return Proposal(Split(shape.tp, shape.pp, shape.ep), pool, candidate.engine, candidate.speculation)
+
+
+def _chunk_of(candidate: Candidate) -> int:
+    """The chunk of a candidate whose arguments do not say it; what all its requests together have is no limit to others."""
+    told = candidate.batch_tokens or own_chunk(candidate.engine)
+    return max(told, CHUNK) if told >= candidate.context * candidate.concurrency else told
+
+
+def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> Settings:
+    """What a candidate's memory and speed depend on; of the link between its nodes only its speed does."""
+    flags = parse_flags(candidate.engine_args)
+    eager = EAGER_FLAGS.get(candidate.engine)
+    said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
+    return Settings(
+        engine=candidate.engine,
+        release=release_of(candidate.image or "", candidate.engine_version),
+        speculation=candidate.speculation,
+        eager=bool(eager) and eager in flags,
+        kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
+        batch_tokens=said or _chunk_of(candidate),
+        link=link,
+        marlin="marlin" in (flags.get("--moe-backend"), flags.get("--linear-backend")),
+    )

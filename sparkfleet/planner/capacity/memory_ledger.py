@@ -1,0 +1,127 @@
+"""Memory ledger of every node, and the placement of one more group. Pure: a ledger belongs to one run of the planner.
+
+A rank is counted with the middle of its band; `memory.fits` is the verdict on whether a node has room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.perf.memory.demand import MemoryBudget, NodeMemory, fits
+from sparkfleet.perf.prediction import Band
+from sparkfleet.planner.place.fleet_map import Fleet, Pool
+from sparkfleet.planner.types.plan import NodeLoad
+from sparkfleet.units import GB
+
+
+def _idle_bytes() -> float:
+    """Memory of an idle Spark, the middle of the measurements; rounded up to a megabyte."""
+    idle = hardware().boxes[0].memory_total_gb.value - hardware().memory.idle_available_gb.value
+    return idle * GB + 1e6
+
+
+class MemoryLedger:
+    """Memory of all nodes of a fleet.
+
+    Args:
+        fleet: the nodes.
+        held: bytes per node that groups will give back that are replaced.
+    """
+
+    def __init__(self, fleet: Fleet, held: Mapping[str, int] | None = None) -> None:
+        self._fleet = fleet
+        self._held = dict(held or {})
+        self._empty = {node.name: self._room(node) for node in fleet.nodes}
+        self._placed: dict[str, list[tuple[str, int]]] = {node.name: [] for node in fleet.nodes}
+        self._sums: dict[str, float] = dict.fromkeys(self._empty, 0.0)
+
+    def _room(self, node: NodeFacts) -> MemoryBudget:
+        free = min(node.memory.available + self._held.get(node.name, 0), node.memory.total)
+        if node.gpu is None:
+            return MemoryBudget(free, free)
+        used: float | None = float(node.memory.total - free)
+        if node.name in self._fleet.assumed and used is not None and used <= _idle_bytes():
+            used = None  # nobody has said what runs there
+        return NodeMemory(total=float(node.memory.total), used=used).room
+
+    def room(self, name: str) -> MemoryBudget:
+        """Memory left on a node."""
+        empty, placed = self._empty[name], self._sums[name]
+        return MemoryBudget(empty.careful - placed, empty.at_most - placed)
+
+    def best(self, pool: Pool) -> MemoryBudget:
+        """The room that all nodes of the best site of a pool have."""
+        return min(nlargest(pool.site.ranks, map(self.room, pool.nodes)))
+
+    def shared(self, nodes: Sequence[str]) -> MemoryBudget:
+        """Memory left on each of these nodes."""
+        return min(map(self.room, nodes))
+
+    def emptiest(self, pool: Pool) -> tuple[str, MemoryBudget]:
+        """The node of a pool that would have most room were nothing placed by this ledger, and that room."""
+        name = max(pool.nodes, key=lambda name: self._empty[name])
+        return name, self._empty[name]
+
+    def place(
+        self, pool: Pool, needs: Band, prefer: Sequence[str] = (), *, edge: bool = False
+    ) -> tuple[str, ...] | None:
+        """Nodes for one group: `prefer` where it has room, else those with the least on them; None if none have room.
+
+        Nodes on which it fits come before those on which it is tight.
+
+        Args:
+            pool: the nodes that may be taken.
+            needs: bytes of each rank.
+            prefer: nodes on which it runs already.
+            edge: on nodes with nothing on them the lower end of the band is enough (`memory.fits`).
+        """
+        rooms = [(name, self.room(name)) for name in pool.nodes if not edge or not self._placed[name]]
+        for wanted in ("fits", "tight"):
+            able = [
+                (room.careful, name)
+                for name, room in rooms
+                if fits(needs, room, edge=edge) in ("fits", wanted)
+            ]
+            if len(able) < pool.site.ranks:
+                continue
+            names = [name for _, name in able]
+            if len(prefer) == pool.site.ranks and set(prefer) <= set(names):
+                return tuple(prefer)
+            if len(pool.nodes) == pool.site.ranks:
+                return pool.nodes
+            # An empty node first: engines that share one share its bandwidth. Then the fullest that still has room.
+            able.sort(key=lambda item: (len(self._placed[item[1]]), item[0]))
+            return tuple(name for _, name in able[: pool.site.ranks])
+        return None
+
+    def put(self, deployment: str, nodes: Iterable[str], size: float) -> None:
+        """Count a rank of `size` bytes on each of the nodes."""
+        for name in nodes:
+            self._placed[name].append((deployment, round(size)))
+            self._sums[name] += size
+
+    def take_back(self, deployment: str, nodes: Iterable[str], size: float) -> None:
+        """Undo a `put`."""
+        for name in nodes:
+            self._placed[name].remove((deployment, round(size)))
+            self._sums[name] -= size
+
+    def beside(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Deployments that lie on these nodes already."""
+        return tuple(dict.fromkeys(name for node in nodes for name, _ in self._placed[node]))
+
+    def loads(self) -> tuple[NodeLoad, ...]:
+        """Placed memory, node by node."""
+        return tuple(
+            NodeLoad(
+                node=node.name,
+                total=node.memory.total,
+                usable=round(max(0.0, self._empty[node.name].at_most)),
+                placed=tuple(self._placed[node.name]),
+                assumed=node.name in self._fleet.assumed,
+            )
+            for node in self._fleet.nodes
+        )

@@ -1,0 +1,419 @@
+"""Sizes a proposal to its nodes: context, requests at once, precision of the KV cache. Pure.
+
+Case       everything that is the same for all drafts of one variant
+Draft      how the model is cut, where, with which engine and speculation; no image yet
+Sized      what a draft can hold
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.perf.latency.roofline_terms import CHUNK
+from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
+from sparkfleet.perf.memory.kv_cache import pool_bytes
+from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Verdict
+from sparkfleet.perf.predictor import Predictor, Settings, Split
+from sparkfleet.planner.engine_args.engine_args import KV_FLAG, KvPool, chunk_said, pool_said, share_said
+from sparkfleet.planner.place.fleet_map import Fleet, Pool
+from sparkfleet.planner.place.stacks import Stack
+from sparkfleet.planner.rules.rule_facts import checkpoint_situation
+from sparkfleet.planner.types.plan import GroupShape, Rejection
+from sparkfleet.specs.deployment import Deployment, EngineName, Objective, Variant
+from sparkfleet.units import GIB
+
+DEFAULT_CONTEXT = 32_768
+LEAST_CONTEXT = 2048
+WORKABLE_CONTEXT = 8192
+"""What is not given up for the sake of the host's whole reserve: one long request is worth more than four short ones."""
+DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
+"""Where the deployment does not say: a person or a few agents; many clients; one long document."""
+
+KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
+BATCH_FLAGS = {
+    "vllm": "--max-num-batched-tokens",
+    "sglang": "--chunked-prefill-size",
+    "trtllm": "--max-num-tokens",
+}
+EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
+BEYOND_SHARE = {
+    "sglang": (
+        MemoryUse.ACTIVATIONS,
+        MemoryUse.CUDA_GRAPHS,
+        MemoryUse.PROCESS,
+        MemoryUse.COMMUNICATORS,
+        MemoryUse.VISION_CACHE,
+    )
+}
+"""What an engine takes beside the share of the memory that it is given. SGLang's is weights and KV alone ("static"); vLLM
+measures what else is in use and takes it off its KV cache."""
+POOLED = {"vllm": VLLM_POOL}
+"""What lies in the KV cache that arguments fix, where it is more than KV: vLLM's states are blocks of it."""
+
+
+class Proposal(NamedTuple):
+    """A candidate before an image, sizes and nodes are chosen."""
+
+    split: Split
+    pool: Pool
+    engine: EngineName
+    speculation: Speculation
+
+
+class KvSizing(NamedTuple):
+    """The KV cache on each rank that the deployment's own arguments fix."""
+
+    pool: KvPool
+    size: float
+    """Bytes."""
+    requests: float
+    """How many requests of the whole context it holds at once; 0 if that is not known."""
+
+
+class SizeLimits(NamedTuple):
+    """Upper bounds of sizes that the deployment leaves open, so that others fit beside it."""
+
+    context: int
+    concurrency: int
+
+
+class Sizing(NamedTuple):
+    """Sizing of a proposal on its nodes."""
+
+    context: int
+    concurrency: int
+    kv_dtype: str
+    needs: Band
+    parts: tuple[MemoryPart, ...]
+    verdict: Verdict
+    cache: KvSizing | None = None
+
+    @property
+    def spare(self) -> float:
+        """Bytes of KV that nobody asked for: the engine is given a share of the memory and takes all of it."""
+        return sum(part.bytes for part in self.parts if part.name == MemoryUse.SPARE)
+
+
+@dataclass(frozen=True, slots=True)
+class VariantContext:
+    """Everything that is the same for all drafts of one variant."""
+
+    spec: Deployment
+    variant: Variant
+    outlook: Predictor
+    fleet: Fleet
+    share: int = 1
+    """Nodes that this variant may take where nobody says how many replicas there should be."""
+    most: SizeLimits | None = None
+    edge: bool = False
+    """It would be refused otherwise: the lower end of its memory is enough (`memory.fits`)."""
+
+    @property
+    def objective(self) -> Objective:
+        """Objective of the planner's choice."""
+        return self.spec.objective
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that are to decode together."""
+        usual = DEFAULT_CONCURRENCY[self.objective]
+        return self.variant.concurrency or (usual if self.most is None else min(usual, self.most.concurrency))
+
+    @property
+    def context(self) -> int:
+        """Tokens that a request is to have at most, where they fit."""
+        longest = self.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
+        usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
+        return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
+
+    def groups(self, ranks: int) -> int:
+        """Number of groups of that many ranks that fit."""
+        most = self.share // ranks if self.objective == "throughput" else 1
+        return self.variant.replicas or max(1, min(most, self.concurrency))
+
+
+def size(case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
+    """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
+
+    Where nothing fits but contexts that are too short to work with, the smallest of the others that is tight. At the edge
+    of the memory the smallest that is long enough to work with.
+    """
+
+    def at(context: int, concurrency: int, kv: str) -> Sizing:
+        return sized_at(case, draft, room, settings._replace(kv_dtype=kv), (context, concurrency))
+
+    tried = tuple(_sizes(case, draft.engine, settings))
+    smallest = at(*tried[-1])
+    if smallest.verdict == "no":
+        return smallest
+    tight: list[Sizing] = []
+    for sizes in tried:
+        if sizes[0] < WORKABLE_CONTEXT and tight and tight[-1].context >= WORKABLE_CONTEXT:
+            return tight[-1] if case.edge or smallest.verdict == "fits" else tight[0]
+        found = at(*sizes)
+        if found.verdict == "fits":
+            return found
+        tight += [found] if found.verdict == "tight" else []
+    if not tight:
+        return smallest
+    return tight[-1] if case.edge else tight[0]
+
+
+def sized_at(
+    case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings, wanted: tuple[int, int]
+) -> Sizing:
+    """The draft with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
+    needs, parts = case.outlook.memory(draft.split, settings, *wanted)
+    cache = _cache(case, draft, settings, wanted, parts)
+    verdict = fits(needs, room, edge=case.edge)
+    found = Sizing(*wanted, settings.kv_dtype, needs, parts, verdict, cache)
+    found = _as_said(case, found, draft, room)
+    # Requests that the cache has no room for wait for one another.
+    waits = found.verdict == "fits" and cache is not None and cache.requests < found.concurrency
+    return found._replace(verdict="tight") if waits else found
+
+
+def _as_said(case: VariantContext, found: Sizing, draft: Proposal, room: MemoryBudget) -> Sizing:
+    """The same with what the deployment's own arguments fix of it."""
+    share, cache = share_said(case.variant.engine_args, draft.engine), found.cache
+    if cache is not None and cache.requests < 1:
+        return found._replace(verdict="no")
+    if cache is not None and (share is None or draft.engine == "vllm"):
+        kept = _by_pool(case, found, cache, draft, room)
+        return kept._replace(verdict="no") if _wanting(share, draft, room) else kept
+    return found if share is None else _by_share(case, found, share, draft, room)
+
+
+def _wanting(share: float | None, draft: Proposal, room: MemoryBudget) -> bool:
+    """True if less is free than a share of the memory: vLLM requires that much at its start, whatever it takes later."""
+    return share is not None and share * draft.pool.site.memory_total > room.at_most + FLOOR
+
+
+def _cache(
+    case: VariantContext,
+    draft: Proposal,
+    settings: Settings,
+    wanted: tuple[int, int],
+    parts: tuple[MemoryPart, ...],
+) -> KvSizing | None:
+    """The KV cache that the deployment's arguments fix, None if they do not."""
+    pool = pool_said(case.variant.engine_args, draft.engine)
+    if pool is None:
+        return None
+    if pool.tokens is None:
+        size = float(pool.bytes or 0)
+        asked = _pooled(parts, draft.engine)
+        return KvSizing(pool, size, size * wanted[1] / asked if asked else math.inf)
+    layers = case.outlook.arch.layers
+    size = pool_bytes(
+        case.outlook.arch, case.outlook.run(draft.split, settings, *wanted), pool.tokens, pool.sliding
+    )
+    unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
+    return KvSizing(pool, size, 0.0 if unknown else pool.tokens / wanted[0])
+
+
+def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
+    """Bytes of what lies in the KV cache as the engine counts it."""
+    return sum(part.bytes for part in parts if part.name in POOLED.get(engine, KV))
+
+
+def _by_pool(
+    case: VariantContext, found: Sizing, cache: KvSizing, draft: Proposal, room: MemoryBudget
+) -> Sizing:
+    """The same where the deployment says how large the KV cache is: it is made so, whatever is asked for."""
+    asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, KV)
+    more, needs = cache.size - asked, found.needs
+    band = needs.model_copy(
+        update={
+            "low": needs.low + more,
+            "mid": needs.mid + more,
+            "high": needs.high + more,
+            "basis": f"{cache.pool.said}, set in the deployment: {cache.requests:.3g} × {found.context} tokens",
+        }
+    )
+    less = min(1.0, cache.size / asked) if asked else 1.0
+    parts = [
+        part.model_copy(update={"bytes": part.bytes * less}) if part.name in names else part
+        for part in found.parts
+    ]
+    parts += [MemoryPart(name=MemoryUse.SPARE, bytes=more)] if more > 0 else []
+    return found._replace(
+        needs=band,
+        parts=tuple(sorted(parts, key=lambda part: -part.bytes)),
+        verdict=fits(band, room, edge=case.edge),
+    )
+
+
+def _by_share(
+    case: VariantContext, found: Sizing, share: float, draft: Proposal, room: MemoryBudget
+) -> Sizing:
+    """The same where the deployment says how much the engine may take: it takes all of that, whatever it needs."""
+    needs, size = found.needs, share * _shared(draft, room)
+    outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(draft.engine, ()))
+    inside = needs.mid - outside
+    if inside - (needs.mid - needs.low) > size:
+        return found._replace(verdict="no")
+    if found.cache is not None:  # the fewer tokens of the two
+        size = min(size, inside + max(0.0, found.cache.size - _pooled(found.parts, draft.engine)))
+    takes = outside + max(size, inside)
+    band = Band(
+        low=takes,
+        mid=takes,
+        high=takes + needs.high - needs.mid,
+        provenance=needs.provenance,
+        basis=f"{share:g} of the memory, set in the deployment",
+    )
+    spare = (MemoryPart(name=MemoryUse.SPARE, bytes=size - inside),) if size > inside else ()
+    parts = tuple(sorted((*found.parts, *spare), key=lambda part: -part.bytes))
+    verdict = fits(band, room, edge=case.edge)
+    return found._replace(
+        needs=band, parts=parts, verdict="tight" if verdict == "fits" and inside > size else verdict
+    )
+
+
+def _shared(draft: Proposal, room: MemoryBudget) -> float:
+    """Memory that an engine takes its share of, bytes: SGLang of the free memory before it loads, vLLM of the total."""
+    total = draft.pool.site.memory_total
+    return total if draft.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
+
+
+def _sizes(case: VariantContext, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
+    """Context, concurrency, KV precision: what was asked for first, then less of what was not."""
+    smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[engine],)
+    for context in _contexts(case):
+        for concurrency in _concurrencies(case):
+            for kv in (settings.kv_dtype, *smaller):
+                yield context, concurrency, kv
+
+
+def _contexts(case: VariantContext) -> Iterator[int]:
+    context = case.context
+    while True:
+        yield context
+        if context <= LEAST_CONTEXT or case.variant.context is not None:
+            return
+        context = max(LEAST_CONTEXT, context // 2)
+
+
+def _concurrencies(case: VariantContext) -> Iterator[int]:
+    yield case.concurrency
+    if case.variant.concurrency is None and case.concurrency > 1:
+        yield 1
+
+
+def settings_of(case: VariantContext, draft: Proposal, stack: Stack) -> Settings:
+    """Memory and speed settings in the deployment's own arguments."""
+    flags = parse_flags(case.variant.engine_args)
+    said = chunk_said(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
+    settings = Settings(
+        engine=stack.engine,
+        release=stack.release,
+        speculation=draft.speculation,
+        eager=EAGER_FLAGS[stack.engine] in flags,
+        kv_dtype=flags.get(KV_FLAG, "auto"),
+        batch_tokens=said or CHUNK,
+        link=draft.pool.site.link,
+    )
+    return (
+        settings if said else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, draft, settings)))
+    )
+
+
+def _whole_block(case: VariantContext, draft: Proposal, settings: Settings) -> int:
+    """Tokens that a prefill step has to have room for. Of a KV cache whose precision is open the smallest counts: its blocks
+    have the most tokens."""
+    smallest = KV_SMALL[draft.engine] if settings.kv_dtype == "auto" else settings.kv_dtype
+    return case.outlook.whole_block(draft.split, settings._replace(kv_dtype=smallest))
+
+
+def quant_of(case: VariantContext) -> str:
+    """Weight format, as images and rules name it."""
+    if case.outlook.format == "fp8+mxfp4":
+        return "fp8+mxfp4-experts"
+    return checkpoint_situation(case.outlook.checkpoint, GroupShape(nodes=("-",))).quant or ""
+
+
+def fraction_of(case: VariantContext, draft: Proposal, engine: EngineName, sized: Sizing) -> float | None:
+    """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
+    share = share_said(case.variant.engine_args, engine)
+    if share is not None:
+        return share
+    total = draft.pool.site.memory_total
+    return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
+
+
+def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: MemoryBudget) -> Rejection:
+    """The rejection of a draft that does not fit, with its numbers."""
+    where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
+    largest = max(sized.parts, key=lambda part: part.bytes)
+    share = share_said(case.variant.engine_args, draft.engine)
+    there = f"{max(0.0, room.at_most) / GIB:.0f} there"
+    if sized.cache is not None and sized.cache.requests < 1:
+        return _too_long(draft, sized, sized.cache)
+    if sized.cache is not None and (share is None or draft.engine == "vllm"):
+        there += _smaller(sized, sized.cache, room)
+        if _wanting(share, draft, room):
+            there += f", and {share:g} of the memory, set in the deployment, has to be free when vLLM starts"
+    elif share is not None and sized.spare:
+        there += _less(sized, share, draft, room)
+    elif share is not None:
+        given = share * _shared(draft, room) / GIB
+        there = f"and {share:g} of the memory, set in the deployment, is {given:.0f}"
+    return Rejection(
+        what=_on(draft),
+        reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
+        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {there}",
+        why="memory",
+    )
+
+
+def _on(draft: Proposal) -> str:
+    return f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}"
+
+
+def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
+    """The rejection where not one request has room in the KV cache that the deployment's arguments fix."""
+    pool = cache.pool
+    if pool.tokens is None:
+        one = _pooled(sized.parts, draft.engine) / sized.concurrency / GIB
+        words = f"needs {one:.2f} GiB of KV cache, and {pool.said} is {cache.size / GIB:.2f}"
+    elif cache.requests:
+        words = f"does not go into the {pool.tokens} of {pool.said}"
+    else:
+        reason = (
+            f"how large the blocks of {pool.said} are is not known for a model with sliding or linear layers"
+        )
+        return Rejection(what=_on(draft), reason=f"{reason}: say --kv-cache-memory-bytes", why="wanted")
+    reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
+    return Rejection(what=_on(draft), reason=reason, why="memory")
+
+
+def _smaller(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
+    """Largest KV cache with room for at least one request."""
+    most = cache.size - (sized.needs.mid - room.at_most)
+    words = f" (KV cache of {cache.size / GIB:.0f} by {cache.pool.said}, set in the deployment"
+    if not cache.size / cache.requests <= most < cache.size:
+        return f"{words})"
+    if cache.pool.tokens is None:
+        return f"{words}; {math.floor(10 * most / GIB) / 10:g} would fit)"
+    return f"{words}; {math.floor(cache.pool.tokens * most / cache.size)} tokens would fit)"
+
+
+def _less(sized: Sizing, share: float, draft: Proposal, room: MemoryBudget) -> str:
+    """The share of the memory that there would be room for, where it is enough."""
+    over = sized.needs.mid - room.at_most
+    most = math.floor(100 * (share - over / draft.pool.site.memory_total)) / 100
+    words = f" ({share:g} of the memory, set in the deployment"
+    return f"{words}; {most:g} would fit)" if 0 < over <= sized.spare and most > 0 else f"{words})"
+
+
+def split_words(split: Split) -> str:
+    """`TP=2 EP=2`."""
+    parts = [f"TP={split.tp}"]
+    parts += [f"PP={split.pp}"] if split.pp > 1 else []
+    parts += [f"EP={split.ep}"] if split.ep > 1 else []
+    return " ".join(parts)

@@ -1,0 +1,1 @@
+"""Arguments that a deployment gives an engine: limits, reserved flags, overrides."""

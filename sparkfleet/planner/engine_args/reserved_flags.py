@@ -1,0 +1,113 @@
+"""Flags and variables that a deployment may not give an engine, because sparkfleet does: scripts that people copy have them.
+
+Such a flag would be found out after a quarter of an hour: the engine listens where nobody asks it, or on every address, or
+waits for ranks that meet elsewhere.
+
+A flag that begins as one of ours is refused like it. vLLM (`FlexibleArgumentParser`) and SGLang (`argparse`) leave
+`allow_abbrev` on: `--served-model` is `--served-model-name` to them, and `-n2` is `-n 2`. They stop at a beginning that
+several flags share, TensorRT-LLM (`click`) at any. No other flag of vLLM 0.19.0 and 0.32.0, SGLang 0.5.12 and 0.5.23
+is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+
+class ReservedFlag(NamedTuple):
+    """Reason why arguments cannot be taken, and the replacement."""
+
+    reason: str
+    remedy: str
+
+
+_ADDRESS = (
+    "where an engine listens is sparkfleet's: one address of its node, behind the gateway",
+    "leave {} out; where clients ask is `gateway` in the inventory",
+)
+_NAME = (
+    "what is served, and under which name, are fields of the deployment",
+    "leave {} out; say `name` and `model` (`ORG/NAME@REVISION` where it is not the newest)",
+)
+_SECRET = (
+    "the engine answers the gateway alone, with a token of its own that no list of processes shows",
+    "leave {} out; `sparkfleet keys` makes keys for clients",
+)
+_TLS = (
+    "the gateway asks engines without TLS, over the fleet's own links",
+    "leave {} out, and end TLS before the gateway",
+)
+_RANKS = (
+    "where the ranks of a group meet is sparkfleet's: on the rails of their link",
+    "leave {} out; `parallel` says how many ranks there are",
+)
+_EACH_RANK = (
+    "ranks are held to the rails of their own link, whose names and addresses differ from node to node",
+    "leave {} out",
+)
+_REPLICAS = ("a Spark has one GPU, and copies of a model are not planned inside an engine", "say `replicas`")
+_FIGURES = (
+    "an engine's figures are how sparkfleet sees that it lives: without them a busy one looks hung",
+    "leave {} out",
+)
+
+OURS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("--host", "--port", "--uds"), _ADDRESS),
+    **dict.fromkeys(("--served-model-name", "--model", "--model-path", "--revision"), _NAME),
+    **dict.fromkeys(("--api-key", "--admin-api-key"), _SECRET),
+    **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"), _TLS),
+    **dict.fromkeys(
+        (
+            *("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"),
+            *("--distributed-executor-backend", "--dist-init-addr", "--nccl-init-addr", "--nccl-port"),
+        ),
+        _RANKS,
+    ),
+    **dict.fromkeys(("--data-parallel-size", "-dp", "--dp-size", "--dp"), _REPLICAS),
+    "--disable-log-stats": _FIGURES,
+}
+"""Why each is refused, and what to write instead."""
+
+VARIABLES: Mapping[str, tuple[str, str]] = {
+    "VLLM_API_KEY": _SECRET,
+    **dict.fromkeys(("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP", "MASTER_ADDR", "MASTER_PORT"), _EACH_RANK),
+    **dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _EACH_RANK),
+    **dict.fromkeys(("NCCL_IB_HCA", "UCX_NET_DEVICES"), _EACH_RANK),
+}
+"""The same of environment variables. What is alike on every rank (NCCL_DEBUG, NCCL_IB_DISABLE) is a deployment's to set."""
+
+
+def given(flags: Mapping[str, str], env: Mapping[str, str]) -> Iterator[ReservedFlag]:
+    """Arguments that a deployment sets and sparkfleet manages; flags that ask for a single copy are ignored. Values are never shown."""
+    for name in env:
+        if name in VARIABLES:
+            reason, remedy = VARIABLES[name]
+            yield ReservedFlag(
+                f"{name} is managed by sparkfleet and cannot be set in a deployment: {reason}",
+                remedy.format(name),
+            )
+    for flag, value in flags.items():
+        whole = _meant(flag)
+        if whole is None or (flag == whole and value == "1" and OURS[flag] is _REPLICAS):
+            continue
+        reason, remedy = OURS[whole]
+        if flag == whole:
+            yield ReservedFlag(
+                f"{flag} is managed by sparkfleet and cannot be set in a deployment: {reason}",
+                remedy.format(flag),
+            )
+        else:
+            yield ReservedFlag(
+                f"{flag} may be read as {whole}, which is managed by sparkfleet: {reason}",
+                f"{remedy.format(flag)}; write another flag that begins like it in full",
+            )
+
+
+def _meant(flag: str) -> str | None:
+    """The one of ours that an engine may take `flag` for; None if it is another."""
+    if flag in OURS:
+        return flag
+    if flag.startswith("--"):
+        return next((whole for whole in OURS if whole.startswith(flag)), None)
+    return flag[:2] if flag[:2] in OURS else None

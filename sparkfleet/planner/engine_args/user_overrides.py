@@ -1,0 +1,234 @@
+"""Reads the numbers that a deployment's own arguments fix, and rejects those that cannot be used. Pure.
+
+    take_over     a variant in which what its arguments say stands in its fields, so that all of planning obeys it
+    misread       why the weights cannot be read as the arguments say
+    in_words      what they fix, for plans
+
+How numbers are read is in `engine_args`, whose flags they are in `flag_owners`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT
+from sparkfleet.planner.engine_args.engine_args import (
+    BATCHED,
+    CHUNKED,
+    COUNTS,
+    KV_BLOCK,
+    KV_BLOCKS,
+    KV_BYTES,
+    KV_TOKENS,
+    MEMORY_FLAGS,
+    WHOLE,
+    count_said,
+    sglang_chunk,
+    share_of,
+    whole_number,
+)
+from sparkfleet.planner.engine_args.reserved_flags import ReservedFlag, given
+from sparkfleet.specs.deployment import Parallel, SpeculationChoice, Variant
+
+SIZES = {
+    "--max-model-len": "context",
+    "--context-length": "context",
+    "--max-seq-len": "context",
+    "--max-num-seqs": "concurrency",
+    "--max-running-requests": "concurrency",
+    "--max-batch-size": "concurrency",
+}
+"""Flags that say what a field of the deployment says."""
+
+DEGREES = {
+    "--tensor-parallel-size": "tp",
+    "-tp": "tp",
+    "--tp-size": "tp",
+    "--tp": "tp",
+    "--pipeline-parallel-size": "pp",
+    "-pp": "pp",
+    "--pp-size": "pp",
+    "--expert-parallel-size": "ep",
+    "--moe-expert-parallel-size": "ep",
+    "--ep-size": "ep",
+    "--ep": "ep",
+}
+"""The same for the fields of `parallel`."""
+
+KV_FREE = ("--kv-cache-free-gpu-memory-fraction", "--free-gpu-memory-fraction")
+OWN_OPTIONS = ("--extra-llm-api-options", "--config")
+"""TensorRT-LLM's share of what is free for the KV cache, and the options file, which is taken over the flags whole
+(llmapi/llm_args.py, update_llm_args_with_extra_dict)."""
+
+MOST = {"context": 100_000_000, "concurrency": 65_536, "tp": 1024, "pp": 1024, "ep": 1024}
+"""The largest that a deployment's fields may say."""
+
+_WORDS = {
+    "--gpu-memory-utilization": "{} of the memory",
+    "--mem-fraction-static": "{} of the memory for weights and KV",
+    "--kv-cache-dtype": "KV cache in {}",
+    "--attention-backend": "attention by {}",
+    "--quantization": "weights read by {}",
+    **dict.fromkeys(KV_BYTES, "KV cache of {} bytes on each rank"),
+    KV_BLOCKS: "KV cache of {} blocks",
+    KV_TOKENS: "KV cache of at most {} tokens",
+    **dict.fromkeys(KV_FREE, "{} of what is free for the KV cache, which is not counted"),
+    "--extra-llm-api-options": "an options file of its own, which is not counted",
+    "--max-num-batched-tokens": "prefill {} tokens at a time",
+    "--chunked-prefill-size": "prefill {} tokens at a time",
+    "--max-num-tokens": "prefill {} tokens at a time",
+}
+_FIELD_WORDS = {
+    "context": "context {}",
+    "concurrency": "concurrency {}",
+    "tp": "TP={}",
+    "pp": "PP={}",
+    "ep": "EP={}",
+}
+
+_READERS = {
+    "gptq": ("gptq-int4", "int4-autoround"),
+    "gptq_marlin": ("gptq-int4", "int4-autoround"),
+    "awq": ("awq",),
+    "awq_marlin": ("awq",),
+    "modelopt_fp4": ("nvfp4",),
+}
+"""Values of --quantization that read one kind of weights only, and which."""
+
+
+def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
+    """The variant with what its arguments say in its own fields; and where they say something else than those do."""
+    flags = parse_flags(variant.engine_args)
+    wrong = [*given(flags, variant.env), *_bad_shares(flags), *_bad_counts(flags)]
+    wrong += [*_own_speculation(variant, flags), *_ignored(flags)]
+    fields: dict[str, object] = {}
+    degrees = {} if variant.parallel is None else variant.parallel.model_dump()
+    for flag, name in (SIZES | DEGREES).items():
+        if flag not in flags or flags[flag] in ("auto", "-1"):  # vLLM then takes what fits
+            continue
+        value = whole_number(flags[flag], MOST[name])
+        said = degrees.get(name) if flag in DEGREES else getattr(variant, name)
+        if value is None:
+            wrong.append(_no_number(flag, flags[flag], f"a whole number from 1 to {MOST[name]}"))
+        elif said not in (None, value):
+            wrong.append(_contradiction(flag, flags[flag], name, said))
+        elif flag in DEGREES:
+            degrees[name] = value
+        else:
+            fields[name] = value
+    if degrees:
+        fields["parallel"] = Parallel.model_validate(degrees)
+    if variant.speculation.method == "auto" and _drafts(flags):
+        fields["speculation"] = SpeculationChoice(method="none")
+    taken = variant.model_copy(update=fields) if fields else variant
+    return taken, (*wrong, *_short_chunks(taken, flags))
+
+
+def _bad_shares(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
+    for flag in MEMORY_FLAGS.values():
+        if flag in flags and share_of(flags[flag]) is None:
+            yield _no_number(flag, flags[flag], "a share of the memory, such as 0.85")
+
+
+def _bad_counts(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
+    for flag, known in COUNTS.items():
+        if flag in flags and count_said(flags, flag) is None:
+            yield _no_number(flag, flags[flag], f"a whole number from 1 to {known.most}")
+    if CHUNKED in flags and sglang_chunk(flags[CHUNKED]) is None:
+        yield _no_number(
+            CHUNKED, flags[CHUNKED], f"a whole number from 1 to {WHOLE_PROMPT}, or -1 for no chunks"
+        )
+    if KV_BLOCKS in flags and KV_BLOCK not in flags:
+        yield ReservedFlag(
+            f"{KV_BLOCKS} says how many blocks, and how large one is depends on the attention that vLLM chooses",
+            f"give {KV_BLOCK} too, or say {KV_BYTES[0]} instead",
+        )
+
+
+def _ignored(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
+    """A share that TensorRT-LLM would take from its options file, in which the plan's own KV cache stands."""
+    if any(flag in flags for flag in OWN_OPTIONS):
+        return
+    for flag in KV_FREE:
+        if flag in flags:
+            yield ReservedFlag(
+                f"{flag} is without effect: the options file that sparkfleet writes says how large the KV cache is",
+                "leave it out, and say `context` and `concurrency`: the KV cache is made for them",
+            )
+
+
+def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
+    """Chunks with which an engine does not start (vLLM: config/scheduler.py; SGLang: "divisible by page_size")."""
+    batch, chunk, page = (
+        count_said(flags, BATCHED),
+        sglang_chunk(flags.get(CHUNKED, "")),
+        count_said(flags, "--page-size"),
+    )
+    if batch is not None and variant.concurrency is not None and batch < variant.concurrency:
+        yield ReservedFlag(
+            f"{BATCHED}={flags[BATCHED]} is less than the {variant.concurrency} requests that are asked for at once, "
+            "and vLLM needs a token for each",
+            f"give {BATCHED} at least {variant.concurrency}, or ask for at most {batch} at once",
+        )
+    if batch is not None and WHOLE in flags and batch < (variant.context or 0):
+        yield ReservedFlag(
+            f"{BATCHED}={flags[BATCHED]} is less than the context of {variant.context} that is asked for, "
+            "and without chunked prefill vLLM takes no longer prompts",
+            f"leave out {WHOLE}, or give {BATCHED} at least {variant.context}",
+        )
+    if chunk and page and chunk != WHOLE_PROMPT and chunk % page:
+        yield ReservedFlag(
+            f"{CHUNKED}={chunk} is no multiple of --page-size={page}, and SGLang starts with multiples only",
+            f"give {CHUNKED} {max(1, chunk // page) * page}",
+        )
+
+
+def _own_speculation(variant: Variant, flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
+    if "--speculative-config" in flags and variant.speculation.method not in ("auto", "none"):
+        yield ReservedFlag(
+            f"`speculation: {variant.speculation.method}` and --speculative-config both say how to draft",
+            "leave one of the two out",
+        )
+
+
+def _drafts(flags: Mapping[str, str]) -> bool:
+    return "--speculative-config" in flags or "--speculative-algorithm" in flags
+
+
+def _no_number(flag: str, text: str, wanted: str) -> ReservedFlag:
+    return ReservedFlag(f"{flag} says {text!r}, which is not {wanted}", f"give {flag} {wanted}")
+
+
+def _contradiction(flag: str, text: str, name: str, said: object) -> ReservedFlag:
+    field = f"`parallel: {{{name}: {said}}}`" if name in ("tp", "pp", "ep") else f"`{name}: {said}`"
+    return ReservedFlag(
+        f"{field} and {flag}={text} in engine_args contradict each other",
+        f"leave {flag} out of engine_args, or {field} out of the deployment",
+    )
+
+
+def misread(args: tuple[str, ...], quant: str) -> str:
+    """Reason why weights stored as `quant` cannot be read with the arguments; "" if they can, or it is not known."""
+    value = parse_flags(args).get("--quantization", "")
+    able = _READERS.get(value, (quant,))
+    if not quant or quant in able:
+        return ""
+    return f"--quantization={value} in engine_args reads {' or '.join(able)}, and the weights are {quant}"
+
+
+def in_words(args: tuple[str, ...]) -> tuple[str, ...]:
+    """Values that the arguments fix, each in a few words: "0.87 of the memory"."""
+    flags = parse_flags(args)
+    fixed = [_word(flag, words, flags[flag]) for flag, words in _WORDS.items() if flag in flags]
+    sizes = [
+        _FIELD_WORDS[name].format(flags[flag]) for flag, name in (SIZES | DEGREES).items() if flag in flags
+    ]
+    drafts = ["drafts as its own flags say, which are not predicted"] if _drafts(flags) else []
+    return (*fixed, *sizes, *drafts)
+
+
+def _word(flag: str, words: str, text: str) -> str:
+    if flag == CHUNKED and sglang_chunk(text) == WHOLE_PROMPT:
+        return "prefill whole prompts"
+    return words.format(text)

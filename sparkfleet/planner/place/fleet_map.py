@@ -1,0 +1,233 @@
+"""The fleet as planning sees it: nodes by kind, links, and the sets of nodes on which one engine instance may lie. Pure.
+
+Nodes of equal kind are interchangeable: candidates are worked out once per *site class* (how many nodes, how much memory the
+smallest of them has, how they are joined), and only placing them looks at nodes one by one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Literal
+
+from sparkfleet.hostfacts.link import LinkFacts, LinkKind
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.ceilings import LinkSpeed
+from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.specs.inventory import Inventory, Link
+from sparkfleet.values import Value
+
+GROUP_SIZES = (1, 2, 3, 4, 8)
+"""Nodes that one engine instance has been published on."""
+RING_SIZES = (3, 4)
+"""Rings without a switch that NVIDIA's playbooks and others describe; larger ones are not published."""
+
+MEMORY_STEP = 1 << 29
+
+Topology = Literal["none", "direct", "ring", "switch"]
+
+
+class SiteClass(Value):
+    """Properties that all sites of one class share; a prediction depends on nothing else."""
+
+    ranks: int
+    gpu: str
+    """Name of the GPU; "" if there is none."""
+    driver: str = ""
+    memory_total: int
+    """Of the smallest node, bytes."""
+    topology: Topology = "none"
+    link_kind: LinkKind | None = None
+    rails: int = 0
+    latency_us: float = 0.0
+    gb_per_s: float = 0.0
+
+    @property
+    def link(self) -> LinkSpeed | None:
+        """The slowest link between its nodes; None for one node."""
+        if self.ranks == 1:
+            return None
+        return LinkSpeed(latency_us=self.latency_us, gb_per_s=self.gb_per_s)
+
+    @property
+    def link_id(self) -> str | None:
+        """Name of the link in hardware.yaml, as rules ask for it; None for one node."""
+        if self.ranks == 1:
+            return None
+        return link_id(self.link_kind or "roce", self.rails, self.topology)
+
+
+class Pool(Value):
+    """Nodes of which any `site.ranks` make a site of one class."""
+
+    site: SiteClass
+    nodes: tuple[str, ...]
+
+
+class Fleet(Value):
+    """Nodes and links, with their facts."""
+
+    name: str = ""
+    nodes: tuple[NodeFacts, ...]
+    links: tuple[LinkFacts, ...] = ()
+    assumed: tuple[str, ...] = ()
+    """Nodes that nobody has asked: their facts are those of their kind."""
+
+    @cached_property
+    def by_name(self) -> dict[str, NodeFacts]:
+        """The nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    def pools(self, ranks: int, allowed: Sequence[str] = ()) -> tuple[Pool, ...]:
+        """Sets of `ranks` linked nodes, best links first. `allowed`: only these nodes; empty: any."""
+        key = (ranks, tuple(allowed))
+        if key not in self._found:
+            self._found[key] = self._pools(ranks, allowed)
+        return self._found[key]
+
+    @cached_property
+    def _found(self) -> dict[tuple[int, tuple[str, ...]], tuple[Pool, ...]]:
+        return {}
+
+    def _pools(self, ranks: int, allowed: Sequence[str]) -> tuple[Pool, ...]:
+        names = tuple(node.name for node in self.nodes if not allowed or node.name in allowed)
+        if ranks == 1:
+            return tuple(self._alone(names))
+        found = [*self._direct(ranks, names), *self._switched(ranks, names)]
+        return tuple(sorted(found, key=lambda pool: (pool.site.latency_us, -pool.site.gb_per_s)))
+
+    def _alone(self, names: Sequence[str]) -> Iterator[Pool]:
+        kinds: dict[SiteClass, list[str]] = defaultdict(list)
+        for name in names:
+            kinds[self._class((name,), "none", ())].append(name)
+        for site, members in kinds.items():
+            yield Pool(site=site, nodes=tuple(members))
+
+    def _direct(self, ranks: int, names: Sequence[str]) -> Iterator[Pool]:
+        wanted = set(names)
+        joined = {
+            frozenset(link.nodes): link
+            for link in self.links
+            if len(link.nodes) == 2 and wanted.issuperset(link.nodes) and self._alike(link.nodes)
+        }
+        if ranks == 2:
+            for link in joined.values():
+                yield Pool(site=self._class(link.nodes, "direct", (link,)), nodes=link.nodes)
+        elif ranks in RING_SIZES:
+            for ring in _rings(joined.keys(), ranks):
+                links = tuple(link for pair, link in joined.items() if pair <= set(ring))
+                yield Pool(site=self._class(ring, "ring", links), nodes=ring)
+
+    def _switched(self, ranks: int, names: Sequence[str]) -> Iterator[Pool]:
+        wanted = set(names)
+        switches: dict[str, list[LinkFacts]] = defaultdict(list)
+        for link in self.links:
+            if link.switch is not None and link.nodes[0] in wanted:
+                switches[link.switch].append(link)
+        for links in switches.values():
+            yield from self._of_switch(ranks, links)
+
+    def _of_switch(self, ranks: int, links: Sequence[LinkFacts]) -> Iterator[Pool]:
+        """One pool per amount of memory: the nodes that have at least that much."""
+        seen: set[tuple[str, ...]] = set()
+        for kind in dict.fromkeys(self._kind(link.nodes[0]) for link in links):
+            least = kind[2]
+            members = [
+                link
+                for link in links
+                if self._kind(link.nodes[0])[:2] == kind[:2] and self._kind(link.nodes[0])[2] >= least
+            ]
+            nodes = tuple(link.nodes[0] for link in members)
+            if len(nodes) >= ranks and nodes not in seen:
+                seen.add(nodes)
+                site = self._class(nodes, "switch", members).model_copy(update={"ranks": ranks})
+                yield Pool(site=site, nodes=nodes)
+
+    def _kind(self, name: str) -> tuple[str, str, int]:
+        node = self.by_name[name]
+        gpu = node.gpu
+        # Boxes of one kind differ by a few MiB.
+        total = node.memory.total - node.memory.total % MEMORY_STEP
+        return (gpu.name if gpu else "", gpu.driver if gpu else "", total)
+
+    def _alike(self, names: Iterable[str]) -> bool:
+        return len({self._kind(name)[:2] for name in names}) == 1
+
+    def _class(self, names: Sequence[str], topology: Topology, links: Sequence[LinkFacts]) -> SiteClass:
+        gpu, driver, _ = self._kind(names[0])
+        slowest = max(links, key=lambda link: (link.latency_us, -link.gb_per_s), default=None)
+        site = SiteClass(
+            ranks=len(names),
+            gpu=gpu,
+            driver=driver,
+            topology=topology,
+            memory_total=min(self._kind(name)[2] for name in names),
+        )
+        if slowest is None:
+            return site
+        joined = {"link_kind": slowest.kind, "rails": slowest.rails, "latency_us": slowest.latency_us}
+        return site.model_copy(update={**joined, "gb_per_s": min(link.gb_per_s for link in links)})
+
+
+def _rings(pairs: Iterable[frozenset[str]], size: int) -> list[tuple[str, ...]]:
+    """Cycles of `size` nodes, each once, starting at its first name."""
+    beside: dict[str, set[str]] = defaultdict(set)
+    for pair in pairs:
+        one, other = sorted(pair)
+        beside[one].add(other)
+        beside[other].add(one)
+    found: list[tuple[str, ...]] = []
+
+    def walk(path: tuple[str, ...]) -> None:
+        if len(path) == size:
+            if path[0] in beside[path[-1]] and path[1] < path[-1]:
+                found.append(path)
+            return
+        for after in sorted(beside[path[-1]]):
+            if after > path[0] and after not in path:
+                walk((*path, after))
+
+    for start in sorted(beside):
+        walk((start,))
+    return found
+
+
+# --- from an inventory ------------------------------------------------------------------------------------------------
+
+
+def link_id(kind: LinkKind, rails: int, topology: Topology) -> str:
+    """The entry of hardware.yaml that such a link is."""
+    if kind == "tcp":
+        return "tcp"
+    if topology in ("ring", "switch"):
+        return f"roce-{topology}"
+    return "roce-dual" if rails > 1 else "roce-single"
+
+
+def links_of(inventory: Inventory) -> tuple[LinkFacts, ...]:
+    """The inventory's links with the numbers that such links reached elsewhere; nothing is measured."""
+    ringed = _ringed(inventory.links)
+    return tuple(_link_facts(link, frozenset(link.nodes) in ringed) for link in inventory.links)
+
+
+def _ringed(links: Sequence[Link]) -> frozenset[frozenset[str]]:
+    pairs = [frozenset(link.nodes) for link in links if len(link.nodes) == 2]
+    rings = [ring for size in RING_SIZES for ring in _rings(pairs, size)]
+    return frozenset(
+        frozenset((ring[at], ring[(at + 1) % len(ring)])) for ring in rings for at in range(len(ring))
+    )
+
+
+def _link_facts(link: Link, in_ring: bool) -> LinkFacts:
+    kind: LinkKind = "roce" if all(end.rdma for rail in link.rails for end in rail) else "tcp"
+    topology: Topology = "switch" if link.switch else "ring" if in_ring else "direct"
+    known = hardware().link(link_id(kind, len(link.rails), topology))
+    return LinkFacts(
+        nodes=link.nodes,
+        switch=link.switch,
+        rails=len(link.rails),
+        kind=kind,
+        latency_us=known.latency_us.value,
+        gb_per_s=known.gb_per_s.value,
+    )

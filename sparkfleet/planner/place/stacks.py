@@ -1,0 +1,320 @@
+"""Options for candidates: stacks (engine and image), speculative methods, and splits of a model. Pure.
+
+Nothing here is judged by rules or speed yet; what can be told to be impossible without that is said with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import NamedTuple
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.images import Image, images_of, load_images
+from sparkfleet.knowledge.speculators import Speculator, speculators_of
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.perf.predictor import Predictor, Split, release_of
+from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
+from sparkfleet.specs.deployment import EngineName, RuntimeName, Variant
+
+ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
+"""Engines that the planner may choose, in the order of preference where nothing else tells them apart."""
+
+MADE_FOR = {
+    "aeon-ultimate": "*aeon*",
+    "aeon-gemma-dflash": "*gemma-4*",
+    "anemll-dspark": "*deepseek-v4*",
+    "pulsar-pr41834": "*deepseek-v4*",
+    "miaai-glm53-exl3": "*glm-5.3*",
+    "lmsys-sglang-qwen38-27b": "*qwen3.8-27b*",
+    "lmsys-sglang-qwen38-flash-next": "*qwen3.8-flash-next*",
+    "eugr-node-mxfp4": "*gpt-oss*",
+}
+"""Images that were built for one family; what they do with others nobody has published (images.yaml)."""
+
+NGRAM_TOKENS = 4
+HEAD_TOKENS = 3
+"""Draft tokens where nothing better is published: NGRAM and MTP heads."""
+BEAM_STEPS, BEAM_TOPK, BEAM_TOKENS = 5, 4, 20
+"""The beam of field report 000, and the draft tokens that the re-tagged image wants spelled out (known-issues)."""
+DEFAULT_TOKENS = {"mtp": 3, "nextn": 3, "ngram": 4, "eagle3": 3, "dflash": 3, "draft": 4}
+
+STATUS_ORDER = ("works", "limited", "unproven", "broken")
+TRUST = {"works": 1.0, "limited": 0.95, "unproven": 0.8, "broken": 0.0}
+UNSEEN = 0.8
+"""What an image is worth by its status, and where nobody has published the quantisation on it. Chosen, not measured: about
+the spread between boots (± 15 %), so that evidence outweighs a small promised gain."""
+
+
+class Stack(NamedTuple):
+    """An engine as it can be started: an image, or an environment that is on the nodes."""
+
+    engine: EngineName
+    version: str
+    """"" if it is not known."""
+    runtime: RuntimeName
+    image: str | None = None
+    python: str = "python3"
+    known: Image | None = None
+    """The image's entry, if there is exactly one."""
+    evidence: float = 1.0
+    """What a candidate on it is worth for lack of evidence, at most 1. Ranks only."""
+
+    @property
+    def release(self) -> str:
+        """The release as factors of speed name it."""
+        return release_of(self.image or "", self.version)
+
+    @property
+    def name(self) -> str:
+        """The stack in words; with the image where the version does not tell which one."""
+        if self.version or not self.image:
+            return f"{ENGINE_LABELS[self.engine]} {self.version}".strip()
+        return f"{ENGINE_LABELS[self.engine]} ({self.image.partition('@')[0].rpartition('/')[2]})"
+
+
+class StackOptions(NamedTuple):
+    """Things to try, best first, and what is out of the question."""
+
+    options: tuple[Stack, ...]
+    rejected: tuple[Rejection, ...]
+
+
+# --- engines and images -----------------------------------------------------------------------------------------------
+
+
+def stacks_for(variant: Variant, engine: EngineName, quant: str, nodes: Sequence[NodeFacts]) -> StackOptions:
+    """The stacks on which `engine` could run a checkpoint of that quantisation, best evidence first."""
+    if variant.image:
+        return StackOptions(tuple(_pinned_image(variant, engine)), ())
+    homes = tuple(_homes(variant, engine, nodes))
+    if variant.runtime == "process":
+        gone = Rejection(
+            what=ENGINE_LABELS[engine], reason="is not installed on these nodes as a process", why="node"
+        )
+        return StackOptions(homes, () if homes else (gone,))
+    found = _known_images(engine, quant, variant.model.lower())
+    return StackOptions((*homes, *found.options), found.rejected)
+
+
+def _pinned_image(variant: Variant, engine: EngineName) -> Iterator[Stack]:
+    image = variant.image or ""
+    builds = images_of(image)
+    inside = builds[0].engine if builds else _engine_in_name(image)
+    if engine not in (inside, variant.engine) or (builds and engine != inside):
+        return
+    plain = {(build.engine_version or "").partition(" ")[0] for build in builds}
+    version = builds[0].engine_version or "" if len(builds) == 1 else plain.pop() if len(plain) == 1 else ""
+    # Whoever pins a tag that was moved may have any of its builds: then the version has no build.
+    yield Stack(engine, version, "container", image, known=builds[0] if len(builds) == 1 else None)
+
+
+def _engine_in_name(image: str) -> EngineName | None:
+    """The engine that the name of an unknown image speaks of; None if it speaks of none, or of several."""
+    words: dict[str, EngineName] = {
+        "vllm": "vllm",
+        "sglang": "sglang",
+        "tensorrt": "trtllm",
+        "trtllm": "trtllm",
+    }
+    found = {engine for word, engine in words.items() if word in image.lower()}
+    return found.pop() if len(found) == 1 else None
+
+
+def _homes(variant: Variant, engine: EngineName, nodes: Sequence[NodeFacts]) -> Iterator[Stack]:
+    """Environments with a CUDA build of the engine; all nodes have to have the same, at the same place."""
+    homes = {node.engines.get(engine) for node in nodes}
+    home = homes.pop() if len(homes) == 1 else None
+    if home is not None and "cpu" not in home.version and variant.runtime != "container":
+        yield Stack(engine, home.version, "process", python=home.python)
+
+
+@lru_cache(maxsize=1024)
+def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
+    options: list[tuple[tuple[object, ...], Stack]] = []
+    rejected: list[Rejection] = []
+    for image in load_images():
+        elsewhere = image.id in MADE_FOR and not fnmatchcase(model, MADE_FOR[image.id])
+        if image.engine != engine or elsewhere:
+            continue
+        if image is not images_of(image.image)[-1]:
+            continue  # the tag has been moved since: a pull gives the last build
+        stack = Stack(engine, image.engine_version or "", "container", image.image, known=image)
+        if "/" not in image.image:
+            reason = "is built on a node, and no registry has it; name it as `image:` where you have it"
+            rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
+        elif image.status == "broken":
+            reason = image.note or "does not work"
+            rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
+        elif not image.quants or quant in image.quants:
+            options.append((_evidence(image, quant), stack._replace(evidence=_trust(image, quant))))
+    options.sort(key=lambda item: item[0])
+    return StackOptions(tuple(stack for _, stack in options), tuple(rejected))
+
+
+def _evidence(image: Image, quant: str) -> tuple[object, ...]:
+    """Sorts images: seen to work with the quantisation, no known limits, a version that can be told, newest."""
+    newest = tuple(-int(part) for part in image.date.split("-"))
+    return (quant not in image.quants, STATUS_ORDER.index(image.status), image.engine_version is None, newest)
+
+
+def _trust(image: Image, quant: str) -> float:
+    return TRUST[image.status] * (1.0 if quant in image.quants else UNSEEN)
+
+
+def in_order(stacks: Sequence[Stack], method: str) -> tuple[Stack, ...]:
+    """The stacks with those first on which a trained drafter was seen to work; NGRAM and plain decoding need none."""
+    if method in ("none", "ngram"):
+        return tuple(stacks)
+    return tuple(sorted(stacks, key=lambda stack: proves(stack, method) is not True))
+
+
+def proves(stack: Stack, method: str) -> bool | None:
+    """Was the method seen to work on the stack? None: nothing is published."""
+    if method in ("none", "ngram"):
+        return True
+    if stack.known is None or not stack.known.methods:
+        return None
+    return method in stack.known.methods
+
+
+# --- speculation ------------------------------------------------------------------------------------------------------
+
+
+class SpeculationOptions(NamedTuple):
+    """Speculative methods to try, and those out of the question."""
+
+    options: tuple[Speculation, ...]
+    rejected: tuple[Rejection, ...]
+
+
+def drafting_for(
+    variant: Variant, checkpoint: Checkpoint, engine: EngineName, concurrency: int
+) -> SpeculationOptions:
+    """The speculative methods that `engine` could use for a checkpoint; a pinned one is the only one."""
+    wanted = variant.speculation
+    known = _speculators(variant.model.partition("@")[0], engine)
+    if wanted.method == "none":
+        return SpeculationOptions((Speculation(),), ())
+    if wanted.method != "auto":
+        return _pinned(variant, checkpoint, engine, known, concurrency)
+    options: dict[Speculation, None] = {}
+    rejected: list[Rejection] = []
+    for one in known:
+        missing = _missing_head(one.method, one.head, checkpoint, one.draft)
+        if missing:
+            rejected.append(Rejection(what=f"{ENGINE_LABELS[engine]} · {one.method.upper()}", reason=missing))
+        elif one.method in DEFAULT_TOKENS:
+            options |= dict.fromkeys(_depths(one, engine, concurrency))
+    options |= dict.fromkeys(_general(checkpoint, engine, {option.method for option in options}))
+    return SpeculationOptions((*options, Speculation()), tuple(rejected))
+
+
+@lru_cache(maxsize=1024)
+def _speculators(model: str, engine: EngineName) -> tuple[Speculator, ...]:
+    return speculators_of(model, engine)
+
+
+def _depths(one: Speculator, engine: EngineName, concurrency: int) -> Iterator[Speculation]:
+    k = one.tokens.at(concurrency) if one.tokens else DEFAULT_TOKENS[one.method]
+    yield from _spelled(
+        Speculation.model_validate({"method": one.method, "tokens": k, "draft": one.draft}), engine
+    )
+
+
+def _spelled(speculation: Speculation, engine: EngineName) -> Iterator[Speculation]:
+    """SGLang's beam as it was published, and with its draft tokens spelled out, as some builds demand."""
+    if engine == "sglang" and speculation.method == "nextn" and speculation.tokens == BEAM_STEPS:
+        beam = speculation.model_copy(update={"topk": BEAM_TOPK})
+        yield beam
+        yield beam.model_copy(update={"beam_tokens": BEAM_TOKENS})
+    elif engine == "sglang" and speculation.method == "nextn":
+        yield speculation.model_copy(update={"beam_tokens": speculation.tokens + 1})
+    else:
+        yield speculation
+
+
+def _general(checkpoint: Checkpoint, engine: EngineName, have: set[str]) -> Iterator[Speculation]:
+    """Methods that need no published evidence: the checkpoint's own head, and NGRAM."""
+    heads = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
+    head: dict[str, str] = {"vllm": "mtp", "sglang": "nextn"}
+    method = head.get(engine)
+    if heads and method and method not in have:
+        yield from _spelled(Speculation.model_validate({"method": method, "tokens": HEAD_TOKENS}), engine)
+    if engine != "trtllm" and "ngram" not in have:
+        yield Speculation(method="ngram", tokens=NGRAM_TOKENS)
+
+
+def _pinned(
+    variant: Variant,
+    checkpoint: Checkpoint,
+    engine: EngineName,
+    known: Sequence[Speculator],
+    concurrency: int,
+) -> SpeculationOptions:
+    wanted = variant.speculation
+    one = next((speculator for speculator in known if speculator.method == wanted.method), None)
+    what = f"{ENGINE_LABELS[engine]} · {wanted.method.upper()}"
+    unable = {"nextn": ("vllm", "trtllm"), "dflash": ("trtllm",)}.get(wanted.method, ())
+    if engine in unable:
+        return SpeculationOptions(
+            (), (Rejection(what=what, reason=f"{ENGINE_LABELS[engine]} has no such method"),)
+        )
+    draft = wanted.draft or (one.draft if one else None)
+    head = (
+        "checkpoint"
+        if wanted.method in ("mtp", "nextn")
+        else "none"
+        if wanted.method == "ngram"
+        else "separate"
+    )
+    missing = _missing_head(wanted.method, head, checkpoint, draft)
+    if missing:
+        return SpeculationOptions((), (Rejection(what=what, reason=missing, why="wanted"),))
+    k = wanted.tokens or (one.tokens.at(concurrency) if one and one.tokens else DEFAULT_TOKENS[wanted.method])
+    speculation = Speculation.model_validate({"method": wanted.method, "tokens": k, "draft": draft})
+    return SpeculationOptions(tuple(_spelled(speculation, engine)), ())
+
+
+def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | None) -> str:
+    """Reason why a method has nothing to draft with; "" if it has."""
+    if head == "separate" and draft is None:
+        return "the name of its draft checkpoint is not published; give it as `speculation: {method: …, draft: …}`"
+    heads = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
+    if head == "checkpoint" and not heads and method in ("mtp", "nextn"):
+        return "the checkpoint has no MTP head" + (
+            "" if checkpoint.mtp_layers is not None else ", by its config"
+        )
+    return ""
+
+
+# --- splits -----------------------------------------------------------------------------------------------------------
+
+
+def splits_for(variant: Variant, outlook: Predictor, ranks: int) -> tuple[Split, ...]:
+    """Ways to cut the model over `ranks` nodes that obey the deployment, in the order of preference."""
+    found = [split for split in _splits(variant, outlook, ranks) if _obeys(variant, split)]
+    return tuple(dict.fromkeys(found))
+
+
+def _splits(variant: Variant, outlook: Predictor, ranks: int) -> Iterator[Split]:
+    checkpoint = outlook.checkpoint
+    layers = sum(group.layers for group in checkpoint.layers)
+    for pp in (1, 2, 3, 4, 8):
+        if ranks % pp == 0 and pp <= layers:
+            tp = ranks // pp
+            # One that is asked for is left to the rules: there are images that pad the heads.
+            if outlook.divides(tp) or (variant.parallel is not None and variant.parallel.tp == tp):
+                yield Split(tp, pp)
+                if checkpoint.experts and tp > 1 and checkpoint.experts % tp == 0:
+                    yield Split(tp, pp, tp)
+
+
+def _obeys(variant: Variant, split: Split) -> bool:
+    wanted = variant.parallel
+    if wanted is None:
+        return True
+    pairs = ((wanted.tp, split.tp), (wanted.pp, split.pp), (wanted.ep, split.ep))
+    return all(want is None or want == have for want, have in pairs)

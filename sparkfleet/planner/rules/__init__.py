@@ -1,0 +1,1 @@
+"""Applies known-bad combinations and remembered failures to candidates."""

@@ -1,0 +1,342 @@
+"""Matches rules against a context and folds their effects. Pure.
+
+Not knowing is not guilt. A rule whose conditions hold is *certain*; one whose conditions could hold, were some fact known,
+is *possible*. What a finding may do:
+
+                      certain     possible
+    reject            yes         no: listed as a doubt, and the ladder and the canary decide
+    penalise          yes         no
+    require           yes         only against garbage, and only if nothing but versions is unknown (see `counts`)
+    warn              yes         listed as a doubt
+
+The exception is cheap insurance: the combination is the one that was seen to compute wrong results, and no version excludes
+it. The requirement costs speed at worst; leaving it out costs silent errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.knowledge.rule_context import FACTS, FactKind, RuleContext, parse_flags
+from sparkfleet.knowledge.rules import (
+    SEVERITIES,
+    Doctor,
+    Metric,
+    Penalise,
+    Reject,
+    Require,
+    Rule,
+    RuleLimits,
+    Warn,
+    load_book,
+    planning_rules,
+)
+from sparkfleet.knowledge.versions import Truth
+from sparkfleet.planner.types.plan import Rejection
+from sparkfleet.values import Value
+
+_VERSIONS = frozenset(fact for fact, kind in FACTS.items() if kind is FactKind.VERSION) | {
+    "image",
+    "image_name",
+    "image_digest",
+}
+
+
+class Reason(Value):
+    """A fact that made a rule fire: what it is, and what the rule asks of it."""
+
+    fact: str
+    value: str
+    asked: str
+
+    def __str__(self) -> str:
+        return f"{self.fact} {self.value}"
+
+
+class RuleMatch(Value):
+    """A rule that fires, or might."""
+
+    rule: Rule
+    situation: RuleContext
+    certain: bool
+
+    @property
+    def because(self) -> tuple[Reason, ...]:
+        """The facts that meet its conditions."""
+        return tuple(
+            Reason(
+                fact=one.fact,
+                value=_shown(self.situation, one.fact),
+                asked=str(one).removeprefix(f"{one.fact} "),
+            )
+            for one in self.rule.when
+            if one.holds(self.situation) is Truth.YES
+        )
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The facts that would decide a possible finding; none for a certain one."""
+        if self.certain:
+            return ()
+        asked = (*self.rule.when, *(one for group in self.rule.unless for one in group))
+        return tuple(dict.fromkeys(one.fact for one in asked if one.holds(self.situation) is Truth.UNKNOWN))
+
+    @property
+    def counts(self) -> bool:
+        """May it change the candidate? Certain findings may, and possible garbage that only a version could exclude."""
+        return self.certain or (self.rule.severity == "garbage" and set(self.unknown) <= _VERSIONS)
+
+    def __str__(self) -> str:
+        because = ", ".join(str(reason) for reason in self.because)
+        doubt = "" if self.certain else f" (possible: {', '.join(self.unknown)} not known)"
+        return f"{self.rule.id}: {self.rule.title}{doubt} [{because}]"
+
+
+def judge(situation: RuleContext, rules: Iterable[Rule] | None = None) -> tuple[RuleMatch, ...]:
+    """Every rule that fires or might, worst severity first, else in the order of `rules` (the planner's, if left out)."""
+    return _judged_by_all(situation) if rules is None else _judged(situation, rules)
+
+
+# On a fleet of equal nodes most candidates look alike.
+@lru_cache(maxsize=4096)
+def _judged_by_all(situation: RuleContext) -> tuple[RuleMatch, ...]:
+    return _judged(situation, _relevant(*(getattr(situation, fact) for fact in _COMMON)))
+
+
+def _judged(situation: RuleContext, rules: Iterable[Rule]) -> tuple[RuleMatch, ...]:
+    found = [
+        RuleMatch(rule=rule, situation=situation, certain=answer is Truth.YES)
+        for rule in rules
+        if (answer := rule.applies(situation)) is not Truth.NO
+    ]
+    return tuple(sorted(found, key=_worst_first))
+
+
+_COMMON = ("device", "engine", "engine_version", "image", "model", "quant", "features", "nodes", "topology")
+"""Facts that the candidates for one variant on one kind of node share."""
+
+
+@lru_cache(maxsize=1024)
+def _relevant(*common: object) -> tuple[Rule, ...]:
+    """The planner's rules that the common facts alone do not exclude. Knowing more never brings an excluded one back."""
+    situation = RuleContext.model_validate(dict(zip(_COMMON, common, strict=True)))
+    return tuple(rule for rule in planning_rules() if rule.applies(situation) is not Truth.NO)
+
+
+def _worst_first(finding: RuleMatch) -> int:
+    return SEVERITIES.index(finding.rule.severity)
+
+
+def _shown(situation: RuleContext, fact: str) -> str:
+    value = getattr(situation, fact)
+    if fact == "env":
+        return " ".join(f"{name}={text}" for name, text in value) or "-"
+    if isinstance(value, tuple):
+        return " ".join(value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value) or "-"
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+class RuleJudgement(Value):
+    """Judgement of the findings about one candidate."""
+
+    rejected_by: tuple[RuleMatch, ...] = ()
+    penalties: tuple[RuleMatch, ...] = ()
+    flags: tuple[str, ...] = ()
+    """Flags to add: `--name` or `--name=value`, one per name."""
+    env: tuple[tuple[str, str], ...] = ()
+    speculative: tuple[tuple[str, str], ...] = ()
+    limits: RuleLimits = RuleLimits()
+    required_by: tuple[RuleMatch, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """Where two rules want different values; the one with the worse severity has won."""
+    warnings: tuple[RuleMatch, ...] = ()
+    doubts: tuple[RuleMatch, ...] = ()
+    """Possible findings: shown, and a reason for a rung below that is free of them."""
+
+    @property
+    def rejected(self) -> bool:
+        """Must the candidate not be taken?"""
+        return bool(self.rejected_by)
+
+    def factor(self, metric: Metric) -> float:
+        """Speed factor of all penalties together (a TTFT is divided by it)."""
+        product = 1.0
+        for finding in self.penalties:
+            then = finding.rule.then
+            if isinstance(then, Penalise) and then.metric == metric and then.factor is not None:
+                product *= then.factor
+        return product
+
+
+def fold(findings: Iterable[RuleMatch]) -> RuleJudgement:
+    """The verdict over all findings about one candidate. Findings come worst first, as from `judge`."""
+    ordered = sorted(findings, key=_worst_first)
+    certain = [finding for finding in ordered if finding.certain]
+    requiring = [finding for finding in ordered if finding.counts and isinstance(finding.rule.then, Require)]
+    flags, flag_conflicts = _first_wins(requiring, "flags")
+    env, env_conflicts = _first_wins(requiring, "env")
+    speculative, speculative_conflicts = _first_wins(requiring, "speculative")
+    return RuleJudgement(
+        rejected_by=tuple(finding for finding in certain if isinstance(finding.rule.then, Reject)),
+        penalties=tuple(finding for finding in certain if isinstance(finding.rule.then, Penalise)),
+        flags=tuple(f"{name}={value}" if value else name for name, value in flags.items()),
+        env=tuple(env.items()),
+        speculative=tuple(speculative.items()),
+        limits=_tightest(requiring),
+        required_by=tuple(requiring),
+        conflicts=(*flag_conflicts, *env_conflicts, *speculative_conflicts),
+        warnings=tuple(finding for finding in certain if isinstance(finding.rule.then, Warn)),
+        doubts=tuple(finding for finding in ordered if not finding.certain),
+    )
+
+
+def _wanted(finding: RuleMatch, what: str) -> Mapping[str, str]:
+    then = finding.rule.then
+    assert isinstance(then, Require)
+    return parse_flags(then.flags) if what == "flags" else dict(getattr(then, what))
+
+
+def _first_wins(findings: Iterable[RuleMatch], what: str) -> tuple[dict[str, str], list[str]]:
+    merged: dict[str, str] = {}
+    conflicts: list[str] = []
+    for finding in findings:
+        for name, value in _wanted(finding, what).items():
+            if merged.setdefault(name, value) != value:
+                conflicts.append(f"{finding.rule.id} wants {name}={value}, {name}={merged[name]} stands")
+    return merged, conflicts
+
+
+def _tightest(findings: Iterable[RuleMatch]) -> RuleLimits:
+    tightest: dict[str, float] = {}
+    for finding in findings:
+        then = finding.rule.then
+        assert isinstance(then, Require)
+        for name, limit in then.limits.model_dump(exclude_none=True).items():
+            tightest[name] = min(limit, tightest.get(name, limit))
+    return RuleLimits.model_validate(tightest)
+
+
+def rejections(verdict: RuleJudgement, what: str) -> tuple[Rejection, ...]:
+    """The rejections of a candidate as a plan shows them; `what` is the candidate in words."""
+    return tuple(
+        Rejection(what=what, reason=finding.rule.symptom, rule=finding.rule.id, source=_counted(finding.rule))
+        for finding in verdict.rejected_by
+    )
+
+
+def _counted(rule: Rule) -> str:
+    first, *more = rule.sources
+    return f"{first} and {len(more)} more" if more else first
+
+
+def merge_flags(given: tuple[str, ...], required: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`given` with `required` in force, and the names of flags whose value that changes.
+
+    Flags that are given with the required value, or not required, stay as they were written.
+    """
+    have, want = parse_flags(given), parse_flags(required)
+    overridden = tuple(name for name, value in want.items() if have.get(name, value) != value)
+    kept = _without(given, overridden)
+    added = (f"{name}={value}" if value else name for name, value in want.items() if have.get(name) != value)
+    return (*kept, *added), overridden
+
+
+def _without(argv: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    kept: list[str] = []
+    dropping = False
+    for word in argv:
+        if parsed := parse_flags((word,)):
+            dropping = next(iter(parsed)) in names
+        if not dropping:
+            kept.append(word)
+    return tuple(kept)
+
+
+# --- explaining -------------------------------------------------------------------------------------------------------
+
+_SEVERITY_WORDS = {
+    "garbage": "wrong answers without an error",
+    "fails": "does not start, or dies",
+    "slow": "works, but slowly",
+    "limits": "works within limits",
+}
+_CONFIDENCE_WORDS = {
+    "vendor": "said by the vendor",
+    "multi": "several independent reports",
+    "single": "one report",
+    "conjecture": "conjecture",
+}
+
+
+def explain_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> str:
+    """A rule as `sparkfleet explain` prints it: what happens, when, what to do, and where that is known from.
+
+    Raises:
+        SparkfleetError: there is no such rule.
+    """
+    found = find_rule(rule_id, rules)
+    return _explained(found) if isinstance(found, Rule) else f"{rule_id}\n  not a rule    {found}"
+
+
+def find_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> Rule | str:
+    """The rule of that name; of a known issue that is none, why not.
+
+    Raises:
+        SparkfleetError: there is no such rule.
+    """
+    book = load_book()
+    known = book.rules if rules is None else rules
+    for rule in known:
+        if rule.id == rule_id:
+            return rule
+    if rule_id in (left_out := dict(book.not_rules)):
+        return left_out[rule_id]
+    ids = [*(rule.id for rule in known), *left_out]
+    near = [one for one in ids if rule_id.lower() in one][:5] or get_close_matches(rule_id, ids, n=3)
+    raise SparkfleetError(
+        f'no rule is called "{rule_id}".',
+        do=f"Did you mean {' or '.join(near)}?" if near else "docs/rules.md lists them all.",
+    )
+
+
+def _explained(rule: Rule) -> str:
+    lines = [
+        ("", rule.title),
+        ("what happens", rule.symptom),
+        ("severity", f"{rule.severity}: {_SEVERITY_WORDS[rule.severity]}; hits the {rule.blast}"),
+        ("when", " · ".join(str(condition) for condition in rule.when)),
+        *(("unless", " · ".join(str(condition) for condition in group)) for group in rule.unless),
+        ("then", _action(rule)),
+        *(("remedy", text) for text in remedies(rule)),
+        *([("against", rule.against)] if rule.against else []),
+        ("confidence", f"{rule.confidence}: {_CONFIDENCE_WORDS[rule.confidence]}, {rule.date}"),
+        *(("source", source) for source in rule.sources),
+    ]
+    return "\n".join([rule.id, *(f"  {name:<13} {text}".rstrip() for name, text in lines)])
+
+
+def _action(rule: Rule) -> str:
+    do = "a check of the node, the link or the launch" if isinstance(rule.then, Doctor) else rule.then.do
+    return f"{do}: {rule.adds}" if rule.adds else do
+
+
+def remedies(rule: Rule) -> tuple[str, ...]:
+    """Remedies, one line each."""
+    remedy = rule.remedy
+    env = tuple(f"{name}={value}" for name, value in remedy.env)
+    named = (
+        ("version: ", remedy.version),
+        ("image: ", remedy.image),
+        ("instead: ", remedy.alternative),
+        ("check: ", remedy.check),
+        ("", remedy.note),
+    )
+    return (*remedy.flags, *env, *remedy.steps, *(f"{prefix}{text}" for prefix, text in named if text))

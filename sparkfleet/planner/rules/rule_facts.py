@@ -1,0 +1,177 @@
+"""Facts that rules refer to: those of a candidate, over those of its checkpoint, image and nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind
+from sparkfleet.knowledge.images import engine_version_of, images_of
+from sparkfleet.knowledge.rule_context import FACTS, FactKind, RuleContext, parse_flags
+from sparkfleet.planner.engine_args.engine_args import KV_BLOCKS, KV_BYTES, KV_TOKENS
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+
+_GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
+"""Starts of the `model_type` of Gated DeltaNet hybrids (Qwen3-Next, Qwen3.5, 3.6 and 3.8)."""
+_MAMBA_MODELS = ("nemotron_h", "mamba", "falcon_h1", "jamba", "bamba")
+_METHOD_QUANTS = {"gptq": "gptq-int4", "awq": "awq", "auto-round": "int4-autoround", "modelopt": ""}
+"""Names that rules give a method of quantisation; "" and others go by the format."""
+
+_FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "--attention-backend": "attention_backend",
+        "--moe-backend": "moe_backend",
+        "--linear-backend": "linear_backend",
+        "--gdn-prefill-backend": "gdn_backend",
+        "--kv-cache-dtype": "kv_dtype",
+        "--load-format": "load_format",
+        "--distributed-executor-backend": "executor",
+        "--max-num-batched-tokens": "batch_tokens",
+        "--gpu-memory-utilization": "memory_fraction",
+    },
+    "sglang": {
+        "--attention-backend": "attention_backend",
+        "--moe-runner-backend": "moe_backend",
+        "--fp4-gemm-backend": "linear_backend",
+        "--linear-attn-backend": "gdn_backend",
+        "--kv-cache-dtype": "kv_dtype",
+        "--load-format": "load_format",
+        "--chunked-prefill-size": "batch_tokens",
+        "--mem-fraction-static": "memory_fraction",
+    },
+}
+"""Which flag sets which fact (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23)."""
+
+_CHOSEN = ("attention_backend", "moe_backend", "linear_backend", "gdn_backend", "kv_dtype", "load_format")
+"""Facts that are "auto" where no flag sets them."""
+
+_POOL_FLAGS = {"vllm": (*KV_BYTES, KV_BLOCKS), "sglang": (KV_TOKENS,)}
+"""Flags that fix how large the KV cache is."""
+_EAGER = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph"}
+
+
+def situation_of(candidate: Candidate, known: RuleContext | None = None) -> RuleContext:
+    """Everything that a candidate says, over what is `known` about its checkpoint, its nodes and its links."""
+    said = _said(candidate) | _from_flags(candidate)
+    fields = dict(known or RuleContext()) | {name: value for name, value in said.items() if value is not None}
+    return RuleContext.model_validate(fields)
+
+
+def _said(candidate: Candidate) -> dict[str, object]:
+    shape = candidate.shape
+    image, _, digest = (candidate.image or "").partition("@")
+    return {
+        "device": candidate.device,
+        "engine": candidate.engine,
+        "engine_version": candidate.engine_version or None,
+        "runtime": candidate.runtime,
+        "image": image,
+        "image_digest": digest,
+        "model": candidate.model,
+        "speculation": candidate.speculation.method,
+        "speculation_tokens": float(candidate.speculation.tokens),
+        "context": float(candidate.context),
+        "concurrency": float(candidate.concurrency),
+        "memory_fraction": candidate.memory_fraction,
+        "memory_fraction_set": candidate.memory_fraction is not None,
+        "kv_pinned": candidate.kv_cache_bytes is not None,
+        "flags": candidate.engine_args,
+        "env": candidate.env,
+        "tp": float(shape.tp),
+        "pp": float(shape.pp),
+        "ep": float(shape.ep),
+        "nodes": float(shape.ranks),
+    }
+
+
+def _from_flags(candidate: Candidate) -> dict[str, object]:
+    names = _FLAG_FACTS.get(candidate.engine)
+    if names is None:
+        return {}
+    flags = parse_flags(candidate.engine_args)
+    found: dict[str, object] = dict.fromkeys(_CHOSEN, "auto")
+    if candidate.engine == "vllm":
+        found["executor"] = "mp"  # engines/vllm.py joins ranks by --nnodes, never by Ray
+    given = {fact: flags[flag] for flag, fact in names.items() if flag in flags}
+    found |= {fact: _number(text) if FACTS[fact] is FactKind.NUMBER else text for fact, text in given.items()}
+    if "memory_fraction" in given:
+        found["memory_fraction_set"] = True
+    if any(flag in flags for flag in _POOL_FLAGS.get(candidate.engine, ())):
+        found["kv_pinned"] = True
+    found["cuda_graphs"] = _EAGER[candidate.engine] not in flags
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleContext:
+    """Facts of a checkpoint on a fleet in `shape`. Weights per node are an even share."""
+    gb = sum(checkpoint.bytes_by_part().values()) / 1e9
+    return RuleContext(
+        model=checkpoint.id,
+        model_type=checkpoint.model_type,
+        quant=_quant(checkpoint),
+        features=_features(checkpoint),
+        weight_gb=gb,
+        weight_gb_per_node=gb / shape.ranks,
+        tp_divides_heads=all(_divides(group, shape.tp) for group in checkpoint.layers),
+    )
+
+
+def _quant(checkpoint: Checkpoint) -> str:
+    quantization = checkpoint.quantization
+    if quantization is None:
+        return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(
+            checkpoint.dtype, checkpoint.dtype
+        )
+    return _METHOD_QUANTS.get(quantization.method) or quantization.scheme.format
+
+
+def _features(checkpoint: Checkpoint) -> tuple[str, ...]:
+    kinds = {group.kind for group in checkpoint.layers if group.layers}
+    quantization = checkpoint.quantization
+    head = quantization is not None and any(
+        cover.part is Part.HEAD and cover.scheme is not None and cover.scheme.format == "nvfp4"
+        for cover in quantization.covers
+    )
+    linear = LayerKind.LINEAR in kinds
+    present = {
+        "moe": checkpoint.experts > 0,
+        "gdn": linear and checkpoint.model_type.startswith(_GDN_MODELS),
+        "mamba": linear and checkpoint.model_type.startswith(_MAMBA_MODELS),
+        "hybrid": linear and bool(kinds - {LayerKind.LINEAR, LayerKind.NONE}),
+        "mla": LayerKind.MLA in kinds,
+        "sliding": LayerKind.SLIDING in kinds,
+        # A config that declares a tower is taken at its word until the weight map is there.
+        "vision": checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision,
+        "nvfp4_head": head,
+    }
+    return tuple(name for name, there in present.items() if there)
+
+
+def _divides(group: LayerGroup, tp: int) -> bool:
+    """Query heads are shared out; KV heads are shared out, or copied if there are fewer than ranks."""
+    kv = group.kv_heads
+    return group.query_heads % tp == 0 and (kv == 0 or kv % tp == 0 or tp % kv == 0)
+
+
+def image_situation(reference: str) -> RuleContext:
+    """Facts about an image: its name, the engine inside, its libraries. "" means no image."""
+    tagged, _, digest = reference.partition("@")
+    known = images_of(reference) if reference else ()
+    inside = known[0] if len(known) == 1 else None
+    return RuleContext(
+        image=tagged,
+        image_digest=digest,
+        engine_version=engine_version_of(reference) if reference else None,
+        nccl_version=inside.library("nccl") if inside else None,
+        flashinfer_version=inside.library("flashinfer") if inside else None,
+        cutlass_version=inside.library("cutlass") if inside else None,
+        ptxas_version=inside.library("ptxas") if inside else None,
+        fastsafetensors_version=inside.library("fastsafetensors") if inside else None,
+    )

@@ -1,0 +1,1 @@
+"""Enumerates proposals, judges them and ranks them into a ladder."""

@@ -1,0 +1,104 @@
+"""A draft on one stack: the candidate that it makes, and the situation that it is held against rules in. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparkfleet.knowledge.rule_context import RuleContext
+from sparkfleet.perf.memory.demand import MemoryBudget
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.perf.predictor import Split
+from sparkfleet.planner.capacity.sizing import (
+    LEAST_CONTEXT,
+    Proposal,
+    Sizing,
+    VariantContext,
+    fraction_of,
+    quant_of,
+    settings_of,
+    split_words,
+)
+from sparkfleet.planner.place.stacks import Stack
+from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+
+
+class StackedProposal(NamedTuple):
+    """A draft on one stack, on nodes with so much room."""
+
+    case: VariantContext
+    draft: Proposal
+    stack: Stack
+    room: MemoryBudget
+
+
+def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
+    """The candidate as it is before rules have changed it."""
+    case, draft, stack, _ = trial
+    variant, split = case.variant, draft.split
+    nodes = draft.pool.nodes[: split.ranks]
+    return Candidate(
+        model=variant.model,
+        shape=GroupShape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
+        engine=stack.engine,
+        engine_version=stack.version,
+        runtime=stack.runtime,
+        python=stack.python,
+        image=stack.image,
+        quant=quant_of(case),
+        speculation=draft.speculation,
+        context=sized.context,
+        concurrency=sized.concurrency,
+        kv_dtype=sized.kv_dtype,
+        memory_fraction=fraction_of(case, draft, stack.engine, sized),
+        engine_args=variant.engine_args,
+        env=tuple(sorted(variant.env.items())),
+    )
+
+
+def known_of(trial: StackedProposal) -> RuleContext:
+    """Facts shared by every candidate of a proposal: its weights, its image, its nodes, and the deployment's needs."""
+    case, draft, stack, _ = trial
+    site, split = draft.pool.site, draft.split
+    shape = GroupShape(nodes=draft.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
+    facts = {
+        **_said(checkpoint_situation(case.outlook.checkpoint, shape)),
+        **_said(image_situation(stack.image or "")),
+        "topology": site.topology,
+        "link": site.link_id,
+        "driver": site.driver or None,
+        "needs": case.spec.needs,
+        "license_policy": case.spec.license,
+        "fits_one_node": _fits_one(case, draft, stack),
+    }
+    return RuleContext.model_validate({name: value for name, value in facts.items() if value is not None})
+
+
+def situation_with(candidate: Candidate, known: RuleContext, batch_tokens: int) -> RuleContext:
+    """Shared facts, completed with those of the candidate, or with the planned values if it has none."""
+    found = situation_of(candidate, known)
+    said: dict[str, object] = {}
+    if found.kv_dtype in ("auto", None):
+        said["kv_dtype"] = candidate.kv_dtype
+    if found.batch_tokens is None:
+        said["batch_tokens"] = float(batch_tokens)
+    if candidate.speculation.beam_tokens is not None:
+        spelled = f"--speculative-num-draft-tokens={candidate.speculation.beam_tokens}"
+        said["flags"] = (*candidate.engine_args, spelled)
+    return found.model_copy(update=said) if said else found
+
+
+def _said(situation: RuleContext) -> dict[str, object]:
+    return {name: value for name, value in situation if value is not None}
+
+
+def _fits_one(case: VariantContext, draft: Proposal, stack: Stack) -> bool:
+    settings = settings_of(case, draft, stack)._replace(speculation=Speculation())
+    needs, _ = case.outlook.memory(Split(), settings, LEAST_CONTEXT, 1)
+    return needs.mid <= 0.85 * draft.pool.site.memory_total
+
+
+def name_of(candidate: Candidate) -> str:
+    """A candidate as rejections name it: "TP=1 · vLLM 0.27.1 · FP8 · MTP k=3"."""
+    split = Split(candidate.shape.tp, candidate.shape.pp, candidate.shape.ep)
+    return f"{split_words(split)} · {candidate.how}"

@@ -1,0 +1,62 @@
+"""Constraints of a deployment that no candidate can meet. Pure."""
+
+from __future__ import annotations
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.knowledge.rules import Rule, planning_rules
+from sparkfleet.planner.capacity.sizing import VariantContext, quant_of
+from sparkfleet.planner.engine_args.user_overrides import misread
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.types.plan import Rejection
+from sparkfleet.specs.deployment import Deployment, Variant
+
+
+def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> Rejection | None:
+    """Contradictions in the deployment. Not refused on reading: stores may hold such a deployment already."""
+    known = [node.name for node in fleet.nodes]
+    if unknown := sorted(set(variant.nodes) - set(known)):
+        return wanted("nodes", f"{', '.join(unknown)}: no node of this fleet, which has {', '.join(known)}")
+    own = bool(spec.variants) and spec.variants[number].memory is not None
+    meant = variant.engine == "custom" or not (own or all(one.engine != "custom" for one in spec.resolved()))
+    if variant.memory is not None and not meant:
+        return wanted("memory", "given, but only `engine: custom` takes it: what others need is predicted")
+    return None
+
+
+def unwanted(case: VariantContext) -> Rejection | None:
+    """Reason that excludes every candidate of this checkpoint, whatever its shape; None if there is none."""
+    spec, variant, checkpoint = case.spec, case.variant, case.outlook.checkpoint
+    name = variant.model.rpartition("/")[2]
+    if spec.license == "open" and checkpoint.license.kind != "open-source":
+        said = checkpoint.license.id or "not known"
+        kind = "is no open-source license" if checkpoint.license.id else "so that it cannot be called open"
+        return wanted(
+            name,
+            f"license {said}: {kind}, and the deployment says `license: open`",
+            _license_rule(checkpoint),
+        )
+    vision = checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision
+    if "vision" in spec.needs and not vision:
+        return wanted(name, "has no vision tower among its weights, and the deployment needs vision")
+    most = checkpoint.max_positions
+    if variant.context is not None and most is not None and variant.context > most:
+        return wanted(
+            name, f"is made for {most} tokens, and the deployment asks for a context of {variant.context}"
+        )
+    unreadable = misread(variant.engine_args, quant_of(case))
+    if unreadable:
+        return wanted(name, unreadable)
+    if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:
+        return wanted(name, f"none of the nodes {', '.join(variant.nodes)} has a GPU")
+    return None
+
+
+def _license_rule(checkpoint: Checkpoint) -> Rule | None:
+    wanted = "license-nvidia-open-model" if "nvidia-open-model" in checkpoint.license.id else ""
+    return next((rule for rule in planning_rules() if rule.id == wanted), None)
+
+
+def wanted(what: str, reason: str, rule: Rule | None = None) -> Rejection:
+    """Constraint that cannot be met, and the reason."""
+    cited = {} if rule is None else {"rule": rule.id, "source": rule.sources[0]}
+    return Rejection.model_validate({"what": what, "reason": reason, "why": "wanted", **cited})

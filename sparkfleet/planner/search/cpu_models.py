@@ -1,0 +1,262 @@
+"""Planning for engines that run on CPUs: the embedded models, and nodes without a GPU. Pure.
+
+They run as processes of what is installed on a node, or in containers of the image that the deployment names: no image of
+a CPU build is known by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.images import images_of
+from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
+from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
+from sparkfleet.specs.deployment import EngineName, Variant
+from sparkfleet.units import GIB, MIB
+
+DEFAULT_CONTEXT = 512
+DEFAULT_CONCURRENCY = 8
+DEFAULT_DRAFT_TOKENS = 3
+KV_BYTES = 64 * MIB
+
+MEMORY = Band(
+    low=1.1 * GIB,
+    mid=1.3 * GIB,
+    high=1.8 * GIB,
+    provenance=Provenance.CALIBRATED,
+    basis="vLLM 0.32 CPU build, tiny checkpoints: 1.17 GiB of proportional set size, two processes",
+)
+"""Memory of one rank of vLLM; the checkpoint's few megabytes disappear in the band."""
+
+SGLANG_MEMORY = Band(
+    low=1.4 * GIB,
+    mid=1.7 * GIB,
+    high=2.2 * GIB,
+    provenance=Provenance.CALIBRATED,
+    basis="SGLang 0.5.23 on a CPU, tiny checkpoints: 1.61 GiB of proportional set size, four processes",
+)
+"""Memory of one rank of SGLang."""
+
+ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
+"""Engines that have CPU builds, in the order in which `auto` takes them."""
+
+SUPPOSED = {"vllm": "0.32.0+cpu", "sglang": "0.5.23+cpu"}
+"""Versions inside an image, where no node has a CPU build of that engine: those that sparkfleet was tried with."""
+
+
+def takes(variant: Variant, fleet: Fleet) -> bool:
+    """True if a variant is planned here: an embedded model, or a fleet in which no node's GPU could be used for it."""
+    return variant.model.startswith("builtin:") or not any(uses_gpu(node) for node in fleet.nodes)
+
+
+WHERE = (
+    "fits on a node with vLLM's CPU build alone (`sparkfleet[local]`), such as this machine: `address: local`"
+)
+"""The next step where every node's engines run on its GPU."""
+
+
+def uses_gpu(node: NodeFacts) -> bool:
+    """True if engines on a node run on its GPU. They do not if all that are installed are CPU builds."""
+    builds = [home.version for home in node.engines.values()]
+    return node.gpu is not None and not (builds and all("cpu" in version for version in builds))
+
+
+def embedded_groups(
+    name: str, number: int, variant: Variant, fleet: Fleet, ledger: MemoryLedger
+) -> tuple[list[GroupPlan], list[Rejection]]:
+    """A group per replica, and why other nodes are not used. Places them on the ledger.
+
+    Args:
+        name: the deployment's.
+        number: which of its variants this is.
+        variant: what is asked for.
+        fleet: the nodes.
+        ledger: what is left of their memory.
+    """
+    able: list[NodeFacts] = []
+    rejected: list[Rejection] = []
+    for node in fleet.nodes:
+        refusal = _refusal(variant, node, ledger)
+        if refusal is None:
+            able.append(node)
+        else:
+            rejected.append(refusal)
+    groups: list[GroupPlan] = []
+    for _ in range(variant.replicas or 1):
+        rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger)
+        if not rungs:
+            for group in groups:
+                choice = group.choice
+                ledger.take_back(
+                    name, choice.candidate.shape.nodes, choice.prediction.memory_bytes_per_rank.mid
+                )
+            return [], [*rejected, *_no_site(variant, able)]
+        chosen = rungs[0]
+        ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)
+        groups.append(GroupPlan(ladder=tuple(rungs), variant=number))
+    return groups, rejected
+
+
+def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejection | None:
+    """Reason why `variant` cannot run on `node`, or None. Checked in the order in which a person would look."""
+    if variant.nodes and node.name not in variant.nodes:
+        return _no(variant, node, "not among the nodes that the deployment names", "wanted")
+    if uses_gpu(node):
+        gpu = node.gpu.name if node.gpu else ""
+        return _no(variant, node, f"{gpu}: the embedded models run on CPUs only")
+    if not variant.model.startswith(("builtin:", "/")):
+        return _no(
+            variant,
+            node,
+            f"{variant.model} is not on this node, and a node without a GPU does not fetch weights",
+        )
+    if variant.engine not in ("auto", *ENGINES):
+        return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
+    return _stack_refusal(variant, node, ledger)
+
+
+def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejection | None:
+    stack = _stack(variant, (node,), node)
+    if stack is None:
+        return _no(variant, node, _lack(variant, node))
+    if stack.engine == "sglang" and variant.speculation.method not in ("auto", "none"):
+        return _no(
+            variant, node, "SGLang's speculative kernels are built for CUDA only; vLLM's CPU build has them"
+        )
+    free, needed = ledger.room(node.name).at_most, _memory(stack).high
+    if needed > free:
+        words = f"needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
+        return _no(variant, node, words, "memory")
+    return None
+
+
+def _lack(variant: Variant, node: NodeFacts) -> str:
+    """Reason for having no stack."""
+    if variant.image:
+        return f"{variant.image} needs a GPU, and this node has none"
+    if variant.runtime == "container":
+        return "no image of a CPU build is known: give one as `image`, or leave out `runtime: container`"
+    wanted = "vllm" if variant.engine == "auto" else variant.engine
+    version = node.engines[wanted].version if wanted in node.engines else ""
+    if version:
+        return f"{wanted} {version} needs a GPU, and this node has none"
+    remedy = '; `pip install "sparkfleet[local]"` brings it' if wanted == "vllm" else ""
+    return f"{_LABELS[wanted]} is not installed{remedy}"
+
+
+_LABELS = {"vllm": "vLLM", "sglang": "SGLang"}
+
+
+class _Stack(NamedTuple):
+    """Stack of an engine: an environment of the node, or an image, with a Python of its own."""
+
+    engine: EngineName
+    version: str
+    python: str = "python3"
+    image: str | None = None
+
+
+def _stack(variant: Variant, nodes: Sequence[NodeFacts], node: NodeFacts) -> _Stack | None:
+    """Stacks that can run on a node; all `nodes` are consulted for the version of an assumed image."""
+    if variant.image or variant.runtime == "container":
+        return _in_image(variant, nodes)
+    return next(_installed(variant, (node,)), None)
+
+
+def _installed(variant: Variant, nodes: Sequence[NodeFacts]) -> Iterator[_Stack]:
+    for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
+        for node in nodes:
+            home = node.engines.get(engine)
+            if home is not None and "cpu" in home.version:
+                yield _Stack(engine, home.version, home.python)
+
+
+def _in_image(variant: Variant, nodes: Sequence[NodeFacts]) -> _Stack | None:
+    """Device of an image. Every known image is built for GPUs."""
+    if variant.image is None or images_of(variant.image):
+        return None
+    named = next((engine for engine in ENGINES if engine in variant.image.lower()), ENGINES[0])
+    engine = named if variant.engine == "auto" else variant.engine
+    installed = _installed(variant.model_copy(update={"engine": engine}), nodes)
+    version = next((stack.version for stack in installed), SUPPOSED[engine])
+    return _Stack(engine, version, image=variant.image)
+
+
+def _memory(stack: _Stack) -> Band:
+    """Memory of one rank."""
+    return SGLANG_MEMORY if stack.engine == "sglang" else MEMORY
+
+
+def _rungs(variant: Variant, fleet: Fleet, ledger: MemoryLedger) -> list[Rung]:
+    """Places for one more group, best first. Of single nodes any will do, in the order of the inventory."""
+    ranks = _shape(variant, ()).ranks
+    stacks = {node.name: found for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))}
+    if ranks == 1:
+        free = [name for name, stack in stacks.items() if ledger.room(name).at_most >= _memory(stack).high]
+        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas lie apart where they can
+        return [_rung(variant, (name,), stacks[name]) for name in free]
+    return [
+        _rung(variant, nodes, stack)
+        for stack in dict.fromkeys(stacks.values())  # all ranks are told the same: one engine, at one place
+        for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
+        if (nodes := ledger.place(pool, _memory(stack))) is not None
+    ]
+
+
+def _shape(variant: Variant, nodes: tuple[str, ...]) -> GroupShape:
+    wanted = variant.parallel
+    if wanted is None:
+        return GroupShape(nodes=nodes)
+    return GroupShape(nodes=nodes, tp=wanted.tp or wanted.ep or 1, pp=wanted.pp or 1, ep=wanted.ep or 1)
+
+
+def _no_site(variant: Variant, able: Sequence[NodeFacts]) -> list[Rejection]:
+    shape = _shape(variant, ())
+    if shape.ranks == 1 or not able:
+        return []
+    names = ", ".join(node.name for node in able)
+    reason = f"{shape.ranks} nodes that are linked are needed, with room on each; usable here: {names}"
+    return [Rejection(what=f"TP={shape.tp}", reason=reason, why="node")]
+
+
+def _no(variant: Variant, node: NodeFacts, reason: str, why: Why = "engine") -> Rejection:
+    return Rejection(what=f"{node.name} · TP={_shape(variant, ()).tp}", reason=reason, why=why)
+
+
+def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
+    candidate = Candidate(
+        model=variant.model,
+        shape=_shape(variant, nodes),
+        engine=stack.engine,
+        engine_version=stack.version,
+        runtime="container" if stack.image else "process",
+        python=stack.python,
+        image=stack.image,
+        speculation=_speculation(variant),
+        context=variant.context or DEFAULT_CONTEXT,
+        concurrency=variant.concurrency or DEFAULT_CONCURRENCY,
+        device="cpu",
+        dtype="float32",
+        kv_cache_bytes=KV_BYTES,
+        engine_args=variant.engine_args,
+        env=tuple(sorted(variant.env.items())),
+    )
+    ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, set in the deployment"
+    return Rung(
+        candidate=candidate,
+        prediction=Prediction(memory_bytes_per_rank=_memory(stack)),
+        reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
+        notes=(f"nothing is known of the image: it is taken for {candidate.stack}",) if stack.image else (),
+    )
+
+
+def _speculation(variant: Variant) -> Speculation:
+    """Speculation of the deployment. Nothing is known of speculation on CPUs, so `auto` is none."""
+    wanted = variant.speculation
+    if wanted.method == "auto" or wanted.method == "none":  # noqa: PLR1714  # mypy narrows by these only
+        return Speculation()
+    return Speculation(method=wanted.method, tokens=wanted.tokens or DEFAULT_DRAFT_TOKENS, draft=wanted.draft)

@@ -1,0 +1,76 @@
+"""A workload of its own (`engine: custom`): only its declared memory is known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkfleet.perf.memory.demand import fits
+from sparkfleet.perf.prediction import Band, Prediction, Provenance
+from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.rung_builder import ServedVariant, nth
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung
+from sparkfleet.specs.deployment import Variant
+from sparkfleet.units import GIB
+
+UNASKED = "no `health` is given, so once it is ready nobody sees whether it hangs"
+
+
+def custom_groups(
+    name: str,
+    number: int,
+    variant: Variant,
+    fleet: Fleet,
+    ledger: MemoryLedger,
+    *,
+    runs_on: Sequence[tuple[str, ...]],
+) -> ServedVariant:
+    """Its groups, as many as are asked for or none; `runs_on`: where those that run now lie."""
+    size_ = float(variant.memory_bytes or 0)
+    needs = Band(
+        low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"
+    )
+    groups: list[GroupPlan] = []
+    wanted = variant.replicas or 1
+    for replica in range(wanted):
+        prefer = nth(runs_on, replica)
+        for pool in fleet.pools(1, variant.nodes):
+            nodes = ledger.place(pool, needs, prefer)
+            if nodes is not None:
+                ledger.put(name, nodes, size_)
+                groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
+                break
+    if len(groups) == wanted:
+        return groups, [], []
+    for group in groups:
+        ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
+    words = f"{size_ / GIB:.0f} GiB are declared, and no node that may be used has that much free"
+    if groups:
+        words += f" for more than {len(groups)} of {wanted} replicas"
+    near = [f"fits with `replicas: {len(groups)}`"] if groups else []
+    empty = (ledger.emptiest(pool)[1] for pool in fleet.pools(1, variant.nodes))
+    if not groups and any(fits(needs, room) != "no" for room in empty):
+        near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
+    return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], near
+
+
+def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
+    candidate = Candidate(
+        model=variant.model,
+        shape=GroupShape(nodes=nodes),
+        engine="custom",
+        engine_version="",
+        runtime="container" if variant.image else "process",
+        image=variant.image,
+        context=variant.context or 0,
+        concurrency=variant.concurrency or 1,
+        env=tuple(sorted(variant.env.items())),
+        command=variant.command,
+        port=variant.port,
+        health=variant.health or "/health",
+    )
+    return Rung(
+        candidate=candidate,
+        prediction=Prediction(memory_bytes_per_rank=needs),
+        reason="set in the deployment" + ("" if variant.health else f"; {UNASKED}"),
+    )

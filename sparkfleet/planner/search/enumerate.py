@@ -1,0 +1,171 @@
+"""The drafts of one variant: its engines and images, the ways to cut it, the methods to draft, if there is room. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from sparkfleet.knowledge.images import images_of
+from sparkfleet.perf.memory.demand import MemoryBudget
+from sparkfleet.perf.predictor import Settings, Split
+from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
+from sparkfleet.planner.capacity.sizing import (
+    Proposal,
+    Sizing,
+    VariantContext,
+    quant_of,
+    settings_of,
+    size,
+    split_words,
+    too_large,
+)
+from sparkfleet.planner.engine_args.flag_engines import foreign
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
+from sparkfleet.planner.place.stacks import ENGINES, Stack, drafting_for, in_order, splits_for, stacks_for
+from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
+from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
+from sparkfleet.specs.deployment import EngineName, Parallel, Variant
+
+
+class ProposalEnumerator:
+    """Proposals of one variant, and the options that were excluded before judging."""
+
+    def __init__(self, case: VariantContext, ledger: MemoryLedger) -> None:
+        self._case = case
+        self._ledger = ledger
+        self.rejected: list[Rejection] = []
+        """What is left out, in the order in which that was found; the ladder goes on with it."""
+        self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
+        """Of every engine that is left the images to try."""
+        self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
+        """The nodes of each kind that there are."""
+        self.places: list[SuggestedPlacement] = []
+        """Of every shape and engine what needs least."""
+
+    def sized(self) -> Iterator[tuple[Proposal, Sizing]]:
+        """The drafts that have room, or would have with another share of the memory, with their sizes."""
+        engines = self._engines()
+        enough = 0
+        for pool, split in self._shapes():
+            if enough and split.ranks > max(enough, self._case.share):
+                what = f"{split_words(split)} on {split.ranks} nodes"
+                reason = f"{enough} will do, and other deployments need nodes too"
+                self.rejected.append(Rejection(what=what, reason=reason, why="node"))
+                continue
+            best = self._ledger.best(pool)
+            drafts = [draft for engine in engines for draft in self._each(pool, split, engine)]
+            sized = [(draft, size(self._case, draft, best, self.settings(draft))) for draft in drafts]
+            fitting = any(found.verdict != "no" for _, found in sized)
+            # Of a share of the memory that is too large rules may know better than sizes why.
+            able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
+            enough = enough or (split.ranks if fitting else 0)
+            yield from able
+            if not sized:
+                continue
+            draft, least = min(sized, key=lambda item: item[1].needs.mid)
+            self.places += self._least_of(sized, best)
+            if not able:  # one line per shape: engines and drafters differ by little
+                self.rejected.append(too_large(self._case, draft, least, best))
+
+    def first(self, draft: Proposal) -> Stack:
+        """The stack that a draft is told by before it is judged."""
+        return in_order(self.stacks[draft.engine], draft.speculation.method)[0]
+
+    def settings(self, draft: Proposal) -> Settings:
+        """Engine settings of a proposal on that stack."""
+        return settings_of(self._case, draft, self.first(draft))
+
+    def apart(self, kind: NodeKind) -> Iterator[SuggestedPlacement]:
+        """The pinned shape on as many nodes of a kind as it needs, were they linked."""
+        wanted = self._case.variant.parallel or Parallel()
+        ranks = (wanted.tp or 1) * (wanted.pp or 1)
+        for split in (
+            splits_for(self._case.variant, self._case.outlook, ranks) if ranks in GROUP_SIZES else ()
+        ):
+            for engine, stacks in self.stacks.items():
+                for draft in self._each(linked(kind, ranks), split, engine):
+                    yield SuggestedPlacement(draft, stacks, self.settings(draft), kind.empty)
+
+    def _least_of(
+        self, sized: Sequence[tuple[Proposal, Sizing]], room: MemoryBudget
+    ) -> Iterator[SuggestedPlacement]:
+        """Of every engine the draft that needs least."""
+        for engine, stacks in self.stacks.items():
+            own = [item for item in sized if item[0].engine == engine]
+            if own:
+                draft, _ = min(own, key=lambda item: item[1].needs.mid)
+                yield SuggestedPlacement(draft, stacks, self.settings(draft), room)
+
+    def _engines(self) -> tuple[EngineName, ...]:
+        variant, quant = self._case.variant, quant_of(self._case)
+        nodes = [n for n in self._case.fleet.nodes if not variant.nodes or n.name in variant.nodes]
+        for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
+            found = stacks_for(variant, engine, quant, nodes)
+            self.rejected += found.rejected
+            if found.options:
+                self.stacks[engine] = found.options
+        if not self.stacks:
+            self.rejected.append(_no_engine(variant, quant))
+        self._keep_to_arguments(variant)
+        return tuple(self.stacks)
+
+    def _keep_to_arguments(self, variant: Variant) -> None:
+        """Arguments are one engine's: the others are out, from the first rung to the last."""
+        alone = variant.engine != "auto" or variant.image is not None
+        for engine in tuple(self.stacks):
+            reason = foreign(variant.engine_args, engine, alone=alone)
+            if reason:
+                del self.stacks[engine]
+                self.rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason, why="wanted"))
+
+    def _shapes(self) -> Iterator[tuple[Pool, Split]]:
+        """Sites that are there and ways to cut the model that fit them, each once per class of site."""
+        variant, outlook = self._case.variant, self._case.outlook
+        for ranks in GROUP_SIZES:
+            splits = splits_for(variant, outlook, ranks)
+            for pool in self._case.fleet.pools(ranks, variant.nodes) if splits else ():
+                self.pools[pool.site].append(pool)
+        for site, pools in self.pools.items():
+            best = max(pools, key=lambda pool: self._ledger.best(pool).careful)
+            for split in splits_for(variant, outlook, site.ranks):
+                yield best, split
+        if not self.pools:
+            self.rejected.append(self._no_site())
+
+    def _no_site(self) -> Rejection:
+        wanted = self._case.variant.parallel
+        asked = f"TP={wanted.tp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
+        among = f" among {', '.join(self._case.variant.nodes)}" if self._case.variant.nodes else ""
+        return Rejection(
+            what=asked, why="node",
+            reason=f"needs as many linked nodes{among} as it has ranks, and heads that can be divided so; there are none",
+        )  # fmt: skip
+
+    def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
+        case = self._case
+        alone = 1 if case.objective != "throughput" else case.concurrency
+        drafting = drafting_for(case.variant, case.outlook.checkpoint, engine, alone)
+        self.rejected += drafting.rejected
+        for speculation in drafting.options:
+            # Nothing but plain decoding has been published over a pipeline, and a drafter needs memory of its own.
+            if not (case.edge or split.pp > 1) or speculation.method in (
+                "none",
+                case.variant.speculation.method,
+            ):
+                yield Proposal(split, pool, engine, speculation)
+
+
+def _no_engine(variant: Variant, quant: str) -> Rejection:
+    if variant.image is None:
+        what = ENGINE_LABELS.get(variant.engine, "any engine")
+        return Rejection(
+            what=what,
+            reason=f"no image is known to serve {quant} with it; name one as `image:`",
+            why="wanted",
+        )
+    inside = (
+        "holds another engine"
+        if images_of(variant.image)
+        else "is not known; say which engine it holds as `engine:`"
+    )
+    return Rejection(what=variant.image, reason=inside, why="wanted")

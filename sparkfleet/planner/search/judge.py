@@ -1,0 +1,354 @@
+"""One draft of a candidate, judged: held against the rules, changed as they require, predicted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules import RuleLimits
+from sparkfleet.perf.latency.roofline_terms import own_chunk
+from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget
+from sparkfleet.perf.prediction import Band, Prediction, Provenance
+from sparkfleet.perf.predictor import Settings
+from sparkfleet.planner.capacity.sizing import (
+    BATCH_FLAGS,
+    DEFAULT_CONTEXT,
+    EAGER_FLAGS,
+    Proposal,
+    SizeLimits,
+    Sizing,
+    VariantContext,
+    fraction_of,
+    quant_of,
+    settings_of,
+    size,
+    sized_at,
+    too_large,
+)
+from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
+from sparkfleet.planner.engine_args.user_overrides import in_words
+from sparkfleet.planner.place.stacks import Stack, in_order, proves
+from sparkfleet.planner.rules.judgement import RuleJudgement as Judgement
+from sparkfleet.planner.rules.judgement import RuleMatch, fold, judge, merge_flags, rejections
+from sparkfleet.planner.search.candidate_builder import (
+    StackedProposal,
+    candidate_of,
+    known_of,
+    name_of,
+    situation_with,
+)
+from sparkfleet.planner.search.objective import doubt, worth
+from sparkfleet.planner.types.plan import Candidate, Rejection, Rung
+from sparkfleet.units import GIB
+
+STACKS_TRIED = 6
+"""Images that are tried per draft, best evidence first."""
+RULE_ROUNDS = 4
+"""Flags that one rule requires may wake another; more rounds than this were never needed."""
+
+
+class Evaluation(NamedTuple):
+    """A draft after rules and predictions; `rung` is None if nothing is left of it."""
+
+    draft: Proposal
+    rung: Rung | None
+    worth: float
+    rejected: tuple[Rejection, ...]
+    slowed_by: tuple[RuleMatch, ...] = ()
+    """Rules that say that it is slow."""
+
+
+def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room: MemoryBudget) -> Evaluation:
+    """The draft on the first stack that the rules let pass."""
+    rejected: list[Rejection] = []
+    for stack in in_order(stacks, draft.speculation.method)[:STACKS_TRIED]:
+        settings = settings_of(case, draft, stack)
+        sized = size(case, draft, room, settings)
+        if sized.verdict == "no" and not sized.spare:
+            return Evaluation(draft, None, 0.0, (*rejected, too_large(case, draft, sized, room)))
+        found = _ruled(StackedProposal(case, draft, stack, room), sized, settings)
+        if found.rung is not None:
+            return found._replace(rejected=tuple(rejected))
+        rejected += found.rejected
+    return Evaluation(draft, None, 0.0, tuple(rejected))
+
+
+def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluation:
+    """Apply what rules require until they are content, or reject."""
+    case, draft, _, _ = trial
+    tried = sized[:3]
+    candidate = candidate_of(trial, sized)
+    known = known_of(trial)
+    required: dict[str, RuleMatch] = {}
+    for _ in range(RULE_ROUNDS):
+        findings = judge(situation_with(candidate, known, settings.batch_tokens))
+        contested = [one for one in findings if case.edge and _contested(one)]
+        verdict = fold(one for one in findings if one not in contested)
+        if verdict.rejected:
+            by_rules = rejections(verdict, name_of(candidate))
+            return Evaluation(
+                draft, None, 0.0, tuple(one.model_copy(update={"why": "rule"}) for one in by_rules)
+            )
+        required |= {finding.rule.id: finding for finding in verdict.required_by}
+        changed = _required(candidate, verdict)
+        if changed == candidate:
+            break
+        candidate = changed
+    # A rule whose flags are in force no longer fires, and is still the reason for them.
+    verdict = verdict.model_copy(update={"required_by": tuple(required.values())})
+    against = _against_wishes(case, candidate, verdict.limits, verdict.required_by)
+    if against is not None:
+        return Evaluation(draft, None, 0.0, (against,))
+    candidate, sized, changed_settings = _limited(trial, candidate, sized, settings, verdict.limits)
+    if sized.verdict == "no":
+        most = _within(trial, sized.needs, verdict.limits)
+        smaller = _smaller(case, draft, most, changed_settings, sized)
+        # A rule may set the KV cache's precision: then the sizes that were tried come back.
+        if smaller.verdict == "no" or smaller[:3] == tried:
+            return Evaluation(draft, None, 0.0, (too_large(case, draft, sized, most),))
+        # Rules may think otherwise of the smaller sizes.
+        return _with_note(_ruled(trial, smaller, settings), _lessened(sized, smaller, verdict))
+    judged = _predicted(trial, candidate, sized, changed_settings, verdict)
+    for one in contested:
+        judged = _with_note(judged, f"against {one.rule.id}: {one.rule.title}; but {one.rule.against}")
+    return judged
+
+
+def _contested(finding: RuleMatch) -> bool:
+    """Whether it limits the share of the memory on one source's word, and others have published the contrary."""
+    rule = finding.rule
+    return (
+        _limits_of(finding).memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
+    )
+
+
+def _smaller(
+    case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings, sized: Sizing
+) -> Sizing:
+    """The first sizes below those that have no room within what rules require; they end with the smallest."""
+    below = replace(case, most=SizeLimits(sized.context, sized.concurrency))
+    return size(below, draft, room, settings)
+
+
+def _lessened(sized: Sizing, smaller: Sizing, verdict: Judgement) -> str:
+    less = [
+        f"{name} {now} instead of {then}"
+        for name, now, then in (
+            ("context", smaller.context, sized.context),
+            ("concurrency", smaller.concurrency, sized.concurrency),
+        )
+        if now < then
+    ]
+    less += [f"a KV cache in {smaller.kv_dtype}"] if smaller.kv_dtype != sized.kv_dtype else []
+    rules = ", ".join(finding.rule.id for finding in verdict.required_by)
+    return f"{', '.join(less)}: {sized.context} × {sized.concurrency} does not fit within what rules require ({rules})"
+
+
+def _with_note(judged: Evaluation, note: str) -> Evaluation:
+    if judged.rung is None:
+        return judged
+    return judged._replace(rung=judged.rung.model_copy(update={"notes": (*judged.rung.notes, note)}))
+
+
+def _required(candidate: Candidate, verdict: Judgement) -> Candidate:
+    """The candidate with the flags, variables and keys that rules require."""
+    if not verdict.required_by:
+        return candidate
+    args, _ = merge_flags(candidate.engine_args, verdict.flags)
+    env = {**dict(candidate.env), **dict(verdict.env)}
+    keys = {**dict(candidate.speculative), **dict(verdict.speculative)}
+    update = {
+        "engine_args": args,
+        "env": tuple(sorted(env.items())),
+        "speculative": tuple(sorted(keys.items())),
+    }
+    return candidate.model_copy(update=update)
+
+
+def _against_wishes(
+    case: VariantContext, candidate: Candidate, limits: RuleLimits, causes: Sequence[RuleMatch]
+) -> Rejection | None:
+    """A limit that the deployment's own numbers exceed: what is pinned is obeyed, so the candidate is not taken."""
+    variant, flags = case.variant, parse_flags(case.variant.engine_args)
+    for name, wanted, most in (
+        ("context", variant.context, limits.context),
+        ("concurrency", variant.concurrency, limits.concurrency),
+        ("speculation_tokens", variant.speculation.tokens, limits.speculation_tokens),
+        (
+            "batch_tokens",
+            chunk_said(variant.engine_args, BATCH_FLAGS.get(candidate.engine, "")),
+            limits.batch_tokens,
+        ),
+        ("memory_fraction", _said_number(flags, MEMORY_FLAGS, candidate), limits.memory_fraction),
+    ):
+        if wanted is not None and most is not None and wanted > most:
+            cause = next(one for one in causes if getattr(_limits_of(one), name) == most)
+            word = name.replace("_", " ")
+            return Rejection(
+                what=name_of(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
+                reason=f"{word} {wanted:g} is asked for, at most {most:g} works: {cause.rule.symptom}",
+            )  # fmt: skip
+    return None
+
+
+def _said_number(flags: Mapping[str, str], names: Mapping[str, str], candidate: Candidate) -> float | None:
+    """The number that the deployment's own arguments give a flag, by engine; None if they give none."""
+    try:
+        return float(flags.get(names.get(candidate.engine, ""), ""))
+    except ValueError:
+        return None
+
+
+def _limits_of(finding: RuleMatch) -> RuleLimits:
+    return getattr(finding.rule.then, "limits", RuleLimits())
+
+
+def _limited(
+    trial: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, limits: RuleLimits
+) -> tuple[Candidate, Sizing, Settings]:
+    """The candidate within the limits of rules; sizes are worked out again where one changes."""
+    case, draft, _, _ = trial
+    flags = parse_flags(candidate.engine_args)
+    said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
+    settings = settings._replace(
+        eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
+        marlin=flags.get("--moe-backend") == "marlin" or flags.get("--linear-backend") == "marlin",
+        batch_tokens=said or min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
+        kv_dtype=flags.get(KV_FLAG, sized.kv_dtype),
+    )
+    k = candidate.speculation.tokens
+    if limits.speculation_tokens is not None and k > limits.speculation_tokens:
+        fewer = candidate.speculation.model_copy(update={"tokens": limits.speculation_tokens})
+        candidate, settings = (
+            candidate.model_copy(update={"speculation": fewer}),
+            settings._replace(speculation=fewer),
+        )
+    context = min(sized.context, limits.context or sized.context)
+    concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
+    sized = sized_at(case, draft, trial.room, settings, (context, concurrency))
+    most = _within(trial, sized.needs, limits)
+    sized = sized_at(case, draft, most, settings, (context, concurrency))
+    fraction = fraction_of(case, draft, candidate.engine, sized)
+    if fraction is not None and limits.memory_fraction is not None:
+        fraction = min(fraction, limits.memory_fraction)
+    return (
+        candidate.model_copy(
+            update={
+                "context": context,
+                "concurrency": concurrency,
+                "kv_dtype": sized.kv_dtype,
+                "memory_fraction": fraction,
+                "batch_tokens": None if said else _told(trial, settings, context, concurrency),
+            }
+        ),
+        sized,
+        settings,
+    )
+
+
+def _told(trial: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
+    """Tokens of a prefill step as the engine is told; None if it takes that many by itself, on any Spark."""
+    if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
+        return None
+    return trial.case.outlook.step(trial.draft.split, settings, context, concurrency)
+
+
+def _within(trial: StackedProposal, needs: Band, limits: RuleLimits) -> MemoryBudget:
+    """The room that a limit on the memory fraction leaves: tight as long as the lower end of the band is within it."""
+    room = trial.room
+    said = share_said(trial.case.variant.engine_args, trial.draft.engine)
+    if (
+        limits.memory_fraction is None or said is not None
+    ):  # of what is said it is known to be within the limit
+        return room
+    most = limits.memory_fraction * trial.draft.pool.site.memory_total
+    at_most = most if trial.case.edge else most + needs.mid - needs.low
+    return MemoryBudget(min(room.careful, most), min(room.at_most, at_most))
+
+
+def _predicted(
+    trial: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, verdict: Judgement
+) -> Evaluation:
+    case, draft, stack, _ = trial
+    alone = case.outlook.rates(draft.split, settings, sized.context, 1)
+    many = case.outlook.rates(draft.split, settings, sized.context, sized.concurrency)
+    check = case.outlook.check(draft.split, settings)
+    slower = verdict.factor("decode_tps")
+    prediction = Prediction(
+        memory_bytes_per_rank=sized.needs,
+        memory_parts=sized.parts,
+        verdict=sized.verdict,
+        weights_bytes=case.outlook.checkpoint.bytes_on_disk,
+        weights_estimated=not case.outlook.checkpoint.weights_known,
+        ttft_ms=_times(alone.ttft_ms, 1 / verdict.factor("ttft")),
+        decode_tps_per_request=_times(alone.decode_tps_per_request, slower),
+        decode_tps_aggregate=_times(many.decode_tps_aggregate, slower),
+        prefill_tps=_times(alone.prefill_tps, verdict.factor("prefill_tps")),
+        prompt=min(2048, max(1, sized.context // 2)),
+        concurrency=sized.concurrency,
+        accepted=alone.accepted if draft.speculation.method != "none" else None,
+        check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),
+        check_decode_tps=_times(check.decode_tps_per_request, slower),
+    )
+    rung = Rung(
+        candidate=candidate,
+        prediction=prediction,
+        reason="",
+        rules=tuple(finding.rule.id for finding in verdict.required_by),
+        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict)),
+        said=in_words(case.variant.engine_args),
+    )
+    return Evaluation(
+        draft,
+        rung,
+        worth(case, draft, settings, sized.context) * slower * doubt(stack, draft, verdict),
+        (),
+        verdict.penalties,
+    )
+
+
+def _at_the_edge(trial: StackedProposal, sized: Sizing) -> Iterator[str]:
+    """The warning on a candidate that is planned because nothing with more room is left."""
+    if trial.case.edge:
+        needs = sized.needs
+        yield (
+            f"at the edge of the memory: {needs.mid / GIB:.1f} GiB are expected, {needs.low / GIB:.1f} at least,"
+            f" and {trial.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
+            " it may swap, or run out of memory at its start"
+        )
+
+
+def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgement) -> Iterator[str]:
+    for finding in (*verdict.penalties, *verdict.warnings):
+        yield f"{finding.rule.title} ({finding.rule.id})"
+    for finding in verdict.doubts:
+        serious = finding.rule.severity in ("garbage", "fails") and finding.rule.then.do == "reject"
+        if serious and not _seen_to_work(case, stack, draft):
+            yield f"possible, {', '.join(finding.unknown)} not known: {finding.rule.title} ({finding.rule.id})"
+    prompts = verdict.limits.prompt_tokens
+    if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
+        cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)
+        yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
+    if proves(stack, draft.speculation.method) is False:
+        yield f"nobody has published {draft.speculation.method.upper()} on {stack.name}"
+    if assumed := case.outlook.drafter(draft.speculation).assumed:
+        yield assumed
+    if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
+        yield "whether the vision tower is among the weights is not known before they are here"
+
+
+def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:
+    """The image served this quantisation and this method: what its unknown versions might mean is answered."""
+    known = stack.known
+    proven = known is not None and known.status == "works" and quant_of(case) in known.quants
+    return proven and draft.split.ranks == 1 and proves(stack, draft.speculation.method) is True
+
+
+def _times(band: Band | None, factor: float) -> Band | None:
+    # What was measured was measured with whatever slows this candidate.
+    if band is None or factor == 1.0 or band.provenance is Provenance.MEASURED:
+        return band
+    update = {"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}
+    return band.model_copy(update=update)

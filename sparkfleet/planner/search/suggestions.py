@@ -1,0 +1,168 @@
+"""Suggestions if nothing fits: shorter, fewer at once, on more nodes, in fewer bits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.perf.memory.demand import MemoryBudget
+from sparkfleet.perf.prediction import Band
+from sparkfleet.perf.predictor import Predictor, Settings
+from sparkfleet.planner.capacity.headroom import STEP, bisect
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, Topology, link_id
+from sparkfleet.planner.place.stacks import Stack, splits_for
+from sparkfleet.planner.search.judge import assess
+from sparkfleet.units import GB
+
+SMALLER = ("fp8", "nvfp4")
+"""Formats to suggest, from the least loss to the most."""
+NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
+
+Holds = Callable[[Pool, Band], bool]
+"""Whether as many groups as are asked for have room on nodes like those of a pool, each rank taking so much."""
+
+
+class SuggestedPlacement(NamedTuple):
+    """A way to cut the model, an engine, and where it would lie: what needs least there, and the room that there is."""
+
+    draft: Proposal
+    stacks: Sequence[Stack]
+    settings: Settings
+    room: MemoryBudget
+
+
+class NodeKind(NamedTuple):
+    """Nodes of one kind that the deployment may use."""
+
+    site: SiteClass
+    emptiest: str
+    empty: MemoryBudget
+    """Room of the emptiest one, were nothing of this plan on it."""
+    room: MemoryBudget
+    """Room of the one that has most now."""
+
+
+def nearest(
+    case: VariantContext, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind], holds: Holds
+) -> tuple[str, ...]:
+    """The nearest things that would fit, in words; empty if memory is not the matter.
+
+    Args:
+        case: what was asked for.
+        places: every way to cut the model that the fleet and the deployment allow, with every engine.
+        kinds: the nodes that the deployment may use.
+        holds: whether all replicas have room.
+    """
+    if not places or not kinds or _fits(case, places, holds):
+        return ()
+    return (
+        *_fewer(case, places, holds),
+        *_shorter(case, places, holds),
+        *_wider(case, places, kinds),
+        *_smaller(case, places, holds),
+    )
+
+
+def joined(case: VariantContext, places: Sequence[SuggestedPlacement]) -> tuple[str, ...]:
+    """Sizing on unlinked nodes: `places` are on empty nodes, as if they were linked."""
+    if not _fits(case, places, lambda *_: True):
+        return ()
+    return (f"fits on {NUMBERS[places[0].draft.split.ranks]} linked nodes",)
+
+
+def _fits(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> bool:
+    """True if it fits anywhere, on an image that the rules accept."""
+    return any(_has_room(case, place, holds) and _passes(case, place, holds) for place in places)
+
+
+def _passes(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
+    rung = assess(case, place.draft, place.stacks, place.room).rung
+    return rung is not None and holds(place.draft.pool, rung.prediction.memory_bytes_per_rank)
+
+
+def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
+    sized = size(case, place.draft, place.room, place.settings)
+    return sized.verdict != "no" and holds(place.draft.pool, sized.needs)
+
+
+def _asking(case: VariantContext, **fields: int | None) -> VariantContext:
+    """The case with other sizes."""
+    return replace(case, variant=case.variant.model_copy(update=fields))
+
+
+def _fewer(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+    asked = case.variant.concurrency or 1
+    most = bisect(lambda count: _fits(_asking(case, concurrency=count), places, holds), 0, asked - 1)
+    if most:
+        yield f"fits at concurrency {most}"
+
+
+def _shorter(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+    asked = case.variant.context or 0
+    steps = bisect(
+        lambda steps: _fits(_asking(case, context=steps * STEP), places, holds), 0, max(0, asked - 1) // STEP
+    )
+    if steps * STEP >= LEAST_CONTEXT:
+        yield f"fits at context {steps * STEP}"
+
+
+def _wider(
+    case: VariantContext, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind]
+) -> Iterator[str]:
+    """On how many linked nodes it would fit, all of them as empty as the emptiest one was."""
+    kind = max(kinds, key=lambda kind: kind.empty)
+    free = replace(case, variant=case.variant.model_copy(update={"parallel": None}))
+    like = f" like {kind.emptiest}" if len({kind.site.memory_total for kind in kinds}) > 1 else ""
+    like += " per replica" if (case.variant.replicas or 1) > 1 else ""
+    for ranks in GROUP_SIZES:
+        nodes = f"{NUMBERS[ranks]} linked nodes" if ranks > 1 else "one node"
+        pool = linked(kind, ranks)
+        wider = [
+            place._replace(draft=place.draft._replace(split=split, pool=pool), room=kind.empty)
+            for place in places
+            for split in splits_for(free.variant, case.outlook, ranks)
+        ]
+        if not _fits(free, wider, lambda *_: True):
+            continue
+        if kind.room < kind.empty:
+            nodes = f"{NUMBERS[ranks]} more{nodes.removeprefix(NUMBERS[ranks])}"
+            yield f"fits with {nodes}{like}"
+        else:
+            yield f"fits on {nodes}{like}"
+        return
+
+
+def linked(kind: NodeKind, ranks: int) -> Pool:
+    """So many nodes of a kind, joined as they usually are."""
+    names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
+    if ranks == 1:
+        return Pool(site=kind.site, nodes=names)
+    topology: Topology = "direct" if ranks == 2 else "switch"
+    link = hardware().link(link_id("roce", 2, topology))
+    joined = {
+        "ranks": ranks,
+        "topology": topology,
+        "link_kind": "roce",
+        "rails": 2,
+        "latency_us": link.latency_us.value,
+        "gb_per_s": link.gb_per_s.value,
+    }
+    return Pool(site=kind.site.model_copy(update=joined), nodes=names)
+
+
+def _smaller(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+    for quant in SMALLER:
+        try:
+            other = case.outlook.checkpoint.requantized(quant)
+        except FactError:
+            continue
+        less = other.bytes_on_disk < 0.9 * case.outlook.checkpoint.bytes_on_disk
+        requantized = replace(case, outlook=Predictor(other))
+        # Its images are others than the places': only memory is asked.
+        if less and any(_has_room(requantized, place, holds) for place in places):
+            yield f"fits as {quant.upper()} (about {other.bytes_on_disk / GB:.0f} GB of weights)"
+            return

@@ -1,0 +1,1 @@
+"""Values that the planner works on and hands over."""

@@ -1,0 +1,226 @@
+"""The values that planning works on and hands over.
+
+Plan
+├── NodeLoad …                    what lies on each node, and what is left
+├── DeploymentPlan …              one public model name
+│   ├── GroupPlan …               one engine instance each: its ladder, best candidate first
+│   ├── SkippedVariant …                 a variant that is not served beside the others
+│   └── Rejection …               what was not taken, and why
+└── Refusal …                     a deployment that the fleet cannot serve, with the nearest thing that it could
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sparkfleet.perf.prediction import Prediction, Speculation
+from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
+from sparkfleet.values import Value
+
+NODES_NAMED = 4
+"""Nodes that a shape names in words; of more it names the first and the last."""
+
+
+class GroupShape(Value):
+    """Placement of one engine instance on the fleet. `tp * pp` ranks, one per node, in the order of `nodes`."""
+
+    nodes: tuple[str, ...]
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the group."""
+        return self.tp * self.pp
+
+    def __str__(self) -> str:
+        parallel = f"TP={self.tp}"
+        if self.pp > 1:
+            parallel += f" PP={self.pp}"
+        if self.ep > 1:
+            parallel += f" EP={self.ep}"
+        return f"{self._where} · {parallel}"
+
+    @property
+    def _where(self) -> str:
+        if len(self.nodes) <= NODES_NAMED:
+            return "+".join(self.nodes)
+        return f"{self.nodes[0]}+…+{self.nodes[-1]} ({len(self.nodes)} nodes)"
+
+
+ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "custom": "custom"}
+
+
+class Candidate(Value):
+    """Shape × engine × image × speculation × settings for one variant: everything needed to launch a group."""
+
+    model: str
+    """Hub id, `builtin:NAME`, or an absolute directory."""
+    shape: GroupShape
+    engine: EngineName
+    engine_version: str
+    runtime: RuntimeName = "process"
+    python: str = "python3"
+    """For runtime `process`: interpreter of the environment that holds the engine, on every node of the shape."""
+    image: str | None = None
+    """For runtime `container`: image by digest."""
+    speculation: Speculation = Speculation()
+    context: int
+    """Longest prompt + completion of one request, tokens."""
+    concurrency: int
+    """Requests that decode together."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    dtype: str = "auto"
+    quant: str = ""
+    """How the weights are stored, as rules name it ("fp8", "nvfp4", "gptq-int4"); "" if nothing is known or quantised."""
+    kv_dtype: str = "auto"
+    """Precision of the KV cache; "auto" follows the checkpoint."""
+    batch_tokens: int | None = None
+    """Most tokens of one prefill step, as the engine is told; None: `engine_args` say it, or the engine's own is meant."""
+    kv_cache_bytes: int | None = None
+    """Size of the KV pool per rank, bytes; None leaves it to `memory_fraction`."""
+    memory_fraction: float | None = None
+    speculative: tuple[tuple[str, str], ...] = ()
+    """Further keys of the engine's speculative configuration, as rules require them."""
+    engine_args: tuple[str, ...] = ()
+    """The deployment's own and those that rules require."""
+    env: tuple[tuple[str, str], ...] = ()
+    command: tuple[str, ...] = ()
+    """For engine `custom`."""
+    port: int | None = None
+    """For engine `custom`: where it listens."""
+    health: str = "/health"
+
+    @property
+    def stack(self) -> str:
+        """Engine and version in words; with the image where the version does not tell which one."""
+        label = ENGINE_LABELS[self.engine]
+        if self.engine_version:
+            return f"{label} {self.engine_version}"
+        image = (self.image or "").partition("@")[0].rpartition("/")[2]
+        return f"{label} ({image})" if image else label
+
+    @property
+    def how(self) -> str:
+        """Everything but the nodes: engine, quantisation, speculation, in words."""
+        if self.engine == "custom":
+            return self.stack
+        parts = (self.stack, self.quant.upper(), str(self.speculation))
+        return " · ".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return f"{self.shape} · {self.how}"
+
+
+class Rung(Value):
+    """One step of a ladder: a candidate, what it should do, and why it stands here."""
+
+    candidate: Candidate
+    prediction: Prediction
+    reason: str
+    rules: tuple[str, ...] = ()
+    """Ids of rules that changed the candidate (flags, environment, limits)."""
+    notes: tuple[str, ...] = ()
+    """Warnings and doubts, one line each, with the rule's id."""
+    said: tuple[str, ...] = ()
+    """What the deployment's own arguments fix, each in a few words."""
+
+
+Why = Literal["rule", "memory", "slower", "wanted", "engine", "node"]
+"""Kinds of reasons: a rule, too little memory, another is better, the deployment, the engine, the node."""
+
+
+class Rejection(Value):
+    """A candidate (or a class of them) that was not taken."""
+
+    what: str
+    """The candidate in words."""
+    reason: str
+    why: Why = "engine"
+    tps: float | None = None
+    """Tokens per second that were predicted for one request alone, where they were."""
+    rule: str = ""
+    """Id of the rule that caused it, for `sparkfleet explain`."""
+    source: str = ""
+
+
+class GroupPlan(Value):
+    """One group: the ladder that is tried from the top."""
+
+    ladder: tuple[Rung, ...]
+    variant: int = 0
+    """Which of the deployment's variants it serves."""
+    family: str = ""
+    """What the checkpoint's config calls the kind of model (`model_type`); "" if that is not known."""
+    vision: bool | None = None
+    """Whether its weights have a vision tower; None if that is not known."""
+
+    @property
+    def choice(self) -> Rung:
+        """The rung that is tried first."""
+        return self.ladder[0]
+
+
+class SkippedVariant(Value):
+    """A variant that nothing can serve, of a deployment whose others are served."""
+
+    variant: int
+    """Which of the deployment's variants."""
+    model: str
+    reason: str
+    """The reason that weighs most."""
+    nearest: tuple[str, ...] = ()
+    """The nearest things that would fit, in words."""
+
+
+class DeploymentPlan(Value):
+    """Serving of one deployment: its groups, and the rejected candidates."""
+
+    name: str
+    objective: Objective
+    groups: tuple[GroupPlan, ...]
+    left_out: tuple[SkippedVariant, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
+    drivers: tuple[tuple[str, str], ...] = ()
+    """The fleet's nodes that have a GPU, and which version of its driver they had when this was planned."""
+
+
+class NodeLoad(Value):
+    """Memory placed on a node, bytes."""
+
+    node: str
+    total: int
+    usable: int
+    """What engines may take: free now (with what is replaced given back) minus the host's reserve."""
+    placed: tuple[tuple[str, int], ...] = ()
+    """By deployment."""
+    assumed: bool = False
+    """Nobody asked the node: these are the numbers of its kind."""
+
+    @property
+    def left(self) -> int:
+        """Memory still free for engines."""
+        return self.usable - sum(size for _, size in self.placed)
+
+
+class InfeasibleDeployment(Value):
+    """A deployment that the fleet cannot serve."""
+
+    name: str
+    model: str
+    rejected: tuple[Rejection, ...]
+    nearest: tuple[str, ...] = ()
+    """The nearest things that would fit, in words."""
+
+
+class Plan(Value):
+    """The whole answer for a set of deployments on a fleet."""
+
+    deployments: tuple[DeploymentPlan, ...]
+    refused: tuple[InfeasibleDeployment, ...] = ()
+    nodes: tuple[NodeLoad, ...] = ()
+
+    def of(self, name: str) -> DeploymentPlan | None:
+        """The plan of one deployment, None if it was refused or not asked for."""
+        return next((one for one in self.deployments if one.name == name), None)

@@ -1,1 +1,0 @@
-"""What to do: pure decisions, each with its reasons."""

@@ -1,0 +1,1 @@
+"""Channels to nodes: local, SSH and fake."""

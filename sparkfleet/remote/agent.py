@@ -1,0 +1,235 @@
+"""Runs programs of ours on nodes: one protocol for all of them.
+
+A program is a module with `main(request, say)` that needs nothing but Python's standard library. Its text goes to the node
+by standard input, with the request, so that neither is in a process list, and both halves are always of one version.
+Events come back as JSON lines while it works, and a result or an error at the end (`agent_program.py`). A program that is
+`Installed` is a module of the sparkfleet that the node has, and prints the same lines.
+
+What a node prints is input from outside: its lines are bounded, and whoever calls checks what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.fact import text
+from sparkfleet.remote.channel import Channel, Completed
+from sparkfleet.values import Value
+
+T = TypeVar("T", bound=Value)
+Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
+
+LINE_BYTES = 64 << 20
+"""Of one line. Index and headers of Kimi-K2 in NVFP4, 400,000 tensors, are a third of it."""
+_SAID_CHARACTERS = 400
+
+
+class ProgramError(NodeError):
+    """A program on a node ended with an error of its own. `kind` is the name of its exception there."""
+
+    def __init__(self, kind: str, what: str, *, means: str = "", do: str = "") -> None:
+        super().__init__(what, means=means, do=do)
+        self.kind = kind
+
+
+class NoAnswer(NodeError):
+    """A program on a node ended, or was ended, without a result or an error."""
+
+
+class Runnable(Protocol):
+    """How a program is started, and what it reads."""
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Its command."""
+        ...
+
+    def order(self, request: object) -> bytes:
+        """What it reads on standard input."""
+        ...
+
+    def mute(self, node: str, said: str) -> NoAnswer:
+        """The error for a node on which it did not answer, but `said` something else."""
+        ...
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that is sent to the node's own python3, 3.8 or later.
+
+    Attributes:
+        name: how it is called in process lists.
+        does: what it is for, after "its Python did not".
+        source: its text.
+    """
+
+    name: str
+    does: str
+    source: str
+
+    @classmethod
+    def of(cls, module: str, *, does: str) -> Program:
+        """A module of this package, by its dotted name."""
+        package, _, name = module.rpartition(".")
+        return cls(name=name, does=does, source=(files(package) / f"{name}.py").read_text(encoding="utf-8"))
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """See `Runnable`. The same for every program, but for its name."""
+        return ("python3", "-I", "-S", "-c", _far_half(), self.name)
+
+    def order(self, request: object) -> bytes:
+        """See `Runnable`."""
+        return json.dumps({"program": self.source, "request": request}).encode()
+
+    def mute(self, node: str, said: str) -> NoAnswer:
+        """See `Runnable`."""
+        return NoAnswer(
+            f"{node}: its Python did not {self.does} {said}",
+            do="sparkfleet needs a `python3`, 3.8 or later, on the node.",
+        )
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A program of the sparkfleet on a node: its interpreter, and a module that reads the request alone."""
+
+    python: str
+    module: str
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """See `Runnable`."""
+        return (self.python, "-m", self.module)
+
+    def order(self, request: object) -> bytes:
+        """See `Runnable`."""
+        return json.dumps(request).encode()
+
+    def mute(self, node: str, said: str) -> NoAnswer:
+        """See `Runnable`."""
+        return NoAnswer(
+            f"{node}: {self.python} -m {self.module} ended without an answer {said}",
+            means="sparkfleet is not installed there, or the program was killed.",
+            do="`sparkfleet up` installs the same version on every node.",
+        )
+
+
+@cache
+def _far_half() -> str:
+    return (files("sparkfleet.remote") / "agent_program.py").read_text(encoding="utf-8")
+
+
+async def call(
+    channel: Channel,
+    program: Runnable,
+    request: object,
+    *,
+    on_event: OnEvent = lambda _: None,
+    timeout_s: float = 60.0,
+) -> Any:
+    """Run a program on a node: its (last) result, as JSON has it. See `understood` for a value of a class.
+
+    Args:
+        channel: to the node.
+        program: what to run.
+        request: what JSON can hold.
+        on_event: is given every event as it comes. What it raises ends the program, and is raised here.
+        timeout_s: seconds for all of it.
+
+    Raises:
+        ProgramError: the program says why it could not.
+        NoAnswer: the node has no such Python, or the program printed something else.
+        NodeError: the node cannot be reached, or the time ran out.
+    """
+    last: list[Event] = []
+
+    def take(line: bytes) -> None:
+        event = _event(line)
+        if event is None:
+            return
+        if event["event"] in ("result", "error"):
+            last[:] = [event]
+        on_event(event)
+
+    lines = Lines(take)
+    done = await channel.run(
+        program.argv, stdin=program.order(request), timeout_s=timeout_s, on_output=lines.feed
+    )
+    if not last:
+        raise program.mute(channel.node, _said(done))
+    if last[0]["event"] == "error":
+        raise _error(channel.node, last[0])
+    return last[0].get("value")
+
+
+def understood(node: str, value: object, kind: type[T]) -> T:
+    """A result as what it should be. Raises NodeError if it is not."""
+    try:
+        return kind.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise NodeError(
+            f"{node}: the answer was not understood: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            means="The node's answer was discarded.",
+            do="Look at what `python3` is on the node: `type -a python3`.",
+        ) from error
+
+
+class Lines:
+    """Cuts what arrives into lines, as it arrives. `on_line` is given each."""
+
+    def __init__(self, on_line: Callable[[bytes], None]) -> None:
+        self._on_line = on_line
+        self._begun: list[bytes] = []
+        self._length = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Take a piece of output. Raises NoAnswer for a line that is too long."""
+        first, *further = piece.split(b"\n")
+        self._add(first)
+        for begun in further:
+            line = b"".join(self._begun)
+            self._begun, self._length = [], 0
+            self._add(begun)
+            self._on_line(line)
+
+    def _add(self, part: bytes) -> None:
+        self._length += len(part)
+        if self._length > LINE_BYTES:
+            raise NoAnswer(
+                f"a program on the node printed a line of more than {LINE_BYTES} bytes",
+                means="None of ours does. It was ended.",
+                do="Look at what `python3` is on the node: `type -a python3`.",
+            )
+        self._begun.append(part)
+
+
+def _event(line: bytes) -> Event | None:
+    """None for what is no line of ours: a warning of the interpreter, a login's greeting."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event.get("event"), str) else None
+
+
+def _error(node: str, event: Event) -> ProgramError:
+    kind, what, means, do = (text(event.get(name, "")) for name in ("kind", "what", "means", "do"))
+    return ProgramError(kind, f"{node}: {what}", means=means, do=do)
+
+
+def _said(done: Completed) -> str:
+    said = text((done.stderr.strip() or done.stdout.strip())[-_SAID_CHARACTERS:]) or "it said nothing"
+    return f"(exit code {done.exit_code}): {said}"

@@ -1,0 +1,1 @@
+"""SSH channels over paramiko: host keys, login, commands, forwards."""

@@ -1,0 +1,1 @@
+"""Ranks on a node: supervisors, leases, processes, containers and logs."""

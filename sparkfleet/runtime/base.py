@@ -1,0 +1,190 @@
+"""Runtime of one rank on a node: a supervised process group or container (`process`), and `fake`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Container
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from sparkfleet.values import Value
+
+_SPECIFICATION = re.compile(r'"sparkfleet\.spec=[0-9a-f]*"')
+"""A label in the argv of a container; a rank that only connects to the rendezvous has its port in it."""
+
+
+_RANK_ID = re.compile(
+    r"(?P<fleet>[^/]+)/(?P<deployment>.+)/g(?P<generation>\d+)/(?P<replica>\d+)/(?P<rank>\d+)"
+)
+
+
+class RankId(Value):
+    """Id of a rank that survives restarts: `<fleet>/<deployment>/g<generation>/<replica>/<rank>`."""
+
+    fleet: str
+    deployment: str
+    generation: int
+    replica: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.fleet}/{self.deployment}/g{self.generation}/{self.replica}/{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> RankId | None:
+        """The id that `str` wrote; None for anything else."""
+        told = _RANK_ID.fullmatch(text)
+        if told is None:
+            return None
+        return cls(
+            fleet=told["fleet"],
+            deployment=told["deployment"],
+            generation=int(told["generation"]),
+            replica=int(told["replica"]),
+            rank=int(told["rank"]),
+        )
+
+    @property
+    def slug(self) -> str:
+        """The same, safe as a file name."""
+        return str(self).replace("/", "_")
+
+
+class RankFile(Value):
+    """A file that lies on the node before the rank starts. Holds no secrets."""
+
+    path: str
+    text: str
+    executable: bool = False
+
+
+class ContainerSpec(Value):
+    """That a rank is a container. Its argv has the labels by which it is found again: see `engines.container`."""
+
+    tool: Literal["docker", "podman"]
+    image: str
+
+
+class RankSpec(Value):
+    """Everything needed to run one rank.
+
+    `secret_env` is never printed, logged or kept: it is handed over in a 0600 file that is removed once it was read, and
+    where the engine prints one of its values (of eight characters or more), the log has `***` instead.
+    """
+
+    id: RankId
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str], ...] = ()
+    files: tuple[RankFile, ...] = ()
+    container: ContainerSpec | None = None
+    """Then `argv` is its `TOOL run …`, in the foreground, and `env` and `secret_env` are the tool's own: the rank itself has
+    what `argv` passes on (`--env NAME`). `pid` in its status is the tool's. None: `argv` is the engine."""
+    prepare: tuple[str, ...] = ()
+    """A command that must succeed before `argv` starts, e.g. building a checkpoint; () for none."""
+    log_path: str
+    host: str = "127.0.0.1"
+    port: int
+    rendezvous_port: int = 0
+    """Where the ranks of a group find each other; 0 for a group of one."""
+    lease_s: float = 30.0
+    """The rank ends by itself when nobody has owned it for this long."""
+    grace_s: float = 10.0
+    """Between SIGTERM and SIGKILL of the whole process group when it is stopped."""
+
+    @property
+    def digest(self) -> str:
+        """Same digest, same command: a running rank with it may be adopted instead of started again.
+
+        Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
+        Secrets do. The label with a container's own hash does not: what it is made of is in `argv` and `files`.
+        """
+        told = _SPECIFICATION.sub("", self.model_dump_json(exclude={"port", "rendezvous_port"}))
+        for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous")):
+            if port:
+                told = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', told)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+class Phase(StrEnum):
+    """Phase of a rank's life."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+
+
+class RankStatus(Value):
+    """Report of a rank's supervisor. Times are Unix seconds."""
+
+    id: RankId
+    digest: str
+    phase: Phase
+    port: int
+    pid: int | None = None
+    """The engine's own process, None before it is started."""
+    started_at: float
+    exit_code: int | None = None
+    """Of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED."""
+    reason: str = ""
+    owned: bool = False
+
+
+class Rank(Protocol):
+    """A rank that this process owns: while the object is open, the rank's lease holds."""
+
+    async def status(self) -> RankStatus:
+        """Ask now. Raises NodeError where the supervisor is gone."""
+        ...
+
+    async def wait(self) -> RankStatus:
+        """Return when the rank has exited, whatever the code, or its supervisor is gone (then phase is EXITED too).
+
+        Nothing of the rank is left by then: what outlived the engine had a second, or `grace_s`, to end.
+        """
+        ...
+
+    async def stop(self) -> RankStatus:
+        """TERM, grace, KILL of everything the rank started; returns when nothing of it is left."""
+        ...
+
+    async def close(self) -> None:
+        """Let go without stopping: the lease starts to run."""
+        ...
+
+
+class Runtime(Protocol):
+    """Start, adopt, find and sweep ranks on one node."""
+
+    async def start(self, spec: RankSpec) -> RankStatus:
+        """Start a supervisor for the rank and return at once, nobody owning it yet.
+
+        Idempotent: a live supervisor for the same id and digest is left alone and its status returned.
+        Raises NodeError if the same id runs with another digest, or the supervisor does not come up.
+        """
+        ...
+
+    async def own(self, id_: RankId) -> Rank | None:
+        """Take the lease of a running rank, or None when there is none, it is being stopped, or somebody else owns it.
+
+        A rank that ended by itself moments ago, unowned, is given too: its `wait` says at once how it ended.
+        """
+        ...
+
+    async def post_mortem(self, id_: RankId) -> RankStatus | None:
+        """Exit of the rank's last run; None if there was none, or it was swept since."""
+        ...
+
+    async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
+        """All ranks of this fleet whose supervisor lives on this node, and those that ended within the last `ended_s`."""
+        ...
+
+    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
+        """End every process and container that carries this fleet's rank labels and is not in `keep`; says what it ended.
+
+        `keep` is asked for each, not for a list made before: a rank that starts meanwhile, or whose supervisor is too busy
+        to answer, is judged by its label.
+        """
+        ...

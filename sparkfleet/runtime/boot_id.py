@@ -1,0 +1,18 @@
+"""Boot id of a node: under another one, nothing of an earlier run still runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkfleet.runtime.processes import process
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def this_boot() -> str:
+    """The kernel's id of this boot, and when its first process began.
+
+    That of a container, which ends with everything in it, begins later than the machine's, under the same kernel.
+    """
+    first = process(1)
+    return f"{BOOT_ID.read_text().strip()}/{first.started if first else 0}"

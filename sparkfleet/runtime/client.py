@@ -1,0 +1,108 @@
+"""The other side of a supervisor's socket: one request per connection, and the connection that holds the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sparkfleet.errors import NodeError
+from sparkfleet.runtime.base import RankStatus
+from sparkfleet.runtime.rankfiles import RankFiles
+
+_ANSWER_BYTES = 1 << 20
+_ANSWER_S = 5.0
+
+
+@dataclass(frozen=True)
+class SupervisorAnswer:
+    """Answer of a supervisor."""
+
+    status: RankStatus | None
+    """None if it refused."""
+    grace_s: float = 0.0
+    """How long the rank may take to stop before it is killed."""
+
+
+class SupervisorConnection:
+    """An open connection to a supervisor."""
+
+    def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._name = name
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, files: RankFiles) -> SupervisorConnection | None:
+        """Connect, or None if no supervisor listens. Raises NodeError where it does not accept."""
+        link = socket.socket(socket.AF_UNIX)
+        link.setblocking(False)
+        try:
+            with files.address() as path:
+                link.connect(path)  # never waits: a unix socket connects at once or not at all
+        except (FileNotFoundError, ConnectionRefusedError):
+            link.close()
+            return None
+        except OSError as error:
+            link.close()
+            raise NodeError(f"the supervisor of {files.name} cannot be reached: {error}") from error
+        reader, writer = await asyncio.open_unix_connection(sock=link, limit=_ANSWER_BYTES)
+        return cls(files.name, reader, writer)
+
+    def send(self, operation: str) -> None:
+        """Ask; the answer comes with `receive`."""
+        self._writer.write(json.dumps({"op": operation}).encode() + b"\n")
+
+    async def ask(self, operation: str, timeout_s: float = _ANSWER_S) -> SupervisorAnswer | None:
+        """Ask, and wait for the answer; None if the supervisor has gone. Raises NodeError where none comes in time."""
+        self.send(operation)
+        try:
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the answer.
+            async with asyncio.timeout(timeout_s):
+                return await self.receive()
+        except TimeoutError:
+            raise NodeError(
+                f"the supervisor of {self._name} did not answer within {timeout_s:g} s",
+                means="The process is there but does not run: it was stopped, or the node is out of memory.",
+            ) from None
+
+    async def receive(self) -> SupervisorAnswer | None:
+        """The next answer, or None if the supervisor has gone."""
+        try:
+            line = await self._reader.readline()
+        except (ConnectionError, ValueError):
+            return None
+        return parse_answer(self._name, line) if line.endswith(b"\n") else None
+
+    async def close(self) -> None:
+        """Let go of the connection, and of the lease where it held one."""
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+async def ask(files: RankFiles, operation: str, *, timeout_s: float = _ANSWER_S) -> SupervisorAnswer | None:
+    """One question, or None if there is no supervisor. Raises NodeError where it does not answer in time."""
+    connection = await SupervisorConnection.open(files)
+    if connection is None:
+        return None
+    try:
+        return await connection.ask(operation, timeout_s)
+    finally:
+        await connection.close()
+
+
+def parse_answer(name: str, line: bytes) -> SupervisorAnswer:
+    """Read one line of a supervisor's. Raises NodeError where it is none."""
+    try:
+        content = json.loads(line)
+        if not content["ok"]:
+            return SupervisorAnswer(None)
+        status = RankStatus.model_validate_json(json.dumps(content["status"]))
+        return SupervisorAnswer(status, float(content["grace_s"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise NodeError(
+            f"the supervisor of {name} said something that is no answer: {line[:200]!r}"
+        ) from error

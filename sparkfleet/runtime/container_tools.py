@@ -1,0 +1,70 @@
+"""Asking this node's container tools: docker or podman, whichever is installed, answers, and has the image."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from sparkfleet.engines.container import Tool
+from sparkfleet.errors import Cause, NodeError
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.local import execute
+from sparkfleet.runtime.environment import clean_environment
+
+TOOLS: tuple[Tool, ...] = get_args(Tool)
+ANSWER_S = 15.0
+"""What a container tool may take: it shares the node with engines that load."""
+
+
+async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
+    """The tool that has an image on this node; the first one, where several do.
+
+    Raises:
+        NodeError: none has it, none is installed, or one that may have it does not answer.
+    """
+    present = [tool for tool in tools if shutil.which(tool)]
+    silent = []
+    for tool in present:
+        asked = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
+        if asked is None:
+            silent.append(tool)
+        elif asked.exit_code == 0:
+            return tool
+    if not present:
+        raise NodeError(
+            f"neither {' nor '.join(tools)} is on this node",
+            do="sudo apt-get install podman",
+            because=Cause.MISSING,
+        )
+    if silent:
+        raise NodeError(
+            f"{' and '.join(silent)} did not say in {ANSWER_S:.0f} s whether the image {image} is on this node",
+            means="The node is too busy, or its container tool hangs.",
+            do=f"{silent[0]} image inspect {image}",
+        )
+    raise NodeError(
+        f"the image {image} is not on this node",
+        means=f"Asked for it: {', '.join(present)}.",
+        do=f"{present[0]} pull {image}",
+        because=Cause.MISSING,
+    )
+
+
+async def ask(argv: Sequence[str], grace_s: float = 0) -> Completed | None:
+    """Answer of a tool; None if it cannot be started, or takes longer than `ANSWER_S` and `grace_s`."""
+    try:
+        return await execute(argv, env=clean_environment(os.environ), timeout_s=ANSWER_S + grace_s)
+    except NodeError:
+        return None
+
+
+def is_used(tool: Tool) -> bool:
+    """True if it may have containers. Only then is it queried; a query to a podman that was never used creates a store and
+    leaves a process behind."""
+    if shutil.which(tool) is None:
+        return False
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    return tool == "docker" or os.geteuid() == 0 or (Path(data) / "containers").exists()

@@ -1,0 +1,159 @@
+"""The supervisor's unix socket: who asks, who owns, who waits for the end. Stdlib only.
+
+One JSON object per line, both ways:
+
+    {"op": "status"}   → {"ok": true, "grace_s": …, "status": {…}}
+    {"op": "own"}      → the same, and the lease holds while the connection is open; or {"ok": false, "error": …}
+    {"op": "wait"}     → the same, once the rank has ended
+    {"op": "stop"}     → the same, once the rank has ended, which it now does
+
+An owner too is sent the last status, unasked, when the rank has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+Answer = dict[str, object]
+_LINE_BYTES = 4096
+_CLOSE_S = 1.0
+
+
+class Door:
+    """Answers with what `answer` says, stops the rank through `stop`.
+
+    Args:
+        answer: the present state, as it goes over the wire.
+        stop: end the rank, for the reason given.
+        lease_s: how long nobody may own the rank.
+    """
+
+    def __init__(self, answer: Callable[[], Answer], stop: Callable[[str], None], lease_s: float) -> None:
+        self._answer = answer
+        self._stop = stop
+        self._lease_s = lease_s
+        self._lease: asyncio.TimerHandle | None = None
+        self._owner: asyncio.StreamWriter | None = None
+        self._serving: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._waiting: set[asyncio.StreamWriter] = set()
+        self._stopping = False
+        self._ended = False
+        self._told = asyncio.Event()
+
+    @property
+    def owned(self) -> bool:
+        """True if somebody holds the lease."""
+        return self._owner is not None
+
+    async def open(self, listener: socket.socket) -> None:
+        """Start to answer; the lease runs from now on."""
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=_LINE_BYTES)
+        self._start_lease()
+
+    def refuse_owners(self) -> None:
+        """The rank is being stopped: whoever wants to own it must wait for the next one."""
+        self._stopping = True
+
+    async def farewell(self, linger_s: float) -> None:
+        """Tell those who wait that the rank has ended. Where nobody does, stay `linger_s` for whoever comes late."""
+        self._ended = True
+        self._cancel_lease()
+        for writer in self._waiting:
+            self._tell_end(writer)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(linger_s):
+                await self._told.wait()
+        self._server.close()
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        serving = list(self._serving.values())
+        for writer in self._serving:
+            writer.close()  # what was written before is still sent
+        if serving:
+            await asyncio.wait(serving, timeout=_CLOSE_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._serving[writer] = task
+        try:
+            while line := await reader.readline():
+                self._hear(_operation(line), writer)
+                await writer.drain()
+        except (ConnectionError, ValueError):  # ValueError: a line beyond the limit
+            pass
+        finally:
+            self._forget(writer)
+            writer.close()
+
+    def _hear(self, operation: str, writer: asyncio.StreamWriter) -> None:
+        match operation:
+            case "status":
+                _send(writer, self._answer())
+            case "own":
+                self._own(writer)
+            case "wait":
+                self._wait(writer)
+            case "stop":
+                self._wait(writer)
+                self._stop("it was asked to stop")
+            case _:
+                _send(writer, _refusal("expected one line of JSON with op: status, own, wait or stop"))
+
+    def _own(self, writer: asyncio.StreamWriter) -> None:
+        if self._ended:
+            self._tell_end(writer)
+        elif self._owner or self._stopping:
+            _send(writer, _refusal("it has an owner" if self._owner else "it is being stopped"))
+        else:
+            self._owner = writer
+            self._waiting.add(writer)
+            self._cancel_lease()
+            _send(writer, self._answer())
+
+    def _wait(self, writer: asyncio.StreamWriter) -> None:
+        if self._ended:
+            self._tell_end(writer)
+        self._waiting.add(writer)
+
+    def _tell_end(self, writer: asyncio.StreamWriter) -> None:
+        _send(writer, self._answer())
+        self._told.set()
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._serving.pop(writer, None)
+        self._waiting.discard(writer)
+        if self._owner is writer:
+            self._owner = None
+            if not self._ended:
+                self._start_lease()
+
+    def _start_lease(self) -> None:
+        why = f"nobody owned it for {self._lease_s:g} s"
+        self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._stop, why)
+
+    def _cancel_lease(self) -> None:
+        if self._lease:
+            self._lease.cancel()
+
+
+def _operation(line: bytes) -> str:
+    try:
+        request = json.loads(line)
+    except ValueError:
+        return ""
+    operation = request.get("op") if isinstance(request, dict) else None
+    return operation if isinstance(operation, str) else ""
+
+
+def _refusal(why: str) -> Answer:
+    return {"ok": False, "error": why}
+
+
+def _send(writer: asyncio.StreamWriter, answer: Answer) -> None:
+    writer.write(json.dumps(answer).encode() + b"\n")

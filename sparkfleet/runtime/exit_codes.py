@@ -1,0 +1,43 @@
+"""Meaning of an exit code. Stdlib only."""
+
+from __future__ import annotations
+
+import signal
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+_CODES = {
+    0: "ended by itself without an error; a rank should not end (SGLang does this when a peer dies)",
+    1: "failed",
+    2: "refused its arguments",
+    NOT_EXECUTABLE: "is not executable",
+    NOT_FOUND: "was not found",
+}
+_SIGNALS = {
+    signal.SIGKILL: "by the kernel for lack of memory, or by somebody",
+    signal.SIGTERM: "somebody else asked it to end",
+    signal.SIGSEGV: "invalid memory access: a defect in the engine, a driver or a kernel",
+    signal.SIGBUS: "a bus error: often /dev/shm or a disk is full",
+    signal.SIGABRT: "it gave up: a failed assertion or an uncaught C++ exception",
+    signal.SIGILL: "illegal instruction: built for another processor",
+    signal.SIGFPE: "an arithmetic error in native code",
+}
+
+
+def meaning(code: int) -> str:
+    """An exit code as `subprocess` gives it (negative: a signal), in one line of words."""
+    number = -code if code < 0 else code - 128
+    if code < 0 or number in _SIGNALS:
+        return _killed(code, number)
+    return f"exited with code {code}: {_CODES.get(code, 'failed')}"
+
+
+def _killed(code: int, number: int) -> str:
+    how = "ended" if code < 0 else f"exited with code {code}: a child was ended"
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"{how} by signal {number}"
+    why = _SIGNALS.get(signal.Signals(number))
+    return f"{how} by {name}" + (f": {why}" if why else "")

@@ -1,0 +1,121 @@
+"""Paths of a fleet's state on its head node. One place for every file name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from sparkfleet.errors import ControlError
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.state_probe import state_root
+
+STATE_VARIABLE = "SPARKFLEET_STATE"
+"""In the environment of everything that Ray starts on a node: the fleet's state directory there."""
+
+
+class FleetPaths:
+    """The state directory of one fleet, and its short run directory for sockets.
+
+    Args:
+        root: the state directory, e.g. `~/.local/state/sparkfleet/home`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.database = root / "sparkfleet.db"
+        self.ray_token = root / "ray.token"
+        self.api_token = root / "api.token"
+        self.engine_secret = root / "engine.secret"
+        self.address = root / "address.json"
+        """Ray's address and the controller's URL, written by whoever brings them up."""
+        self.outcome = root / "boot.json"
+        """What became of the last `up`: an address, or an error."""
+        self.links = root / "links.json"
+        """What was measured on the links, by `doctor` and `fabric measure`, on the machine that they ran on."""
+        self.step_times = root / "step-times.json"
+        """How long the steps of the last starts took, on the machine that asked for them."""
+        self.role = root / "role.json"
+        """What this node does in the fleet, for when it comes up again after a reboot."""
+        self.kernels = root / "kernels"
+        """What engines in containers have compiled: a container itself forgets it, and compiling takes minutes."""
+        self.encodings = root / "encodings"
+        """tiktoken's files for gpt-oss, where somebody has laid them (engines/harmony.py)."""
+        self.gcs = root / "gcs"
+        self.logs = root / "logs"
+        self.ranks = root / "ranks"
+
+    @classmethod
+    def default(cls, fleet: str) -> FleetPaths:
+        """See `where.state_root`."""
+        return cls(state_root(fleet))
+
+    @classmethod
+    def of_this_process(cls) -> FleetPaths:
+        """Of the fleet that this process, started by Ray, belongs to."""
+        return cls(Path(os.environ[STATE_VARIABLE]))
+
+    def rank_files(self, slug: str) -> Path:
+        """Directory of the files that a rank's engine is given, by its id's slug."""
+        return self.ranks / slug
+
+    def rank_log(self, slug: str) -> Path:
+        """The log of a rank, by its id's slug."""
+        return self.logs / f"{slug}.log"
+
+    @property
+    def label(self) -> str:
+        """Name of this fleet on this machine, unique by its directory; every process of the fleet carries it."""
+        digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:8]
+        return f"{self.root.name}-{digest}"
+
+    @property
+    def run(self) -> Path:
+        """Directory for sockets. Short: a Unix socket's path has 107 bytes, and Ray's own part of it takes 70."""
+        return Path("/tmp") / f"sparkfleet-{os.getuid()}" / self.label[-8:]  # noqa: S108 (0700, owner checked)
+
+    def create(self) -> None:
+        """Make every directory (0700) and every secret (0600) that is missing.
+
+        Raises:
+            ControlError: the run directory belongs to somebody else, or anybody may write to it.
+        """
+        for directory in (self.root, self.gcs, self.kernels, self.logs):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for directory in (self.run.parent, self.run):
+            directory.mkdir(exist_ok=True, mode=0o700)
+            _check_owner(directory)
+        for secret in (self.ray_token, self.api_token, self.engine_secret):
+            _create_secret(secret)
+
+    def take(self, *, ray_token: str, engine_secret: str) -> None:
+        """Keep the secrets of the fleet's head on another node; "" leaves what is there."""
+        for path, secret in ((self.ray_token, ray_token), (self.engine_secret, engine_secret)):
+            if secret:
+                write_atomically(path, secret.encode())
+
+
+def _check_owner(directory: Path) -> None:
+    info = directory.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise ControlError(
+            f"{directory} is not a directory that only you can use.",
+            means="Another user of this machine could take over the fleet's sockets.",
+            do=f"Look at it with `ls -ld {directory}`, remove it, and try again.",
+        )
+
+
+def _create_secret(path: Path) -> None:
+    """Make a secret, unless it is there. Whoever finds it finds it whole, and all find the same."""
+    if path.exists():
+        return
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    write_atomically(beside, secrets.token_hex(32).encode(), durable=True)
+    try:
+        with suppress(FileExistsError):  # somebody else was quicker
+            os.link(beside, path)
+    finally:
+        beside.unlink()

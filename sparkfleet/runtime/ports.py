@@ -1,0 +1,53 @@
+"""Choosing a TCP port for an engine that binds it only seconds later."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from pathlib import Path
+
+from sparkfleet.errors import NodeError
+
+_LOWEST = 20_000
+"""Above the range that Ray gives its workers (10002 to 19999)."""
+_TRIES = 64
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of `host` that nobody uses now.
+
+    It is taken from below the kernel's ephemeral range if there is room: an engine binds its port up to half a minute
+    after it was chosen, and until then no outgoing connection can be given it.
+
+    Raises:
+        NodeError: `host` is not an address of this node, or every port is taken.
+    """
+    candidates = range(_LOWEST, _ephemeral_start())
+    for port in random.sample(candidates, min(_TRIES, len(candidates))):
+        if _bound(host, port) is not None:
+            return port
+    if (any_port := _bound(host, 0)) is not None:
+        return any_port
+    raise NodeError(f"no free TCP port on {host}", do="see what holds them: ss -ltn")
+
+
+def _ephemeral_start() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _LOWEST
+
+
+def _bound(host: str, port: int) -> int | None:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.bind(address)
+            return int(probe.getsockname()[1])
+    except socket.gaierror as error:
+        raise NodeError(f"{host} is not an address: {error}") from error
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise NodeError(f"{host} is not an address of this node") from error
+        return None

@@ -1,0 +1,350 @@
+"""Ranks as supervised process groups or containers on the node that this process runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import sparkfleet
+from sparkfleet.engines.container import Tool
+from sparkfleet.errors import NodeError
+from sparkfleet.remote.atomic_write import make_private, write_atomically
+from sparkfleet.remote.local import execute
+from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
+from sparkfleet.runtime.client import SupervisorAnswer, SupervisorConnection, ask, parse_answer
+from sparkfleet.runtime.container_tools import TOOLS
+from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
+from sparkfleet.runtime.orphan_containers import Leftovers
+from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
+from sparkfleet.runtime.rankfiles import RankFiles
+
+_START_S = 10.0
+"""From starting a supervisor to its first word; it takes 0.1 s on a node that is not loaded."""
+_POLL_S = 0.02
+_STRAY_GRACE_S = 1.0
+"""For what no supervisor looks after any more."""
+_STOP_MARGIN_S = 20.0
+"""Beyond the grace of a rank: as long as its supervisor may need to kill what does not want to die."""
+_SUPERVISOR = (sys.executable, "-P", "-S", "-m", "sparkfleet.runtime.supervisor")
+"""Without `site`: it needs the standard library and this package only, and starts 20 ms sooner."""
+
+
+class ProcessRuntime:
+    """Starts, adopts, finds and sweeps the ranks of one fleet on this node.
+
+    Several of them, in any number of processes, may be used beside each other on the same directory.
+
+    Args:
+        run_dir: for sockets, locks and post-mortems. Made 0700; best on a file system that does not outlive a boot.
+        fleet: the fleet's state id: no two fleets of a node may share it.
+        tools: the container tools that are asked for what is left, where they are installed.
+    """
+
+    def __init__(self, run_dir: Path, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
+        self._run_dir = run_dir.absolute()
+        self._fleet = fleet
+        self._leftovers = Leftovers(fleet, tools)
+
+    async def start(self, spec: RankSpec) -> RankStatus:
+        """See `Runtime.start`. A rank of that id that is being stopped is waited for, and then started anew."""
+        if not spec.argv:
+            raise NodeError(f"rank {spec.id} has nothing to run: its argv is empty")
+        if spec.container and spec.argv[:2] != (spec.container.tool, "run"):
+            raise NodeError(
+                f"rank {spec.id} is a container: its argv has to begin with {spec.container.tool} run"
+            )
+        try:
+            return await self._start_or_adopt(spec)
+        except OSError as error:
+            raise NodeError(f"rank {spec.id} cannot be started: {error}") from error
+
+    async def own(self, id_: RankId) -> ProcessRank | None:
+        """See `Runtime.own`. A rank that ended unowned in the last seconds can still be owned, to learn why."""
+        files = self._files(id_)
+        connection = await SupervisorConnection.open(files)
+        if connection is None:
+            return None
+        try:
+            answer = await connection.ask("own")
+        except BaseException:
+            await connection.close()
+            raise
+        if answer is None or answer.status is None:
+            await connection.close()
+            return None
+        return ProcessRank(self, files, connection, answer.status, answer.grace_s)
+
+    async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
+        """See `Runtime.list`. A supervisor that does not answer is left out."""
+        present = RankFiles.present(self._run_dir)
+        answers = await asyncio.gather(*(ask(files, "status") for files in present), return_exceptions=True)
+        alive = {a.status.id: a.status for a in answers if isinstance(a, SupervisorAnswer) and a.status}
+        ended = (_last_word(files) for files in present if files.ended_within(ended_s))
+        return (*alive.values(), *(status for status in ended if status and status.id not in alive))
+
+    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
+        """See `Runtime.sweep`. Ranks with a supervisor are stopped by it; what is left is killed; traces are removed."""
+        unwanted = [status.id for status in await self.list() if status.id not in keep]
+        await asyncio.gather(*(self._stop(id_) for id_ in unwanted))
+        removed = await self._leftovers.remove(lambda id_: id_ not in keep, grace_s=_STRAY_GRACE_S)
+        killed = await kill_all(lambda: self._strangers(keep), grace_s=_STRAY_GRACE_S)
+        self._remove_traces(keep)
+        return (*(f"rank {id_}" for id_ in unwanted), *removed.gone, *killed.gone)
+
+    async def post_mortem(self, id_: RankId) -> RankStatus | None:
+        """See `Runtime.post_mortem`."""
+        return _last_word(self._files(id_))
+
+    async def bury(self, last: RankStatus) -> RankStatus:
+        """End what is left of a rank whose supervisor is gone, and say so. `last` is what was last known of it.
+
+        Nothing is touched where somebody else is already starting it again, which begins with the same.
+        """
+        self._prepare_directory()
+        files = self._files(last.id)
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            with _locked(files) as lock:
+                if lock is not None:
+                    return await self._bury_locked(files, last)
+            if await _restarted(files, last):
+                break
+            await asyncio.sleep(_POLL_S)
+        return _lost(last, Killed())
+
+    async def kill(self, id_: RankId) -> None:
+        """Kill everything of a rank, its supervisor included: for a supervisor that hangs."""
+        await kill_all(lambda: self._carriers(id_), grace_s=0)
+
+    async def _start_or_adopt(self, spec: RankSpec) -> RankStatus:
+        self._prepare_directory()
+        files = self._files(spec.id)
+        deadline = time.monotonic() + _START_S + spec.grace_s
+        while time.monotonic() < deadline:
+            with _locked(files) as lock:
+                if lock is not None:
+                    await self._kill_strays(spec.id)
+                    files.clear()
+                    return await self._launch(spec, files, lock)
+            if running := await _adoptable(spec, files):
+                return running
+            await asyncio.sleep(_POLL_S)
+        raise NodeError(
+            f"rank {spec.id} cannot be started: another supervisor of it neither answers nor ends",
+            do=f"see who holds {files.lock}",
+        )
+
+    async def _bury_locked(self, files: RankFiles, last: RankStatus) -> RankStatus:
+        told = await self.post_mortem(last.id)
+        if told and told.started_at == last.started_at:
+            return told
+        status = _lost(last, await self._kill_strays(last.id))
+        files.clear()
+        answer = {"ok": True, "grace_s": 0.0, "status": status.model_dump(mode="json")}
+        with suppress(OSError):
+            write_atomically(files.last, json.dumps(answer).encode())
+        return status
+
+    async def _launch(self, spec: RankSpec, files: RankFiles, lock: int) -> RankStatus:
+        for file in spec.files:
+            mode = 0o700 if file.executable else 0o600
+            await asyncio.to_thread(write_atomically, Path(file.path), file.text.encode(), mode=mode)
+        write_atomically(files.spec, json.dumps(self._order(spec, files)).encode())
+        argv = (*_SUPERVISOR, str(files.spec), str(lock))
+        try:
+            completed = await execute(argv, env=self._environment(spec), timeout_s=_START_S, pass_fds=(lock,))
+        finally:
+            files.spec.unlink(missing_ok=True)
+        if not completed.stdout:  # not the exit code: a starter that ignores SIGCHLD cannot know it
+            raise NodeError(
+                f"the supervisor of rank {spec.id} did not come up",
+                means=completed.stderr.strip().rpartition("\n")[2],
+            )
+        status = parse_answer(files.name, completed.stdout.encode()).status
+        assert status, "a first word is a status"
+        return status
+
+    def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
+        order = spec.model_dump(mode="json", exclude={"host", "files", "rendezvous_port"})
+        known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
+        return {**order, **known, "log_path": os.path.abspath(spec.log_path)}
+
+    def _environment(self, spec: RankSpec) -> dict[str, str]:
+        """Of the supervisor. It carries the labels too: one whose run directory was lost is found by them."""
+        root = str(Path(sparkfleet.__file__).parent.parent)
+        return clean_environment(os.environ) | labels(self._fleet, str(spec.id)) | {"PYTHONPATH": root}
+
+    async def _stop(self, id_: RankId) -> None:
+        files = self._files(id_)
+        try:
+            if answer := await ask(files, "status"):
+                await ask(files, "stop", timeout_s=answer.grace_s + _STOP_MARGIN_S)
+                async with asyncio.timeout(_START_S):
+                    await _released(files)
+        except (NodeError, TimeoutError):
+            await self.kill(id_)
+
+    async def _kill_strays(self, id_: RankId) -> Killed:
+        removed = await self._leftovers.remove(lambda one: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
+        killed = await kill_all(lambda: self._carriers(id_), grace_s=_STRAY_GRACE_S)
+        return Killed(removed.gone + killed.gone, removed.survivors + killed.survivors)
+
+    def _carriers(self, id_: RankId) -> Iterable[Process]:
+        return labelled(labels(self._fleet, str(id_)))
+
+    def _strangers(self, keep: Container[RankId]) -> Iterable[Process]:
+        found = labelled({FLEET_LABEL: self._fleet})
+        ranks = ((p, variable(p.pid, RANK_LABEL)) for p in found)
+        # None: its environment cannot be read just now (it is between two programs), so it may be one to keep.
+        return [p for p, rank in ranks if rank is not None and RankId.parse(rank) not in keep]
+
+    def _remove_traces(self, keep: Container[RankId]) -> None:
+        for files in RankFiles.present(self._run_dir):
+            with _locked(files) as lock:
+                last = _last_word(files) if lock is not None else None
+                if lock is not None and (last is None or last.id not in keep):
+                    files.remove()
+
+    def _files(self, id_: RankId) -> RankFiles:
+        return RankFiles.of(self._run_dir, str(id_))
+
+    def _prepare_directory(self) -> None:
+        try:
+            make_private(self._run_dir)
+            self._run_dir.chmod(0o700)
+        except OSError as error:
+            raise NodeError(
+                f"the run directory {self._run_dir} cannot be used: {error}",
+                means="Ranks are controlled through sockets in it, so it must be this user's alone.",
+            ) from error
+
+
+class ProcessRank:
+    """A rank that this process owns, through an open connection to its supervisor."""
+
+    def __init__(
+        self,
+        runtime: ProcessRuntime,
+        files: RankFiles,
+        connection: SupervisorConnection,
+        first: RankStatus,
+        grace_s: float,
+    ) -> None:
+        self._runtime = runtime
+        self._files = files
+        self._connection = connection
+        self._last = first
+        self._grace_s = grace_s
+        self._end = asyncio.create_task(self._watch())
+
+    async def status(self) -> RankStatus:
+        """See `Rank.status`. After its end: how it ended."""
+        if self._end.done():
+            return await self.wait()
+        answer = await ask(self._files, "status")
+        if answer is None or answer.status is None:
+            raise NodeError(f"the supervisor of rank {self._last.id} is gone")
+        return answer.status
+
+    async def wait(self) -> RankStatus:
+        """See `Rank.wait`. Nothing of the rank is left when it returns. Raises NodeError after `close`."""
+        try:
+            return await asyncio.shield(self._end)
+        except asyncio.CancelledError:
+            if self._end.cancelled():
+                raise NodeError(f"rank {self._last.id} was let go") from None
+            raise
+
+    async def stop(self) -> RankStatus:
+        """See `Rank.stop`."""
+        if not self._end.done():
+            self._connection.send("stop")
+        try:
+            async with asyncio.timeout(self._grace_s + _STOP_MARGIN_S):
+                return await self.wait()
+        except TimeoutError:
+            await self._runtime.kill(self._last.id)
+            return await self.wait()
+
+    async def close(self) -> None:
+        """See `Rank.close`."""
+        self._end.cancel()
+        await asyncio.wait([self._end])
+        await self._connection.close()
+
+    async def _watch(self) -> RankStatus:
+        """Until the only thing comes that is sent unasked: the end. Or nothing, for the supervisor is gone."""
+        answer = None if self._last.phase is Phase.EXITED else await self._connection.receive()
+        await self._connection.close()
+        if self._last.phase is Phase.EXITED:
+            return self._last
+        if answer and answer.status:
+            return answer.status
+        return await self._runtime.bury(self._last)
+
+
+def _last_word(files: RankFiles) -> RankStatus | None:
+    """Exit of the rank's last run; None without a record."""
+    try:
+        return parse_answer(files.name, files.last.read_bytes()).status
+    except (OSError, NodeError):
+        return None
+
+
+@contextmanager
+def _locked(files: RankFiles) -> Iterator[int | None]:
+    """The rank's lock while it is held, or None if somebody else holds it."""
+    lock = files.try_lock()
+    try:
+        yield lock
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+async def _adoptable(spec: RankSpec, files: RankFiles) -> RankStatus | None:
+    """The rank as it runs already, or None if it is coming up or going away."""
+    answer = await ask(files, "status")
+    status = answer.status if answer else None
+    if status is None or status.phase is Phase.STOPPING:
+        return None
+    if status.phase is Phase.EXITED:
+        await ask(files, "stop")  # its supervisor stays a while for whoever wants to know why
+        return None
+    if status.digest != spec.digest:
+        raise NodeError(
+            f"rank {spec.id} runs already, with another command (digest {status.digest}, not {spec.digest})",
+            do="stop it first, or start the new one under the next generation",
+        )
+    return status
+
+
+async def _released(files: RankFiles) -> None:
+    """Wait until a supervisor that has said its last word is gone."""
+    while True:
+        with _locked(files) as lock:
+            if lock is not None:
+                return
+        await asyncio.sleep(_POLL_S)
+
+
+async def _restarted(files: RankFiles, last: RankStatus) -> bool:
+    answer = await ask(files, "status")
+    return bool(answer and answer.status and answer.status.started_at != last.started_at)
+
+
+def _lost(last: RankStatus, killed: Killed) -> RankStatus:
+    reason = "its supervisor was killed, and the engine with it"
+    if killed.gone:
+        reason += f"; killed what was left: {', '.join(killed.gone)}"
+    if killed.survivors:
+        reason += f"; could not be killed: {', '.join(killed.survivors)}"
+    update = {"phase": Phase.EXITED, "exit_code": -signal.SIGKILL, "reason": reason, "owned": False}
+    return last.model_copy(update=update)

@@ -1,0 +1,207 @@
+"""Finding and ending processes by a label in their environment, and only those. Reads Linux's /proc. Stdlib only.
+
+A label is an environment variable. Children inherit it, through fork, exec, setsid and the death of their parents, so it
+finds what a process group or a parent's pid no longer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+_KILL_ROUND_S = 1.0
+"""How long killed processes are waited for before looking again for new ones."""
+_COMMAND_LENGTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process: equal when it is the same one, even if its parent has died meanwhile or its pid is used again."""
+
+    pid: int
+    started: int
+    """Clock ticks since boot. Together with `pid` it names a process for good."""
+    parent: int = field(compare=False)
+    group: int = field(compare=False)
+    session: int = field(compare=False)
+    name: str = field(compare=False)
+
+    @property
+    def command(self) -> str:
+        """Its command line, shortened; its name where that cannot be read."""
+        line = _read(self.pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        return line[:_COMMAND_LENGTH] or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """Processes that `kill_all` ended, as `pid 123 (command line)`."""
+
+    gone: tuple[str, ...] = ()
+    survivors: tuple[str, ...] = ()
+    """Did not die of SIGKILL in time: waiting in the kernel, for a driver or a disk."""
+
+
+def processes() -> list[Process]:
+    """Everything that is alive now; zombies are not."""
+    found = (process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    return [p for p in found if p is not None]
+
+
+def process(pid: int) -> Process | None:
+    """One live process, or None."""
+    head, _, tail = _read(pid, "stat").decode(errors="replace").rpartition(")")
+    if not tail:
+        return None
+    fields = tail.split()  # from field 3 of proc_pid_stat(5) on: the name before it may hold anything
+    state, threads = fields[0], int(fields[17])
+    if state in "ZX" and threads < 2:  # a process can run on after its main thread has ended
+        return None
+    parent, group, session, started = (int(fields[i]) for i in (1, 2, 3, 19))
+    return Process(pid, started, parent, group, session, head.partition("(")[2])
+
+
+def variable(pid: int, name: str) -> str | None:
+    """An environment variable that a process was started with; None too where that may not be read."""
+    prefix = name.encode() + b"="
+    for entry in _read(pid, "environ").split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode(errors="surrogateescape")
+    return None
+
+
+def carries(pid: int, labels: Mapping[str, str]) -> bool:
+    """True if a process was started with all of `labels` in its environment."""
+    environ = b"\0" + _read(pid, "environ") + b"\0"
+    return all(b"\0%b=%b\0" % (os.fsencode(k), os.fsencode(v)) in environ for k, v in labels.items())
+
+
+def labelled(labels: Mapping[str, str]) -> list[Process]:
+    """Every live process that carries all of `labels`."""
+    return [p for p in processes() if carries(p.pid, labels)]
+
+
+def descendants(pid: int, among: Iterable[Process]) -> list[Process]:
+    """Children of `pid`, their children, and so on."""
+    children: dict[int, list[Process]] = {}
+    for p in among:
+        children.setdefault(p.parent, []).append(p)
+    found: list[Process] = []
+    heads = [pid]
+    while heads:
+        new = children.pop(heads.pop(), [])
+        found += new
+        heads += [p.pid for p in new]
+    return found
+
+
+def memory_bytes(among: Iterable[Process]) -> int:
+    """Main memory of the processes, bytes: each shared page counted once (PSS), else RSS.
+
+    Reading PSS walks the page tables of a process: ask every few seconds, not every few milliseconds.
+    """
+    return sum(_pss(p.pid) or _rss(p.pid) for p in among)
+
+
+async def kill_all(
+    find: Callable[[], Iterable[Process]], *, grace_s: float, patience_s: float = 10.0
+) -> Killed:
+    """SIGTERM what `find` finds, wait, SIGKILL, and look again until it finds nothing. Never this process itself.
+
+    Safe against reused pids: each process is held by a pidfd and compared before it is signalled.
+
+    Args:
+        find: looks at the node now; called until it finds nothing but this process.
+        grace_s: seconds between SIGTERM and SIGKILL; 0 for SIGKILL at once.
+        patience_s: seconds after which a process that does not die of SIGKILL is given up.
+    """
+    met: dict[Process, str] = {}
+    begun = time.monotonic()
+    while found := _others(find):
+        met |= {p: f"pid {p.pid} ({p.command})" for p in found if p not in met}
+        elapsed = time.monotonic() - begun
+        if elapsed > grace_s + patience_s:
+            break
+        if elapsed < grace_s:
+            await signal_all(found, signal.SIGTERM, wait_s=grace_s - elapsed)
+        else:
+            await signal_all(found, signal.SIGKILL, wait_s=_KILL_ROUND_S)
+    gone = tuple(words for p, words in met.items() if p not in found)
+    return Killed(gone, tuple(met[p] for p in found))
+
+
+async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait_s: float) -> None:
+    """Signal each of exactly these processes, then wait until all have ended or `wait_s` is over."""
+    handles = [handle for p in targets if (handle := _pidfd(p)) is not None]
+    try:
+        for handle in handles:
+            with suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(handle, number)
+        await _ended(handles, wait_s)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _others(find: Callable[[], Iterable[Process]]) -> list[Process]:
+    # A look at /proc is not atomic: what forks and ends while we read may hide its child. It cannot hide it twice.
+    def look() -> list[Process]:
+        return [p for p in find() if p.pid != os.getpid()]
+
+    return look() or look()
+
+
+def _pidfd(target: Process) -> int | None:
+    try:
+        handle = os.pidfd_open(target.pid)
+    except ProcessLookupError:
+        return None
+    if process(target.pid) != target:  # gone, and its pid perhaps somebody else's by now
+        os.close(handle)
+        return None
+    return handle
+
+
+async def _ended(handles: list[int], wait_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    ends = {handle: loop.create_future() for handle in handles}
+    for handle, end in ends.items():
+        loop.add_reader(handle, _resolve, loop, handle, end)
+    try:
+        if ends:
+            await asyncio.wait(ends.values(), timeout=wait_s)
+    finally:
+        for handle in handles:
+            loop.remove_reader(handle)
+
+
+def _resolve(loop: asyncio.AbstractEventLoop, handle: int, end: asyncio.Future[None]) -> None:
+    loop.remove_reader(handle)  # a pidfd stays readable: the loop would spin until the others have ended
+    if not end.done():
+        end.set_result(None)
+
+
+def _pss(pid: int) -> int:
+    for line in _read(pid, "smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _rss(pid: int) -> int:
+    fields = _read(pid, "statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def _read(pid: int, what: str) -> bytes:
+    """A file of /proc/<pid>, empty if the process is gone or somebody else's."""
+    try:
+        with open(f"/proc/{pid}/{what}", "rb") as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""

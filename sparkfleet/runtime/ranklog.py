@@ -1,0 +1,133 @@
+"""The log of one rank: a few bounded files, no secrets in them, and the last lines at hand. Stdlib only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparkfleet.remote.atomic_write import make_private
+
+FILE_BYTES = 10 << 20
+FILES = 3
+TAIL_LINES = 50
+_TAIL_BYTES = 16 << 10
+_LINE_LENGTH = 500
+_SHORTEST_SECRET = 8
+"""Anything shorter would be found all over an innocent log."""
+_MASK = b"***"
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class RankLog:
+    """Appends to `path` (0600, its directory 0700); `path.1`, `path.2` are the older ones.
+
+    A disk that is full, or a directory that was removed, loses lines and nothing else: the engine runs on.
+    """
+
+    def __init__(
+        self, path: str, *, secrets: Iterable[str] = (), file_bytes: int = FILE_BYTES, files: int = FILES
+    ) -> None:
+        self._path = path
+        self._mask = SecretMask(secrets)
+        self._file_bytes = file_bytes
+        self._files = files
+        self._tail = b""
+        self._fd = -1
+        self._size = 0
+
+    def write(self, chunk: bytes) -> None:
+        """Append what the engine printed."""
+        self._remember(self._mask.feed(chunk))
+
+    def say(self, line: str) -> None:
+        """Append a line of the supervisor's own; the tail does not have it."""
+        self._remember(self._mask.flush())
+        self._append(self._mask.whole(f"[sparkfleet] {line}\n".encode(errors="replace")))
+
+    def tail(self, lines: int = TAIL_LINES) -> str:
+        """The last lines that the engine printed, fit for a terminal: no escape codes, one state of a progress bar."""
+        text = self._tail.decode(errors="replace").rstrip()
+        kept = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")[-lines:])
+        return "\n".join(_TERMINAL_CODES.sub("", line)[:_LINE_LENGTH] for line in kept)
+
+    def close(self) -> None:
+        """Write what was held back, and close the file."""
+        self._remember(self._mask.flush())
+        self._close_file()
+
+    def _remember(self, printed: bytes) -> None:
+        self._tail = (self._tail + printed)[-_TAIL_BYTES:]
+        self._append(printed)
+
+    def _append(self, chunk: bytes) -> None:
+        try:
+            if chunk:
+                self._write_file(chunk)
+        except OSError:
+            self._close_file()
+
+    def _write_file(self, chunk: bytes) -> None:
+        if self._fd < 0:
+            self._open_file()
+        if self._size and self._size + len(chunk) > self._file_bytes:
+            self._rotate()
+        while chunk:
+            written = os.write(self._fd, chunk)
+            self._size += written
+            chunk = chunk[written:]
+
+    def _open_file(self) -> None:
+        make_private(Path(self._path).parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(self._path, flags, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        self._close_file()
+        names = [self._path, *(f"{self._path}.{i}" for i in range(1, self._files))]
+        for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+            if os.path.exists(newer):
+                os.replace(newer, older)
+        self._open_file()
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class SecretMask:
+    """Replaces secrets in a stream of chunks, also where a secret is spread over several of them."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        long_enough = {os.fsencode(s) for s in secrets if len(s) >= _SHORTEST_SECRET}
+        self._secrets = sorted(long_enough, key=len, reverse=True)
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The chunk without secrets, less an end that may be the beginning of one."""
+        text = self.whole(self._held + chunk)
+        keep = len(text) - self._open_end(text)
+        self._held = text[keep:]
+        return text[:keep]
+
+    def whole(self, text: bytes) -> bytes:
+        """A text without secrets that is no part of the stream."""
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        return text
+
+    def flush(self) -> bytes:
+        """Releases held-back text that turned out to be no secret."""
+        held, self._held = self._held, b""
+        return held
+
+    def _open_end(self, text: bytes) -> int:
+        """Length of the longest end of `text` that begins a secret."""
+        longest = max((len(s) for s in self._secrets), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(s.startswith(text[-length:]) for s in self._secrets):
+                return length
+        return 0

@@ -1,0 +1,309 @@
+"""One small process per rank: it runs the rank, ends all of it, and says how it ended. Started by `ProcessRuntime`.
+
+    python -m sparkfleet.runtime.supervisor SPEC_FILE LOCK_FD
+
+It outlives whoever started it, and ends with the rank: when the engine exits (any code), when it is told to, or when nobody
+has owned it for as long as its lease says. It imports the standard library only, because there is one beside every engine:
+17 MB resident, 80 ms from `ProcessRuntime.start` to its first word (two x86 cores, Python 3.11).
+
+Whatever dies, nothing of the rank stays:
+
+    the engine                       its children are found by descent and by label, and killed; its container is removed
+    the owner                        the lease runs out
+    this process (SIGKILL)           the engine dies with it (PDEATHSIG), a container does not; the owner sees the socket
+                                     close, and kills and removes by label what is left
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sparkfleet.remote.atomic_write import make_private, write_atomically
+from sparkfleet.runtime.container import Container, run_argv
+from sparkfleet.runtime.control_socket import Answer, Door
+from sparkfleet.runtime.environment import clean_environment, labels
+from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
+from sparkfleet.runtime.process_tree import Children, set_oom_score
+from sparkfleet.runtime.processes import Killed
+from sparkfleet.runtime.rankfiles import RankFiles
+from sparkfleet.runtime.ranklog import RankLog
+
+_STRAGGLER_GRACE_S = 1.0
+"""For what outlives the engine itself, e.g. Python's resource tracker, which still has shared memory to unlink."""
+_LINGER_S = 5.0
+"""How long a rank that ended by itself, with no owner to tell, can still be asked why."""
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Order:
+    """Rank order: a `RankSpec` as plain data, with the starter's own facts beside it."""
+
+    fleet: str
+    name: str
+    rank: str
+    id: dict[str, object]
+    digest: str
+    argv: list[str]
+    env: list[list[str]]
+    secret_env: list[list[str]]
+    prepare: list[str]
+    log_path: str
+    port: int
+    lease_s: float
+    grace_s: float
+    container: dict[str, str] | None
+    """`tool` and `image`, where `argv` runs a container."""
+
+    @classmethod
+    def take(cls, path: Path) -> Order:
+        """Read an order and remove it: there are secrets in it."""
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        finally:
+            path.unlink()
+
+
+class Supervisor:
+    """The life of one rank.
+
+    Args:
+        order: what to run.
+        files: where its socket and its post-mortem go.
+        ready: a descriptor that takes the first status and is closed then.
+    """
+
+    def __init__(self, order: Order, files: RankFiles, ready: int) -> None:
+        self._order = order
+        self._files = files
+        self._ready = ready
+        self._log = RankLog(order.log_path, secrets=(value for _, value in order.secret_env))
+        self._door = Door(self.answer, self.stop, order.lease_s)
+        self._stopped = asyncio.Event()
+        self._over = False  # it ended by itself: nothing is left to stop
+        self._phase = "preparing" if order.prepare else "running"
+        self._pid: int | None = None
+        self._started_at = time.time()
+        self._exit_code: int | None = None
+        self._reason = ""
+        self._ooms = _oom_kills()
+        self._container: Container | None = None
+
+    async def run(self) -> None:
+        """Live, and say how it ended."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self.stop, f"its supervisor got {number.name}")
+        await self._door.open(_listen(self._files))
+        try:
+            await self._live(self._begin_output())
+        finally:
+            self._log.close()
+            self._files.socket.unlink(missing_ok=True)
+
+    def stop(self, why: str) -> None:
+        """End the rank; the first reason given is the one that is told."""
+        if not self._over and not self._stopped.is_set():
+            self._reason = f"stopped: {why}"
+            self._phase = "stopping"
+            self._door.refuse_owners()
+            self._stopped.set()
+
+    def answer(self) -> Answer:
+        """Status of the rank. Never contains values of `env` or `secret_env`."""
+        status: Answer = {
+            "id": self._order.id,
+            "digest": self._order.digest,
+            "phase": self._phase,
+            "port": self._order.port,
+            "pid": self._pid,
+            "started_at": self._started_at,
+            "exit_code": self._exit_code,
+            "reason": self._reason,
+            "owned": self._door.owned,
+        }
+        return {"ok": True, "grace_s": self._order.grace_s, "status": status}
+
+    async def _live(self, children: Children) -> None:
+        code, killed = 0, Killed()
+        steps = [("preparing", self._order.prepare), ("running", self._order.argv)]
+        for phase, argv in steps:
+            if argv and code == 0 and not self._stopped.is_set():
+                code, killed = await self._step(children, phase, argv)
+        self._drain()
+        self._conclude(code, killed)
+        self._announce()
+        await self._door.farewell(_LINGER_S if self._over else 0)
+
+    async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
+        """Run one command to its end, or to ours."""
+        self._phase = phase
+        self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
+        if phase == "running" and self._order.container:
+            argv = run_argv(argv, self._files.container)
+            self._container = Container(children, self._files.container, **self._order.container)
+        try:
+            pid, end = children.spawn(argv)
+        except (OSError, ValueError) as error:
+            return self._cannot_start(argv, error), Killed()
+        self._pid = pid if phase == "running" else None
+        self._announce()
+        killed = await self._until_nothing_is_left(children, end)
+        return end.result() if end.done() else -signal.SIGKILL, killed
+
+    async def _until_nothing_is_left(self, children: Children, end: asyncio.Future[int]) -> Killed:
+        stop = asyncio.ensure_future(self._stopped.wait())
+        either: tuple[asyncio.Future[Any], ...] = (end, stop)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        self._over = end.done() and (self._phase == "running" or end.result() != 0)
+        if not end.done():
+            await self._end(children, end)
+        grace_s = min(_STRAGGLER_GRACE_S, self._order.grace_s)
+        if self._container:
+            if not end.done():
+                await children.clear(0)  # first the client: it might still create what is to be removed
+            await self._container.bury()
+        return await children.clear(grace_s if end.done() else 0)
+
+    async def _end(self, children: Children, end: asyncio.Future[int]) -> None:
+        if self._container:
+            await self._container.stop(end, self._order.grace_s)
+        else:
+            await children.terminate()
+            await asyncio.wait([end], timeout=self._order.grace_s)
+
+    def _cannot_start(self, argv: Sequence[str], error: Exception) -> int:
+        self._over = True
+        self._reason = f"{argv[0]} cannot be started: {error}"
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+    def _conclude(self, code: int, killed: Killed) -> None:
+        code, how = self._how_it_ended(code)
+        self._reason = "; ".join((self._reason or how, *_after(killed)))
+        self._log.say(f"{_now()} {self._reason}")
+        if self._over and (tail := self._log.tail()):
+            self._reason += f"\nlast lines of {self._order.log_path}:\n{tail}"
+        self._exit_code = code
+        self._phase = "exited"
+        with suppress(OSError):
+            write_atomically(self._files.last, json.dumps(self.answer()).encode())
+
+    def _how_it_ended(self, code: int) -> tuple[int, str]:
+        ooms = _oom_kills() - self._ooms
+        hint = f" (the kernel killed {ooms} for lack of memory while it ran)" if ooms > 0 else ""
+        if self._container:
+            code, how = self._container.ending(code, self._log.tail())
+            return code, how + hint
+        who = "its preparation" if self._phase == "preparing" else "the engine"
+        return code, f"{who} {meaning(code)}{hint}"
+
+    def _begin_output(self) -> Children:
+        """The pipe that the rank prints to, and the one who may start something that does."""
+        order = self._order
+        make_private(Path(order.log_path).parent)
+        self._output, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._output, False)
+        asyncio.get_running_loop().add_reader(self._output, self._read_output)
+        env = clean_environment(os.environ) | dict(order.env) | dict(order.secret_env)
+        return Children(env, labels(order.fleet, order.rank), writer, str(Path(order.log_path).parent))
+
+    def _read_output(self) -> bool:
+        try:
+            self._log.write(os.read(self._output, _CHUNK))
+        except BlockingIOError:
+            return False
+        return True
+
+    def _drain(self) -> None:
+        while self._read_output():
+            pass  # nothing of the rank is alive: this ends
+
+    def _announce(self) -> None:
+        """Tell the starter, once, and let go of what it gave us."""
+        if self._ready < 0:
+            return
+        with suppress(BrokenPipeError):  # the starter was interrupted: the lease decides
+            os.write(self._ready, json.dumps(self.answer()).encode())
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        with suppress(OSError):  # a defect of ours should be told somewhere
+            os.dup2(os.open(self._order.log_path, os.O_WRONLY | os.O_APPEND), 2)
+        os.close(self._ready)
+        self._ready = -1
+
+
+def _after(killed: Killed) -> list[str]:
+    return [f"could not be killed: {', '.join(killed.survivors)}"] if killed.survivors else []
+
+
+def _listen(files: RankFiles) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    with files.address() as path:
+        listener.bind(path)
+    files.socket.chmod(0o600)
+    return listener
+
+
+def _oom_kills() -> int:
+    """Number of processes that the kernel has killed on this node for lack of memory since boot."""
+    with suppress(OSError, ValueError):
+        counters = Path("/proc/vmstat").read_text().split()
+        return int(counters[counters.index("oom_kill") + 1])
+    return 0
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _daemonise() -> int:
+    """Leave the starter's session and its children; what is written to the descriptor returned is printed by the parent."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    if os.fork() == 0:
+        os.close(reader)
+        os.setsid()
+        os.chdir("/")
+        return writer
+    os.close(writer)
+    with os.fdopen(reader, "rb") as first:
+        said = first.read()  # until the child has announced itself, or is gone
+    os.write(1, said)
+    os._exit(0 if said else 1)
+
+
+def _reset_signals() -> None:
+    """Restores the signals that our starter ignored or blocked, so that the engine receives them."""
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError):  # the C library keeps two for itself
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def main(spec_file: str, lock_fd: str) -> NoReturn:
+    """Supervise the rank that `spec_file` describes. `lock_fd` is kept open, and with it the rank's lock held."""
+    path = Path(spec_file).absolute()
+    order = Order.take(path)
+    os.set_inheritable(int(lock_fd), False)
+    ready = _daemonise()
+    _reset_signals()
+    set_oom_score(0)
+    asyncio.run(Supervisor(order, RankFiles(path.parent, order.name), ready).run())
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Inventories and deployments: strict, frozen models; every error names file, line and field."""

@@ -1,0 +1,207 @@
+"""YAML text as plain values that remember their lines, and plain values as YAML text.
+
+Reads what YAML 1.2 calls the core schema: `no`, `on`, `1:30` and `2024-01-01` are text, only true and false
+are booleans. Tags, several documents, repeated keys and keys that are not text are refused; aliases are
+followed within limits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import yaml
+
+from sparkfleet.specs.fields import Where, escape, quote
+
+MAX_BYTES = 1 << 20
+MAX_NODES = 20_000
+"""Values in one document, each counted as often as it is used: an alias bomb ends here."""
+MAX_DEPTH = 20
+
+_TAG = "tag:yaml.org,2002:"
+_CORE = {
+    "null": r"(~|null|Null|NULL|)\Z",
+    "bool": r"(true|True|TRUE|false|False|FALSE)\Z",
+    # 18 digits fit 64 bits, and int() refuses thousands of them; a longer number reads as a float.
+    "int": r"([-+]?[0-9]{1,18}|0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15})\Z",
+    "float": r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z",
+}
+
+
+class UnreadableError(Exception):
+    """The text is no document at all. `line` counts from 1; None: it is about the whole of it."""
+
+    def __init__(self, line: int | None, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+        self.text = text
+
+
+class FileProblem(NamedTuple):
+    """One thing that is wrong in a file."""
+
+    line: int | None
+    where: Where
+    text: str
+
+
+class Document(NamedTuple):
+    """Parses a text: mappings become dicts, lists become tuples."""
+
+    value: Any
+    lines: dict[Where, int]
+    """The line of every key and list item, from 1."""
+    findings: tuple[FileProblem, ...]
+    """What was left out of `value`: repeated keys, and keys that are not text."""
+
+
+def read(text: str) -> Document:
+    """The one document in `text`.
+
+    Raises:
+        UnreadableError: it is not YAML, or beyond the limits of this module.
+    """
+    if len(text) > MAX_BYTES:
+        raise UnreadableError(None, f"has {len(text)} characters. Expected at most {MAX_BYTES}.")
+    root = _compose(text)
+    if root is None:
+        raise UnreadableError(None, "is empty. Expected a mapping (`key: value` lines).")
+    values = _Values()
+    value = values.of(root, ())
+    return Document(value, values.lines, tuple(values.findings))
+
+
+def dump(value: Any) -> str:
+    """`value` (dicts, lists, tuples, text, numbers) as YAML that `read` gives back unchanged."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=100)
+    return text
+
+
+def _compose(text: str) -> yaml.Node | None:
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        character = escape(text[error.position])
+        raise UnreadableError(
+            line, f"found the character {character}. Expected text without control characters."
+        ) from None
+    try:
+        return loader.only_document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        spaces = " Expected spaces: YAML is not indented by tabs." if r"'\t'" in said else ""
+        raise UnreadableError(mark.line + 1 if mark else None, f"not YAML: {escape(said)}.{spaces}") from None
+    except (ValueError, OverflowError):  # what PyYAML lets out for "\UFFFFFFFF" and for %YAML 1.<5000 digits>
+        raise UnreadableError(
+            loader.line + 1, "not YAML: a number in an escape or a directive is too large."
+        ) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes; refuses tags, and more nodes or depth than people write."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._count = 0
+
+    def only_document(self) -> yaml.Node | None:
+        root = self.get_node() if self.check_node() else None
+        if root is not None and self.check_node():
+            line = self.current_event.start_mark.line + 1
+            raise UnreadableError(line, "a second document starts here. Expected one document per file.")
+        return root
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.check_event()  # makes it current
+        event = self.current_event
+        line = event.start_mark.line + 1
+        if tag := getattr(event, "tag", None):
+            raise UnreadableError(line, f"found the tag {quote(tag)}. Expected values without tags.")
+        self._count += 1
+        self._depth += 1
+        _limit(self._count, self._depth, line)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+class _Values:
+    """Turns nodes into plain values, and keeps what the values forget."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Where, int] = {}
+        self.findings: list[FileProblem] = []
+        self._count = 0
+
+    def of(self, node: yaml.Node, where: Where) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(where, line)
+        self._count += 1
+        _limit(self._count, len(where), line)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, where)
+        if isinstance(node, yaml.SequenceNode):
+            return tuple(self.of(item, (*where, index)) for index, item in enumerate(node.value))
+        return _scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, where: Where) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, line = self._key(key_node, where), key_node.start_mark.line + 1
+            if key is None:
+                continue
+            if key in values:
+                first = self.lines[*where, key]
+                self.findings.append(
+                    FileProblem(line, (*where, key), f"given already on line {first}. Expected once.")
+                )
+                continue
+            self.lines[*where, key] = line
+            values[key] = self.of(value_node, (*where, key))
+        return values
+
+    def _key(self, node: yaml.Node, where: Where) -> str | None:
+        if node.tag == f"{_TAG}str":
+            return str(node.value)
+        found = f"the key {escape(node.value[:60])}" if isinstance(node, yaml.ScalarNode) else "a key"
+        text = f"{found} is not text. Expected text; write it in quotes."
+        self.findings.append(FileProblem(node.start_mark.line + 1, where, text))
+        return None
+
+
+def _scalar(node: yaml.Node) -> str | int | float | bool | None:
+    text: str = node.value
+    match node.tag.removeprefix(_TAG):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+        case "float":
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _limit(count: int, depth: int, line: int) -> None:
+    if count > MAX_NODES:
+        raise UnreadableError(line, f"more than {MAX_NODES} values up to here. Expected fewer.")
+    if depth > MAX_DEPTH:
+        raise UnreadableError(line, f"nested deeper than {MAX_DEPTH} levels. Expected fewer.")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either YAML 1.1 or the core schema would take for something else than text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Loader.yaml_implicit_resolvers = {}  # not YAML 1.1's
+for _kind, _pattern in _CORE.items():
+    _Loader.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(_pattern), [None])
+    _Dumper.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(_pattern), [None])

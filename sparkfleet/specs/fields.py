@@ -1,0 +1,260 @@
+"""The kinds of text and containers that a spec is made of, each with the words for what is expected."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from sparkfleet.values import Value
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Where = tuple[str | int, ...]
+"""The way to a field from the top of a file: `("links", 0, "rails")`."""
+
+PROBLEMS = "problems"
+"""Type of the validation error that carries a tuple of `Problem`s in its context."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: the field, as seen from what is checked, and what was found and expected."""
+
+    where: Where
+    text: str
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise one validation error with all `problems`; nothing if there are none."""
+    if found := tuple(problems):
+        said = " ".join(f"{'.'.join(map(str, where))}: {text}".removeprefix(": ") for where, text in found)
+        raise PydanticCustomError(PROBLEMS, "{said}", {"said": said, "problems": found})
+
+
+def escape(text: str) -> str:
+    """`text` on one line; whatever a terminal could act on is written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quote(text: str) -> str:
+    """`text` in quotes on one line, cut where it is long."""
+    return f'"{escape(text if len(text) <= 60 else text[:59] + "…")}"'
+
+
+def nearest(found: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    if len(found) > 64:  # comparing is quadratic in the length
+        return None
+    return next(iter(get_close_matches(found, list(known), n=1)), None)
+
+
+def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:
+    """The sentence for a name that is not one of `known`. `also` may be suggested, but is not listed."""
+    names = tuple(known)
+    listed = ", ".join(names[:40]) + (", …" if len(names) > 40 else "")
+    meant = nearest(found, (*names, *also))
+    hint = f' Did you mean "{meant}"?' if meant else ""
+    return f"unknown {noun} {quote(found)}. Known: {listed}.{hint}"
+
+
+class Spec(Value):
+    """A `Value` that people write. The docstring under a field is its description in the JSON Schema.
+
+    What was given stays out of the text of pydantic's own errors: it may hold a secret.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        refuse(self._problems())
+        return self
+
+    def _problems(self) -> Iterable[Problem]:
+        """Checks fields that are each valid but contradict one another."""
+        return ()
+
+
+class FrozenDict(Mapping[K, V]):
+    """A mapping that stays as it is: hashable, picklable, a plain object in JSON."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: K) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return f"FrozenDict({self._items!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        key, value = get_args(source) or (Any, Any)
+        plain = core_schema.dict_schema(handler.generate_schema(key), handler.generate_schema(value))
+        return core_schema.no_info_before_validator_function(
+            lambda given: dict(given) if isinstance(given, cls) else given,
+            core_schema.no_info_after_validator_function(cls, plain),
+            serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=plain),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        plain = handler(schema)
+        # Pydantic's patternProperties lets a key of any other form pass, with any value.
+        for pattern, value in plain.pop("patternProperties", {}).items():
+            plain["propertyNames"] = {"pattern": pattern, **plain.get("propertyNames", {})}
+            plain["additionalProperties"] = value
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Text that matches `pattern` as a whole. Forms say what is allowed, never what is not."""
+
+    pattern: str
+    expected: str
+    """Completes the sentence "Expected …"."""
+    longest: int = 255
+    """Characters."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": f"^(?:{self.pattern})$", "maxLength": self.longest}
+
+    def check(self, text: str) -> str:
+        """`text` itself, or the error that says what is expected."""
+        if len(text) > self.longest:
+            raise PydanticCustomError(
+                "form", "{expected}", {"expected": f"at most {self.longest} characters"}
+            )
+        if not re.fullmatch(self.pattern, text):
+            raise PydanticCustomError("form", "{expected}", {"expected": self.expected})
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A list in which nothing stands twice."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "uniqueItems": True}
+
+    def check(self, items: tuple[str, ...]) -> tuple[str, ...]:
+        """`items` themselves, or the error that names what stands twice."""
+        twice = [quote(item) for item, count in Counter(items).items() if count > 1]
+        refuse([Problem((), f"{', '.join(twice)} is given twice. Expected each once.")] if twice else [])
+        return items
+
+
+_PATH = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._+@=,-]+)+/?"
+_PATH_WORDS = "letters, digits and . _ + @ = , - between slashes, without . and .. as parts"
+
+NodeName = Annotated[
+    str, Form(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", "a-z, 0-9 and inner dashes, at most 32 characters", 32)
+]
+PublicName = Annotated[
+    str,
+    Form(
+        r"[a-z0-9][a-z0-9._-]{0,62}", "a-z, 0-9 and . _ -, a letter or digit first, at most 63 characters", 63
+    ),
+]
+KeyName = PublicName
+UserName = Annotated[
+    str,
+    Form(
+        r"[A-Za-z_][A-Za-z0-9._-]{0,31}", "a user name: letters, digits and . _ -, at most 32 characters", 32
+    ),
+]
+Device = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", "a device name: letters, digits and . _ -, at most 31 characters"
+    ),
+]
+HostKey = Annotated[
+    str,
+    Form(
+        r"SHA256:[A-Za-z0-9+/]{43}",
+        'a fingerprint: "SHA256:" and 43 characters, as `ssh-keygen -l` prints it',
+        50,
+    ),
+]
+AbsolutePath = Annotated[str, Form(_PATH, f"an absolute path: {_PATH_WORDS}", 1024)]
+HomePath = Annotated[
+    str, Form(rf"~?{_PATH}", f"an absolute path, or one that starts with ~/: {_PATH_WORDS}", 1024)
+]
+HttpPath = Annotated[
+    str, Form(r"/[A-Za-z0-9._~/-]*", "a path such as /health: letters, digits and . _ ~ / -")
+]
+EnvName = Annotated[
+    str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a variable name: letters, digits and _, no digit first")
+]
+OneLine = Annotated[
+    str, Form(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "one line of text without control characters", 65536)
+]
+Image = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5}(?=/))?(/[a-z0-9][a-z0-9._-]*)*"
+        r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?",
+        "an image: [registry/]name[:tag][@sha256:digest]",
+        512,
+    ),
+]
+ModelId = Annotated[
+    str,
+    Form(
+        r"builtin:[a-z0-9][a-z0-9-]{0,31}"
+        rf"|{_PATH}"
+        r"|(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+        r"(@[A-Za-z0-9][A-Za-z0-9._/-]{0,127})?",
+        'a Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory',
+        1024,
+    ),
+]
+MemorySize = Annotated[
+    str,
+    Form(
+        r"(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,6}(\.[0-9]{1,3})?) ?(MiB|GiB|TiB|MB|GB|TB)",
+        'a size with its unit, such as "24 GiB"',
+    ),
+]
+
+_UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size_bytes(size: str) -> int:
+    """Bytes of a `MemorySize`: "24 GiB" is 25769803776. Fractions of a byte are cut off."""
+    unit = size.lstrip("0123456789. ")
+    return int(Decimal(size.removesuffix(unit)) * _UNITS[unit])

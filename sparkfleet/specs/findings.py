@@ -1,0 +1,154 @@
+"""Rewords pydantic's errors for the person who wrote the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from sparkfleet.specs.document import Document, FileProblem
+from sparkfleet.specs.fields import PROBLEMS, FrozenDict, Where, escape, nearest, quote, unknown
+
+
+def explained(
+    model: type[BaseModel], document: Document, errors: list[ErrorDetails]
+) -> Iterator[FileProblem]:
+    """Problems found by validating `document` against `model`, one entry each."""
+    meant = {
+        (*loc[:-1], nearest(str(loc[-1]), _fields(model, loc[:-1])))
+        for loc in (error["loc"] for error in errors if error["type"] == "extra_forbidden")
+    }
+    for error in errors:
+        for where, text in _told(model, error):
+            # A misspelt field is not also a missing one.
+            if where in document.lines or where not in meant:
+                yield FileProblem(_line(document, where), where, text)
+
+
+def _told(model: type[BaseModel], error: ErrorDetails) -> Iterator[tuple[Where, str]]:
+    field_or_value = error["type"] == "extra_forbidden" or not _is_key(error["loc"])
+    where = error["loc"] if field_or_value else error["loc"][:-1]
+    if error["type"] == PROBLEMS:
+        for inner, text in error["ctx"]["problems"]:
+            yield (*where, *inner), text
+    elif error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]:
+        # Pydantic counts only the right items of a list, and a list of wrong ones is not also too short.
+        yield where, _sentence(model, error)
+
+
+def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
+    kind, loc, given = error["type"], error["loc"], error["input"]
+    if kind == "extra_forbidden":
+        return unknown("field", str(loc[-1]), _fields(model, loc[:-1]))
+    if kind == "missing":
+        return f"missing. Expected {_meaning(model, loc)}"
+    if kind == "literal_error":
+        return _not_listed(model, given, loc)
+    if kind == "string_type" and isinstance(given, bool | int | float):
+        return f"found {_found(given, loc)}. Expected text; write it in quotes."
+    expected = _EXPECTED.get(kind, "{msg}").format(msg=escape(error["msg"]), **error.get("ctx", {}))
+    return f"found {_found(given, loc)}. Expected {expected}.{_in_full(kind, given)}"
+
+
+def _in_full(kind: str, given: Any) -> str:
+    """A hint for "32k", which is how people say 32768."""
+    if kind != "int_type" or not isinstance(given, str) or not re.fullmatch(r"[0-9]{1,6}[kK]", given):
+        return ""
+    return f" Did you mean {int(given[:-1]) * 1024}?"
+
+
+def _not_listed(model: type[BaseModel], given: Any, loc: Where) -> str:
+    kind = _bare(get_args(_kind(model, loc[:-2]))[0]) if _is_key(loc) else _kind(model, loc)
+    known = get_args(kind)
+    if isinstance(given, str):
+        return unknown(_noun(loc), given, known)
+    return f"found {_found(given, loc)}. Expected one of {', '.join(known)}."
+
+
+_EXPECTED = {
+    "form": "{expected}",
+    "string_type": "text",
+    "string_unicode": "text in Unicode",
+    "int_type": "a whole number",
+    "tuple_type": "a list",
+    "dict_type": "a mapping (`key: value` lines)",
+    "model_type": "a mapping (`key: value` lines)",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+}
+
+
+def _found(given: Any, where: Where) -> str:
+    """Arguments in words. Values of environment variables are omitted: they may be secret."""
+    if given is None:
+        return "nothing"
+    if isinstance(given, dict | tuple):
+        return f"a {'list' if isinstance(given, tuple) else 'mapping'} of {len(given)}"
+    if "env" in where and not _is_key(where):
+        return "text" if isinstance(given, str) else "a number or true/false"
+    if isinstance(given, bool):
+        return str(given).lower()
+    return quote(given) if isinstance(given, str) else f"the number {given}"
+
+
+def _is_key(loc: Where) -> bool:
+    """True if pydantic refers to a key of a mapping, not to the value under it."""
+    return loc[-1:] == ("[key]",)
+
+
+def _noun(loc: Where) -> str:
+    """Name of a value: the engine of `engine`, a need of `needs`, an engine as a key of `engines`."""
+    if _is_key(loc):
+        return str(loc[-3]).removesuffix("s")
+    return str(loc[-2]).removesuffix("s") if isinstance(loc[-1], int) else loc[-1]
+
+
+def _meaning(model: type[BaseModel], loc: Where) -> str:
+    """The first sentence of the field's description, to follow "Expected"."""
+    description = _model(model, loc[:-1]).model_fields[str(loc[-1])].description or "it"
+    first = description.partition(". ")[0].rstrip(".")
+    return f"{first[0].lower()}{first[1:]}."
+
+
+def _fields(model: type[BaseModel], loc: Where) -> tuple[str, ...]:
+    return tuple(_model(model, loc).model_fields)
+
+
+def _model(model: type[BaseModel], loc: Where) -> type[BaseModel]:
+    kind = _kind(model, loc)
+    assert isinstance(kind, type), f"{loc} is no model"
+    assert issubclass(kind, BaseModel), f"{loc} is no model"
+    return kind
+
+
+def _kind(model: type[BaseModel], loc: Where) -> Any:
+    """The type of the field at `loc`, without `None` and `Annotated`."""
+    kind: Any = model
+    for step in loc:
+        if get_origin(kind) is tuple:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) is FrozenDict:
+            kind = get_args(kind)[1]
+        else:
+            kind = kind.model_fields[step].annotation
+        kind = _bare(kind)
+    return kind
+
+
+def _bare(kind: Any) -> Any:
+    while get_origin(kind) in (Annotated, Union, UnionType):
+        kind = get_args(kind)[0]
+    return kind
+
+
+def _line(document: Document, where: Where) -> int:
+    """The line of `where`, or of the nearest thing around it that is in the file."""
+    while where not in document.lines:
+        where = where[:-1]
+    return document.lines[where]

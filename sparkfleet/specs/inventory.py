@@ -1,0 +1,304 @@
+"""`inventory.yaml`: the nodes of a fleet, the cables between them, and where its endpoint listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from sparkfleet.specs.deployment import EngineName
+from sparkfleet.specs.fields import (
+    AbsolutePath,
+    Device,
+    Form,
+    FrozenDict,
+    HomePath,
+    HostKey,
+    NodeName,
+    Problem,
+    Spec,
+    UserName,
+    Where,
+    quote,
+    refuse,
+    unknown,
+)
+from sparkfleet.specs.timeouts import Timeouts
+
+Interface = IPv4Interface | IPv6Interface
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+_ADDRESS = Form(
+    r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)*"
+    r"|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]{1,31})?",
+    "an IP address or a host name",
+)
+_RAIL_ADDRESS = Form(
+    r"[0-9A-Fa-f:.]+/[0-9]{1,3}", "an address with its prefix length, such as 192.168.100.10/24"
+)
+
+
+def _ip(text: str) -> str:
+    """Rejects text that resembles an IP address and is none."""
+    return _demand(not _numeric(text) or _parsed(text) is not None, text, "is no IP address", _ADDRESS)
+
+
+def _one_machine(text: str) -> str:
+    """An IP address must be one that a single machine can have."""
+    return _demand(not _numeric(text) or _single(_parsed(text)), text, "is no machine's address", _ADDRESS)
+
+
+def _on_a_rail(text: str) -> str:
+    """An address inside its subnet: neither the subnet itself nor its broadcast address."""
+    try:
+        usable = _usable(ip_interface(text))
+    except ValueError:
+        usable = False
+    return _demand(usable, text, "is no netdev's address", _RAIL_ADDRESS)
+
+
+def _demand(holds: bool, text: str, why_not: str, form: Form) -> str:
+    problem = Problem((), f"found {quote(text)}, which {why_not}. Expected {form.expected}.")
+    refuse([] if holds else [problem])
+    return text
+
+
+def _numeric(text: str) -> bool:
+    return ":" in text or text.rpartition(".")[2].isdigit()
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _single(address: IPv4Address | IPv6Address | None) -> bool:
+    return address is not None and not (address.is_multicast or address.is_unspecified)
+
+
+def _usable(interface: Interface) -> bool:
+    network, address = interface.network, interface.ip
+    reserved = network.num_addresses > 2 and address in (network.network_address, network.broadcast_address)
+    return _single(address) and not (reserved or address.is_loopback)
+
+
+ListenAddress = Annotated[str, _ADDRESS, AfterValidator(_ip)]
+Address = Annotated[str, _ADDRESS, AfterValidator(_ip), AfterValidator(_one_machine)]
+RailAddress = Annotated[str, _RAIL_ADDRESS, AfterValidator(_on_a_rail)]
+
+
+class Jump(Spec):
+    """A host that SSH goes through to reach a node."""
+
+    address: Address
+    """Its IP address or host name."""
+    port: Port = 22
+    """Port of its SSH server."""
+    user: UserName
+    """The user to log in as."""
+    host_key: HostKey
+    """The fingerprint of its SSH host key ("SHA256:…"); any other key is refused."""
+    identity_file: HomePath | None = None
+    """Private key to log in with. Left out: the SSH agent and ~/.ssh/config decide."""
+
+
+class EngineHome(Spec):
+    """Location of an engine on a node."""
+
+    python: AbsolutePath
+    """The Python interpreter of the environment that holds the engine, on the node."""
+
+
+class Node(Spec):
+    """One machine, and how to reach it."""
+
+    address: Address
+    """`local` for the machine that this file is on; otherwise an IP address or host name to reach by SSH."""
+    user: UserName | None = None
+    """Whom to log in as. Required over SSH."""
+    port: Port = 22
+    """Port of its SSH server."""
+    host_key: HostKey | None = None
+    """Fingerprint of its SSH host key ("SHA256:…"); any other key is refused. `sparkfleet init` finds it."""
+    identity_file: HomePath | None = None
+    """Private key to log in with. Left out: the SSH agent and ~/.ssh/config decide."""
+    jump: Jump | None = None
+    """A host to go through."""
+    engines: FrozenDict[EngineName, EngineHome] = FrozenDict()
+    """Engines that are installed on the node, for deployments that run as processes."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if the node is this machine, reached without SSH."""
+        return self.address == "local"
+
+    def _problems(self) -> Iterator[Problem]:
+        yield from self._local_problems() if self.is_local else self._ssh_problems()
+        if "custom" in self.engines:
+            yield Problem(("engines", "custom"), "has no environment. Expected vllm, sglang or trtllm.")
+
+    def _local_problems(self) -> Iterator[Problem]:
+        for name in ("user", "host_key", "identity_file", "jump"):
+            if getattr(self, name) is not None:
+                yield Problem((name,), "given, but `address: local` needs no SSH. Expected none.")
+        if self.port != 22:
+            yield Problem(("port",), "given, but `address: local` needs no SSH. Expected none.")
+
+    def _ssh_problems(self) -> Iterator[Problem]:
+        if self.user is None:
+            yield Problem(("user",), "missing. Expected whom to log in as over SSH.")
+        if self.host_key is None:
+            expected = 'Expected the fingerprint of the node\'s SSH host key ("SHA256:…")'
+            yield Problem(("host_key",), f"missing. {expected}; run `sparkfleet init` to read and pin it.")
+
+
+class RailEnd(Spec):
+    """One end of a rail: a netdev of one node."""
+
+    netdev: Device
+    """The network device, such as enp1s0f1np1."""
+    rdma: Device | None = None
+    """RoCE device that belongs to it, such as rocep1s0f1. Left out: the rail carries TCP only."""
+    address: RailAddress
+    """The address of the netdev with its prefix length, such as 192.168.100.10/24."""
+
+    @property
+    def interface(self) -> Interface:
+        """The address with its subnet."""
+        return ip_interface(self.address)
+
+
+Rail = tuple[RailEnd, ...]
+"""The ends of one rail, in the order of the link's nodes."""
+
+
+class Link(Spec):
+    """A cable between two nodes, or between a node and a switch. One QSFP cable is two rails."""
+
+    nodes: Annotated[tuple[NodeName, ...], Field(min_length=1, max_length=2)]
+    """The two nodes that the cable joins, or the one that it joins to a switch."""
+    switch: NodeName | None = None
+    """The switch at the other end of the cable: a name of your choice."""
+    rails: Annotated[tuple[Rail, ...], Field(min_length=1, max_length=16)]
+    """The rails of the cable. Each is a list with one end per node, in the order of `nodes`."""
+
+    def _problems(self) -> Iterator[Problem]:
+        if len(self.nodes) == 2 and self.nodes[0] == self.nodes[1]:
+            yield Problem(("nodes", 1), f"found {quote(self.nodes[1])} twice. Expected another node.")
+        if (len(self.nodes) == 1) == (self.switch is None):
+            yield Problem(("nodes",), "make no cable. Expected two nodes, or one node and a `switch`.")
+        for index, rail in enumerate(self.rails):
+            yield from self._rail_problems(rail, ("rails", index))
+
+    def _rail_problems(self, rail: Rail, at: Where) -> Iterator[Problem]:
+        if len(rail) != len(self.nodes):
+            ends = f"one end per node of the link ({', '.join(self.nodes)})"
+            yield Problem(at, f"found {len(rail)} ends. Expected {ends}.")
+            return
+        for index, end in enumerate(rail[1:], start=1):
+            where, first = (*at, index, "address"), rail[0].interface
+            if end.interface.network != first.network:
+                found = f"{end.address} is not in {first.network}, the subnet of the other end"
+                yield Problem(where, f"{found}. Expected both ends of a rail in one subnet.")
+            elif end.interface.ip == first.ip:
+                found = f"{end.interface.ip} is the address of the other end too"
+                yield Problem(where, f"{found}. Expected an address of its own.")
+
+
+class Gateway(Spec):
+    """Address of the OpenAI endpoint."""
+
+    host: ListenAddress = "127.0.0.1"
+    """Address to listen on; 127.0.0.1 keeps the endpoint on this machine, 0.0.0.0 opens it to others."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    """Port to listen on; 0: any free one."""
+    max_body_mb: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Largest request body, MB (10^6 bytes). Larger ones are answered with 413."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """`max_body_mb` in bytes."""
+        return self.max_body_mb * 10**6
+
+
+class Inventory(Spec):
+    """The machines of a fleet and the cables between them."""
+
+    fleet: NodeName
+    """A name for the fleet: a-z, 0-9 and inner dashes."""
+    head: NodeName
+    """The node that runs the controller."""
+    nodes: FrozenDict[NodeName, Node] = Field(json_schema_extra={"minProperties": 1})
+    """The machines, by name."""
+    links: Annotated[tuple[Link, ...], Field(max_length=4096)] = ()
+    """The cables. `sparkfleet init` finds them."""
+    gateway: Gateway = Gateway()
+    """Where the endpoint listens."""
+    environment: AbsolutePath | None = None
+    """Python of an environment that every node has and that holds this very sparkfleet, such as one on a shared disk.
+    Left out: `sparkfleet up` makes one on each node."""
+    timeouts: Timeouts = Timeouts()
+    """How long is waited before an engine is taken for dead or started again."""
+
+    def _problems(self) -> Iterator[Problem]:
+        if not self.nodes:
+            yield Problem(("nodes",), "is empty. Expected at least one node.")
+        elif self.head not in self.nodes:
+            yield Problem(("head",), unknown("node", self.head, self.nodes))
+        for index, link in enumerate(self.links):
+            for end, name in enumerate(link.nodes):
+                if name not in self.nodes:
+                    yield Problem(("links", index, "nodes", end), unknown("node", name, self.nodes))
+        yield from self._same_machine()
+        for node in self.nodes:
+            yield from _crossed(node, tuple(self._rail_ends(node)))
+
+    def _same_machine(self) -> Iterator[Problem]:
+        seen: dict[tuple[object, ...], str] = {}
+        for name, node in self.nodes.items():
+            first = seen.setdefault((node.address, node.port, node.jump), name)
+            if first != name:
+                found = f"{node.address} is the machine of the node {first} already"
+                yield Problem(("nodes", name, "address"), f"{found}. Expected each machine once.")
+
+    def _rail_ends(self, node: str) -> Iterator[tuple[Where, RailEnd]]:
+        for link_index, link in enumerate(self.links):
+            if node in link.nodes:
+                end = link.nodes.index(node)
+                for rail_index, rail in enumerate(link.rails):
+                    yield ("links", link_index, "rails", rail_index, end), rail[end]
+
+
+def _crossed(node: str, ends: tuple[tuple[Where, RailEnd], ...]) -> Iterator[Problem]:
+    """A device that serves two rails of `node`, and two of its rails in one subnet."""
+    for field in ("netdev", "rdma"):
+        seen: set[str] = set()
+        for where, end in ends:
+            device: str | None = getattr(end, field)
+            if device in seen:
+                found = f"{device} of {node} is on another rail already"
+                yield Problem((*where, field), f"{found}. Expected one of its own.")
+            seen |= {device} if device else set()
+    yield from _one_subnet(node, ends)
+
+
+def _one_subnet(node: str, ends: tuple[tuple[Where, RailEnd], ...]) -> Iterator[Problem]:
+    """The kernel sends for a subnet through one device: the second rail in it would carry nothing."""
+    outer = None
+    for where, end in sorted(ends, key=lambda item: _order(item[1].interface)):
+        network = end.interface.network
+        # Subnets are nested or apart, so in this order one look back is enough.
+        if outer is not None and network.overlaps(outer):
+            found = f"{end.address} is in {outer}, the subnet of another rail of {node}"
+            yield Problem((*where, "address"), f"{found}. Expected a subnet of its own for each rail.")
+        else:
+            outer = network
+
+
+def _order(interface: Interface) -> tuple[int, int, int]:
+    network = interface.network
+    return (network.version, int(network.network_address), network.prefixlen)

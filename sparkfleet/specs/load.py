@@ -1,0 +1,206 @@
+"""Files that people wrote as inventories and deployments, or everything that is wrong with them.
+
+Every error is a `SpecError` with one line per problem:
+`file:line: field.path: what was found. What is expected. Did you mean …?`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from sparkfleet.errors import SpecError
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.document import MAX_BYTES, Document, FileProblem, UnreadableError, dump, read
+from sparkfleet.specs.fields import Spec, Where, escape, quote
+from sparkfleet.specs.findings import explained
+from sparkfleet.specs.inventory import Inventory
+
+AnyPath = str | PathLike[str]
+M = TypeVar("M", bound=Spec)
+
+_NO_INVENTORY = "The inventory says which machines there are; nothing is done without one."
+_GET_INVENTORY = (
+    "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY names one that is elsewhere."
+)
+
+_MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
+"""Fields that one kind of file has to have, and the other never has."""
+_KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deployment"}
+
+MAX_FINDINGS = 100
+"""Lines of one error; what goes beyond is counted."""
+
+
+class NoFile(SpecError):
+    """There is no file of that name."""
+
+
+def load_inventory(path: AnyPath) -> Inventory:
+    """The inventory in a file. Raises SpecError with every problem in it."""
+    try:
+        return _load(Inventory, path)[0]
+    except NoFile as error:
+        raise NoFile(error.what, means=_NO_INVENTORY, do=_GET_INVENTORY) from None
+
+
+def load_deployment(path: AnyPath) -> Deployment:
+    """The deployment in a file. Raises SpecError with every problem in it."""
+    return _load(Deployment, path)[0]
+
+
+def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
+    """The deployments in several files, in their order.
+
+    Raises:
+        SpecError: with every problem in every file; two files with one public name are a problem too.
+    """
+    loaded: list[Deployment] = []
+    errors: list[str] = []
+    places: dict[str, str] = {}
+    for path in paths:
+        file = fspath(path)
+        try:
+            deployment, document = _load(Deployment, path)
+            line = document.lines["name",]
+            if first := places.get(deployment.name):
+                taken = f"{quote(deployment.name)} is the name in {first} already. Expected one of its own."
+                raise _error(file, [FileProblem(line, ("name",), taken)])
+            places[deployment.name] = f"{escape(file)}:{line}"
+            loaded.append(deployment)
+        except SpecError as error:
+            errors.append(error.what)
+    if errors:
+        raise SpecError("\n".join(errors))
+    return tuple(loaded)
+
+
+def parse_inventory(text: str, name: str = "inventory.yaml") -> Inventory:
+    """The inventory in `text`. `name` stands for the file in errors. Raises SpecError with every problem."""
+    return _parse(Inventory, text, name)[0]
+
+
+def parse_deployment(text: str, name: str = "deployment.yaml") -> Deployment:
+    """The deployment in `text`. `name` stands for the file in errors. Raises SpecError with every problem."""
+    return _parse(Deployment, text, name)[0]
+
+
+def to_yaml(spec: Inventory | Deployment) -> str:
+    """`spec` as a file that loads to an equal one. What is as by default is left out."""
+    fields = spec.model_dump(mode="json", exclude_defaults=True)
+    first = {name: fields.pop(name) for name in ("name", "model", "variants") if name in fields}
+    return dump(first | fields)
+
+
+def _load(model: type[M], path: AnyPath) -> tuple[M, Document]:
+    name = fspath(path)
+    with _naming(name):
+        text = _text(path)
+    return _parse(model, text, name)
+
+
+def _parse(model: type[M], text: str, name: str) -> tuple[M, Document]:
+    with _naming(name):
+        document = read(text)
+    value, errors = _validated(model, document.value)
+    findings = [*document.findings, *explained(model, document, errors)]
+    if value is None or findings:
+        raise _error(name, [*_other_kind(model, document)][:1] or findings)
+    return value, document
+
+
+def _other_kind(model: type[Spec], document: Document) -> Iterator[FileProblem]:
+    """That the file is an inventory where a deployment is expected, or the other way round."""
+    keys = document.value if isinstance(document.value, dict) else {}
+    if any(key in keys for key in _MARKS[model]):
+        return
+    for kind, marks in _MARKS.items():
+        for key in (key for key in keys if key in marks):
+            found = f"belongs in {_KINDS[kind]}, and that is what this file is. Expected {_KINDS[model]}."
+            yield FileProblem(document.lines[key,], (key,), found)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except UnreadableError as error:
+        raise _error(name, [FileProblem(error.line, (), error.text)]) from None
+
+
+def _text(path: AnyPath) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise NoFile(f"{escape(fspath(path))}: no such file. Expected a YAML file.") from None
+    except IsADirectoryError:
+        raise UnreadableError(None, "is a directory. Expected a YAML file.") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableError(None, f"cannot be read: {escape(reason)}. Expected a YAML file.") from None
+    return _decoded(content)
+
+
+def _decoded(content: bytes) -> str:
+    if len(content) > MAX_BYTES:
+        raise UnreadableError(None, f"is larger than {MAX_BYTES >> 20} MiB. Expected a YAML file.")
+    if b"\0" in content:
+        raise UnreadableError(None, "is binary. Expected a YAML file in UTF-8.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"the byte 0x{content[error.start]:02x} is not UTF-8"
+        raise UnreadableError(line, f"{found}. Expected a YAML file in UTF-8.") from None
+
+
+def _validated(model: type[M], given: Any) -> tuple[M | None, list[ErrorDetails]]:
+    """The model, or every error. Unknown fields are taken out once, so that checks behind them run too."""
+    errors: list[ErrorDetails]
+    try:
+        return model.model_validate(given), []
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    extra = [error for error in errors if error["type"] == "extra_forbidden"]
+    if not extra:
+        return None, errors
+    return None, extra + _validated(model, _without(given, {error["loc"] for error in extra}))[1]
+
+
+def _without(value: Any, unwanted: set[Where], where: Where = ()) -> Any:
+    if isinstance(value, dict):
+        kept = ((key, item) for key, item in value.items() if (*where, key) not in unwanted)
+        return {key: _without(item, unwanted, (*where, key)) for key, item in kept}
+    if isinstance(value, tuple):
+        return tuple(_without(item, unwanted, (*where, index)) for index, item in enumerate(value))
+    return value
+
+
+def _error(name: str, findings: Iterable[FileProblem]) -> SpecError:
+    in_order = sorted(dict.fromkeys(findings), key=lambda finding: finding.line or 0)
+    lines = [_said(name, finding) for finding in in_order[:MAX_FINDINGS]]
+    if len(in_order) > MAX_FINDINGS:
+        lines.append(f"{escape(name)}: and {len(in_order) - MAX_FINDINGS} more problems.")
+    return SpecError("\n".join(lines))
+
+
+def _said(name: str, finding: FileProblem) -> str:
+    place = escape(name) if finding.line is None else f"{escape(name)}:{finding.line}"
+    return ": ".join(part for part in (place, _dotted(finding.where), finding.text) if part)
+
+
+def _dotted(where: Where) -> str:
+    """`("links", 0, "nodes")` as `links[0].nodes`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{_step(step)}" for step in where)
+    return "".join(steps).removeprefix(".")
+
+
+def _step(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else quote(key)

@@ -1,0 +1,1 @@
+"""Programs of staging that run on a node."""

@@ -1,0 +1,293 @@
+"""`python -m sparkfleet.staging.agent.images`, on a node: container images by docker or podman, whichever the node has.
+
+An image travels as an archive through the same door as a directory. Its identity is the digest of its configuration,
+which names the digest of every layer: that is what is compared after it was loaded, because the digest of the manifest
+does not survive an archive.
+
+By its tag an image is looked for and pulled, and the answer has its digest; everything else wants that. An image that was
+built on a node and never pushed has none: its identity may stand in that place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.engines.container import Tool
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.local import execute
+from sparkfleet.runtime.container_tools import TOOLS, is_used
+from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.agent.transfer import RESERVE_BYTES, demand_room
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.manifest import Manifest
+from sparkfleet.staging.storage_layout import DirectoryPlace, check, directory_of
+from sparkfleet.values import Value
+
+ARCHIVE = "image.tar"
+LIMIT_S = 6 * 3600.0
+LOCAL = "localhost/"
+"""What names start with that no registry serves."""
+_TAGGED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}", re.ASCII)
+_REFERENCE = re.compile(_TAGGED.pattern + r"@sha256:(?P<digest>[0-9a-f]{64})", re.ASCII)
+_ID = re.compile(r"(sha256:)?(?P<hex>[0-9a-f]{64})", re.ASCII)
+
+Action = Literal["look", "pull", "save", "load", "drop"]
+
+
+class ImageRequest(Value):
+    """Operation on an image.
+
+    Attributes:
+        action: `look` whether it is here, `pull` it from its registry, `save` it as an archive, `load` that archive,
+            or `drop` the archive.
+        image: reference with its digest; to `look` and to `pull`, one with a tag may do.
+        cache: the Hub's cache, below which archives are put; "": below the user's cache.
+        tool: docker or podman; "": whichever is there.
+        id: what the image must turn out to be, on `load`.
+        manifest: of the archive, on `load`.
+        reserve_bytes: what must stay free, on `save`.
+    """
+
+    action: Action
+    image: str
+    cache: str = ""
+    tool: str = ""
+    id: str = ""
+    manifest: Manifest | None = None
+    reserve_bytes: int = RESERVE_BYTES
+
+
+class ImageHeld(Value):
+    """Image on a node.
+
+    Attributes:
+        tool: docker or podman.
+        id: digest of its configuration; "" if the node has nothing.
+        digest: by which its registry knows it; "" if none does.
+        size: bytes, unpacked.
+    """
+
+    tool: str = ""
+    id: str = ""
+    digest: str = ""
+    size: int = 0
+
+
+def staged_name(image: str) -> str:
+    """The name that a staged image has on every node, for whoever runs it: `name@digest` is unknown after a load.
+
+    Raises:
+        StagingError: the reference has no digest.
+    """
+    return f"localhost/sparkfleet-staged:{_digest(image)}"
+
+
+def work(request: ImageRequest, reporter: LineReporter) -> ImageHeld:
+    """Do it, and say what is here afterwards."""
+    return asyncio.run(_Images(request).do())
+
+
+class _Images:
+    def __init__(self, request: ImageRequest) -> None:
+        self._request = request
+        by_tag = request.action in ("look", "pull") and _TAGGED.fullmatch(request.image)
+        self._name = "" if by_tag else staged_name(request.image)
+        self._directory = directory_of("image", request.image, request.cache)
+        self._archive = self._directory / ARCHIVE
+        self._tool = ""
+
+    async def do(self) -> ImageHeld:
+        await self._choose_tool()
+        match self._request.action:
+            case "pull":
+                await self._pull()
+            case "save":
+                await self._save()
+            case "load":
+                await self._load()
+            case "drop":
+                shutil.rmtree(self._directory, ignore_errors=True)
+                shutil.rmtree(DirectoryPlace(self._directory).root, ignore_errors=True)
+            case "look":
+                pass
+        found = await self._held()
+        if found.id and self._name:
+            await self._run("tag", found.id, self._name, doing="name it")
+        return found
+
+    async def _choose_tool(self) -> None:
+        """The one that has the image, else the first that answers. A podman that was never used is not asked in vain."""
+        answering = await _answering(self._request.tool)
+        for self._tool in (tool for tool in answering if tool == answering[0] or is_used(tool)):
+            if (await self._held()).id:
+                return
+        self._tool = answering[0]
+
+    async def _pull(self) -> None:
+        if self._request.image.startswith(LOCAL):
+            raise StagingError(
+                f"{self._request.image} is not here, and no registry has it: its name says that it was built on a node.",
+                do="Build it on one of the nodes, or load it there: the others get it from that one.",
+            )
+        await self._run("pull", "--quiet", in_full(_untagged(self._request.image)), doing="download it")
+
+    async def _save(self) -> None:
+        """An archive that is there already is kept: others may have copied half of it."""
+        if self._archive.is_file():
+            return
+        found = await self._held()
+        if not found.id:
+            raise StagingError(f"{self._request.image} is not on this node any more.", do="Run it again.")
+        demand_room(self._directory, found.size, self._request.reserve_bytes)
+        beside = self._directory.with_name(f".{self._directory.name}.saving")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        await self._run("save", "--output", str(beside / ARCHIVE), found.id, doing="save it")
+        (beside / ARCHIVE).chmod(0o600)
+        beside.rename(self._directory)
+
+    async def _load(self) -> None:
+        manifest = self._request.manifest
+        if manifest is None or len(manifest.files) != 1 or not check(self._archive, manifest.files[0]):
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise StagingError(
+                "the archive of the image is damaged.",
+                means="It was thrown away.",
+                do="Run it again: it is copied anew.",
+            )
+        await self._run("load", "--quiet", "--input", str(self._archive), doing="load it")
+        found = await self._inspect(self._request.id)
+        if found.id != self._request.id:
+            raise StagingError(
+                f"{self._request.image}: what was loaded is not the image {self._request.id[:12]} that was sent.",
+                means="The two nodes' container tools disagree about what the image is.",
+                do="Use one tool (docker or podman), of one version, on all nodes.",
+            )
+        await self._run("tag", found.id, self._name, doing="name it")
+
+    async def _held(self) -> ImageHeld:
+        """By the name that staging gives, by its own, or by its identity: a digest may be one."""
+        digest = self._request.image.partition("@sha256:")[2]
+        for reference in filter(None, (self._name, _untagged(self._request.image), digest)):
+            found = await self._inspect(reference)
+            if found.id:
+                return found
+        return ImageHeld(tool=self._tool)
+
+    async def _inspect(self, reference: str) -> ImageHeld:
+        done = await _execute((self._tool, "image", "inspect", reference))
+        if done.exit_code:
+            return ImageHeld(tool=self._tool)
+        return _described(self._tool, done.stdout, self._request.image)
+
+    async def _run(self, *words: str, doing: str) -> None:
+        done = await _execute((self._tool, *words))
+        if done.exit_code:
+            said = done.stderr.strip().splitlines()
+            raise StagingError(
+                f"{self._request.image}: {self._tool} could not {doing}: {shown(said[-1]) if said else done.exit_code}.",
+                do=_REMEDIES.get(words[0], f"Try `{self._tool} {words[0]}` on the node by hand."),
+            )
+
+
+_REMEDIES = {
+    "pull": "A private registry needs a login on the node. Where no node has a way to it, `docker save` the image elsewhere "
+    "and `docker load` it on one node: the others get it from that one."
+}
+
+
+async def _execute(argv: Sequence[str]) -> Completed:
+    return await execute(argv, env=dict(os.environ), timeout_s=LIMIT_S)
+
+
+def in_full(image: str) -> str:
+    """With the registry that a short name stands for: podman knows none unless it is told."""
+    head, slash, _ = image.partition("/")
+    if slash and (head == "localhost" or "." in head or ":" in head):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+def _untagged(image: str) -> str:
+    """With its digest alone where it has one: not every tool takes both."""
+    name, at, digest = image.partition("@")
+    return f"{_repository(name)}@{digest}" if at else image
+
+
+def _repository(name: str) -> str:
+    path, slash, last = name.rpartition("/")
+    return path + slash + last.partition(":")[0]
+
+
+def _described(tool: str, inspected: str, image: str) -> ImageHeld:
+    try:
+        (found,) = json.loads(inspected)
+        size, match = found["Size"], _ID.fullmatch(found["Id"])
+        digest = _published(found.get("RepoDigests") or (), image)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StagingError(
+            f"the container tool describes an image in a way that is not understood: {error!r}."
+        ) from error
+    if match is None or not isinstance(size, int):
+        raise StagingError("the container tool describes an image in a way that is not understood.")
+    return ImageHeld(tool=tool, id=match["hex"], digest=digest, size=max(size, 0))
+
+
+def _published(references: Sequence[str], image: str) -> str:
+    """The digest by which the image's own repository has it; "" if it does not. Of several, all of them name it."""
+    repository = in_full(_repository(image.partition("@")[0]))
+    for reference in references:
+        found = _REFERENCE.fullmatch(reference)
+        if found is not None and in_full(reference.partition("@")[0]) == repository:
+            return found["digest"]
+    return ""
+
+
+def _digest(image: str) -> str:
+    found = _REFERENCE.fullmatch(image)
+    if found is None:
+        raise StagingError(
+            f"{shown(image)} does not name one image for good.",
+            means="A tag may be moved, and two nodes would run two images.",
+            do="Give it with its digest: name@sha256:… (docker or podman image inspect shows it).",
+        )
+    return found["digest"]
+
+
+async def _answering(wanted: str) -> tuple[Tool, ...]:
+    """The container tools that answer: a docker without its daemon, or one that this user may not ask, does not."""
+    answering: list[Tool] = []
+    silent = ""
+    for tool in [tool for tool in TOOLS if wanted in ("", tool)]:
+        if shutil.which(tool):
+            done = await _execute((tool, "version"))
+            if done.exit_code == 0:
+                answering.append(tool)
+            else:
+                said = shown(done.stderr.strip().partition("\n")[0])
+                silent = f"{tool} is on this node, but does not answer: {said}."
+    if answering:
+        return tuple(answering)
+    raise StagingError(
+        silent or "neither docker nor podman is on this node.",
+        do="Add the user to the group docker and log in again: sudo usermod -aG docker $USER."
+        if silent
+        else "Install one: sudo apt-get install podman.",
+    )
+
+
+def main() -> int:
+    """Entry point."""
+    return program(ImageRequest, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

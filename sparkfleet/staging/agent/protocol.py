@@ -1,0 +1,117 @@
+"""The far half of `call.py`: one JSON request on stdin, JSON lines on stdout as `remote/agent.py` has them, and an exit code.
+
+Secrets travel in the request, so that they stand in no argument list and in no environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.remote.agent_program import say
+from sparkfleet.staging.errors import KINDS, StagingError
+from sparkfleet.values import Value
+
+R = TypeVar("R", bound=Value)
+
+EVERY_S = 0.5
+"""How often progress is said. Whoever no longer listens is noticed by it, too: the write fails, and the program ends."""
+
+
+class LineReporter:
+    """Says lines to whoever started this program. Raises BrokenPipeError where nobody listens any more."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+
+    def progress(self, done_bytes: int, total_bytes: int, *, now: bool = False) -> None:
+        """Say how far it is, at most every `EVERY_S` seconds unless `now`."""
+        at_s = time.monotonic()
+        if now or at_s - self._last_s >= EVERY_S:
+            self._last_s = at_s
+            self._say(event="progress", done_bytes=done_bytes, total_bytes=total_bytes)
+
+    def note(self, text: str, phase: str = "note") -> None:
+        """Say something that a person should know."""
+        self._say(event="note", text=text, phase=phase)
+
+    def result(self, value: Value) -> None:
+        """Say the answer. A program does so once, or several times where its answer grows."""
+        self._say(event="result", value=value.model_dump(mode="json"))
+
+    def error(self, error: SparkfleetError) -> None:
+        """Say why there is no answer."""
+        kind = type(error).__name__ if type(error).__name__ in KINDS else StagingError.__name__
+        self._say(event="error", kind=kind, what=error.what, means=error.means, do=error.do)
+
+    def _say(self, **line: Any) -> None:
+        say(**line)
+
+
+def program(request: type[R], work: Callable[[R, LineReporter], Value | None]) -> int:
+    """Run a node's program to its exit code: read the request, do the work, say the answer or the error."""
+    reporter = LineReporter()
+    try:
+        return _answered(request, work, reporter)
+    except BrokenPipeError:
+        return 1  # who asked has gone
+
+
+def _answered(
+    request: type[R], work: Callable[[R, LineReporter], Value | None], reporter: LineReporter
+) -> int:
+    try:
+        answer = work(request.model_validate_json(sys.stdin.buffer.read()), reporter)
+    except Exception as error:
+        reporter.error(_worded(_leaf(error)))
+        return 1
+    if answer is not None:
+        reporter.result(answer)
+    return 0
+
+
+def _leaf(error: Exception) -> Exception:
+    """The first of what a task group gathered."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _worded(error: Exception) -> SparkfleetError:
+    match error:
+        case BrokenPipeError():
+            raise error
+        case SparkfleetError():
+            return error
+        case ValidationError():
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return StagingError(
+                f"the request is not understood: {where}: {first['msg']}.",
+                means="The node runs another version of sparkfleet.",
+                do="Bring every node to one version: `sparkfleet up`.",
+            )
+        case OSError():
+            return _system(error)
+        case _:
+            raise error
+
+
+def _system(error: OSError) -> StagingError:
+    where = f"{error.filename}: " if error.filename else ""
+    what = f"{where}{error.strerror or error}."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StagingError(
+            what,
+            means="The disk is full. What has arrived is kept.",
+            do="Make room: `sparkfleet models prune`.",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StagingError(what, do="Give the user that sparkfleet logs in as the right to write there.")
+    return StagingError(what)

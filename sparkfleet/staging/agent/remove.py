@@ -1,0 +1,94 @@
+"""`python -m sparkfleet.staging.agent.remove`, on a node: takes one version of a model out of its cache."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.agent.scan import references
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.locks import try_lock
+from sparkfleet.staging.manifest import Manifest, StagingItem
+from sparkfleet.staging.storage_layout import PART, HubPlace, hub_directory, size_of
+from sparkfleet.values import Value
+
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+
+
+class RemoveRequest(Value):
+    """A commit of a model of the Hub."""
+
+    name: str
+    commit: str
+    cache: str = ""
+
+
+class Removed(Value):
+    """Bytes that were freed."""
+
+    freed_bytes: int
+
+
+def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
+    """Remove a commit, and the blobs that no other commit shows. Raises StagingError where somebody is staging it."""
+    StagingItem.model(request.name)  # a path is built from it
+    if not _COMMIT.fullmatch(request.commit):
+        raise StagingError(f"{request.commit!r} is not a commit.")
+    place = HubPlace(hub_directory(request.cache), request.name)
+    lock = try_lock(place.lock)
+    if lock is None:
+        raise StagingError(f"{request.name} is being staged here right now.", do="Wait until that has ended.")
+    try:
+        return Removed(freed_bytes=_remove(place, request.commit))
+    finally:
+        os.close(lock)
+
+
+def _remove(place: HubPlace, commit: str) -> int:
+    for reference in references(place.root, commit):
+        (place.root / "refs" / reference).unlink()
+    place.record(commit).unlink(missing_ok=True)
+    shutil.rmtree(place.root / "snapshots" / commit, ignore_errors=True)
+    kept = set(_shown(place.root)) | set(_noted(place.root))
+    freed = 0
+    for blob in (place.root / "blobs").glob("*"):
+        if blob.name.removesuffix(PART) not in kept:
+            freed += size_of(blob) or 0
+            blob.unlink()
+    if not kept:
+        shutil.rmtree(place.root)
+    return freed
+
+
+def _shown(root: Path) -> Iterator[str]:
+    """Names of the blobs that the snapshots which are left point to."""
+    for where, _, names in os.walk(root / "snapshots"):
+        for name in names:
+            path = Path(where, name)
+            yield Path(os.readlink(path)).name if path.is_symlink() else name
+
+
+def _noted(root: Path) -> Iterator[str]:
+    """Digests of what is still being staged, or was, of other commits."""
+    for record in (root / ".sparkfleet").glob("*.json"):
+        try:
+            manifest = Manifest.model_validate_json(record.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        yield from (file.digest for file in manifest.files)
+
+
+def main() -> int:
+    """Entry point."""
+    return program(RemoveRequest, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

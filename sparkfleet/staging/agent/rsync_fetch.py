@@ -1,0 +1,164 @@
+"""`python -m sparkfleet.staging.agent.rsync_fetch`, on a node: copies from another node what is missing here, over its rails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pydantic import Field
+
+from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.agent.rsync_serve import MODULE, USER, no_rsync
+from sparkfleet.staging.agent.transfer import RESERVE_BYTES, STREAMS, Arrival
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.manifest import File, Manifest
+from sparkfleet.staging.parent_death import tethered
+from sparkfleet.staging.storage_layout import HubPlace, place_of, size_of
+from sparkfleet.values import Value
+
+CONNECT_S = 10
+SILENT_S = 30
+"""A sender that says nothing for this long is gone."""
+_SAID_CHARACTERS = 400
+_CUT = frozenset((10, 12, 30, 35))
+"""Exit codes of rsync for a connection that was not made, broke, or fell silent (rsync(1), EXIT VALUES)."""
+
+
+class From(Value):
+    """One way to the sender: its address and port, and the address of ours to leave by ("": the kernel's choice)."""
+
+    address: str
+    port: int
+    bind: str = ""
+
+
+class FetchRequest(Value):
+    """Copy order: files, and their sources. Files are spread over all routes in `sources`."""
+
+    manifest: Manifest
+    revision: str = "main"
+    cache: str = ""
+    sources: tuple[From, ...]
+    secret: str = Field(repr=False)
+    streams: int = STREAMS
+    reserve_bytes: int = RESERVE_BYTES
+
+
+def work(request: FetchRequest, reporter: LineReporter) -> Value:
+    """Outcome."""
+    return asyncio.run(_work(request, reporter))
+
+
+async def _work(request: FetchRequest, reporter: LineReporter) -> Value:
+    rsync = shutil.which("rsync")
+    if rsync is None:
+        raise no_rsync()
+    manifest = request.manifest
+    place = place_of(manifest.kind, manifest.name, request.cache)
+    if isinstance(place, HubPlace):
+        place.note(manifest)
+
+    ways = _Ways(rsync, request, reporter)
+    arrival = Arrival(
+        place,
+        manifest,
+        ways.get,
+        reporter,
+        streams=max(request.streams, len(request.sources)),
+        reserve_bytes=request.reserve_bytes,
+    )
+    return await arrival.run(request.revision)
+
+
+class _Ways:
+    """Deals files out over the ways to the sender, and does without one that is cut."""
+
+    def __init__(self, rsync: str, request: FetchRequest, reporter: LineReporter) -> None:
+        self._rsync = rsync
+        self._request = request
+        self._reporter = reporter
+        self._open = list(request.sources)
+
+    async def get(self, file: File, part: Path, stream: int) -> None:
+        """See `arrive.Get`."""
+        while True:
+            if (size_of(part) or 0) > file.size:
+                part.unlink()  # --append would take it for whole
+            way = self._open[stream % len(self._open)]
+            code, said = await _run(
+                command(self._rsync, way, self._request.manifest, file, part), self._request.secret
+            )
+            if not code:
+                return
+            if code not in _CUT or not self._others(way):
+                raise _failed(code, said)
+            self._give_up(way)
+
+    def _others(self, way: From) -> bool:
+        return any(other != way for other in self._open)
+
+    def _give_up(self, way: From) -> None:
+        if way in self._open:
+            self._open.remove(way)
+            self._reporter.note(f"nothing comes over the rail at {way.address}: it goes on over the others.")
+
+
+def command(rsync: str, source: From, manifest: Manifest, file: File, part: Path) -> tuple[str, ...]:
+    """rsync for one file. It appends to what is there: a SHA of the whole file is taken afterwards."""
+    host = f"[{source.address}]" if ":" in source.address else source.address
+    path = f"blobs/{file.digest}" if manifest.kind == "hub" else file.path
+    return (
+        rsync,
+        "--inplace",
+        "--append",
+        "--copy-links",
+        f"--timeout={SILENT_S}",
+        f"--contimeout={CONNECT_S}",
+        *((f"--address={source.bind}",) if source.bind else ()),
+        f"rsync://{USER}@{host}:{source.port}/{MODULE}/{path}",
+        str(part),
+    )
+
+
+async def _run(argv: tuple[str, ...], secret: str) -> tuple[int, str]:
+    """Exit code, and the start of what it said."""
+    child = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "RSYNC_PASSWORD": secret, "LC_ALL": "C"},
+        preexec_fn=tethered(os.getpid()),
+    )
+    try:
+        _, said = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    return child.returncode or 0, said.decode(errors="replace").strip()[:_SAID_CHARACTERS]
+
+
+def _failed(code: int, said: str) -> StagingError:
+    if "No space left" in said:
+        return StagingError(
+            "the disk is full.", means="What has arrived is kept.", do="Make room: `sparkfleet models prune`."
+        )
+    return StagingError(
+        f"rsync ended with {code}: {shown(said.splitlines()[0]) if said else 'it said nothing'}.",
+        means="The copy was cut; what has arrived is kept, and the next run goes on from there.",
+        do="Run it again. If it happens again, `sparkfleet doctor` checks the rails.",
+    )
+
+
+def main() -> int:
+    """Entry point."""
+    return program(FetchRequest, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""`python -m sparkfleet.staging.agent.rsync_serve`, on a node: lets one other node copy one directory, for as long as it is asked to.
+
+It listens on the rail's address only, takes connections from the peer's address only, and hands each to an
+`rsync --daemon` that serves one read-only module to whoever knows the secret of this transfer. Everything ends with
+this program, and this program ends when nobody reads its output any more (however that came), or its time is up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.parent_death import tethered
+from sparkfleet.staging.storage_layout import place_of
+from sparkfleet.values import Value
+
+MODULE = "staged"
+USER = "sparkfleet"
+MAX_CONNECTIONS = 32
+HEARTBEAT_S = 5.0
+_UNFIT = frozenset('\n\r\0%#\\"')
+"""Characters that rsyncd.conf reads as something else than part of a path."""
+
+
+class Listen(Value):
+    """One address to listen on, and the one that may connect to it. `address` "" is the one that leads to the peer."""
+
+    address: str
+    peer: str
+
+
+class ServeRequest(Value):
+    """Serve request: directory, peer and time limit."""
+
+    kind: str
+    name: str
+    cache: str = ""
+    listen: tuple[Listen, ...]
+    secret: str = Field(repr=False, min_length=16, pattern=r"^[A-Za-z0-9_-]+$")
+    limit_s: Annotated[float, Field(gt=0)]
+
+
+class Serving(Value):
+    """Addresses of this node: per `Listen`, an address and its port. SIGTERM to `pid` ends it cleanly."""
+
+    ends: tuple[tuple[str, int], ...]
+    pid: int
+
+
+def work(request: ServeRequest, reporter: LineReporter) -> None:
+    """Serve until nobody listens to this program, or its time is up."""
+    root = place_of(request.kind, request.name, request.cache).root
+    if not root.is_dir():
+        raise StagingError(f"{root} is not there.", do="Run it again: the node lost what it had.")
+    rsync = shutil.which("rsync")
+    if rsync is None:
+        raise no_rsync()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with _configured(root, request) as config:
+        _serve(request, reporter, (rsync, "--daemon", "--no-detach", f"--config={config}"))
+
+
+def no_rsync() -> StagingError:
+    """rsync is not on this node."""
+    return StagingError("rsync is not installed on this node.", do="Install it: sudo apt-get install rsync.")
+
+
+def configuration(root: Path, peers: tuple[str, ...], secrets: Path) -> str:
+    """rsyncd.conf for one read-only module. Raises StagingError where the path cannot be written in it."""
+    if _UNFIT.intersection(str(root)) or str(root) != str(root).strip():
+        raise StagingError(f"{str(root)!r} cannot be served: rsync does not understand that path.")
+    options = {
+        "use chroot": "no",
+        "reverse lookup": "no",
+        "max connections": MAX_CONNECTIONS,
+        "lock file": secrets.with_name("lock"),
+        "log file": "/dev/null",
+        # A daemon that root starts would otherwise serve as nobody; for anybody else these say what is so anyway.
+        **({"uid": os.getuid(), "gid": os.getgid()} if os.getuid() == 0 else {}),
+    }
+    module = {
+        "path": root,
+        "read only": "yes",
+        "list": "no",
+        "auth users": USER,
+        "secrets file": secrets,
+        "strict modes": "yes",
+        "hosts allow": " ".join(peers),
+        "timeout": 120,
+    }
+    lines = (*_lines(options), f"[{MODULE}]", *_lines(module))
+    return "\n".join(lines) + "\n"
+
+
+def _lines(options: dict[str, object]) -> Iterator[str]:
+    return (f"{name} = {value}" for name, value in options.items())
+
+
+@contextmanager
+def _configured(root: Path, request: ServeRequest) -> Iterator[Path]:
+    """The configuration and the secret, in files that only this user can read, for as long as this runs."""
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=_prefix(os.getpid())) as scratch:
+        secrets, config = Path(scratch) / "secrets", Path(scratch) / "rsyncd.conf"
+        for path, content in (
+            (secrets, f"{USER}:{request.secret}\n"),
+            (config, configuration(root, tuple(_ip(listen.peer) for listen in request.listen), secrets)),
+        ):
+            path.touch(mode=0o600)
+            path.write_text(content)
+        yield config
+
+
+def _prefix(pid: int) -> str:
+    return f"sparkfleet-serve-{os.getuid()}-{pid}-"
+
+
+def _sweep() -> None:
+    """Remove what servers left that were killed. Their secrets died with them."""
+    mine = f"sparkfleet-serve-{os.getuid()}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{mine}*"):
+        pid = left.name.removeprefix(mine).split("-")[0]
+        with suppress(FileNotFoundError):  # one that has ended just now has removed it itself
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists() and left.lstat().st_uid == os.getuid():
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _serve(request: ServeRequest, reporter: LineReporter, daemon: tuple[str, ...]) -> None:
+    sockets = {_bound(listen): _ip(listen.peer) for listen in request.listen}
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        ends = tuple((bound.getsockname()[0], bound.getsockname()[1]) for bound in sockets)
+        reporter.result(Serving(ends=ends, pid=os.getpid()))
+        _accept(sockets, children, daemon, reporter, time.monotonic() + request.limit_s)
+    finally:
+        for child in children:
+            child.kill()
+        for bound in sockets:
+            bound.close()
+
+
+def _accept(
+    sockets: dict[socket.socket, str],
+    children: list[subprocess.Popen[bytes]],
+    daemon: tuple[str, ...],
+    reporter: LineReporter,
+    until_s: float,
+) -> None:
+    by_number = {bound.fileno(): (bound, peer) for bound, peer in sockets.items()}
+    poll = select.poll()
+    poll.register(1, 0)  # errors only: whoever reads our output has gone
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    while (left_s := until_s - time.monotonic()) > 0:
+        ready = dict(poll.poll(min(left_s, HEARTBEAT_S) * 1000))
+        if 1 in ready:
+            return
+        if not ready:
+            # A listener whose machine has vanished is noticed by sending: TCP gives up, and this write fails.
+            reporter.progress(0, 0, now=True)
+        children[:] = [child for child in children if child.poll() is None]
+        for number in ready:
+            _hand_over(*by_number[number], children, daemon)
+
+
+def _hand_over(
+    bound: socket.socket, peer: str, children: list[subprocess.Popen[bytes]], daemon: tuple[str, ...]
+) -> None:
+    try:
+        connection, address = bound.accept()
+    except OSError:
+        return  # it has gone again
+    with connection:
+        if _ip(address[0]) != peer or len(children) >= MAX_CONNECTIONS:
+            return
+        connection.setblocking(True)
+        # rsync serves the socket that it finds as its stdin, as under inetd: no port is free for a moment between.
+        children.append(
+            subprocess.Popen(
+                daemon,
+                stdin=connection.fileno(),
+                stdout=connection.fileno(),
+                stderr=subprocess.DEVNULL,
+                preexec_fn=tethered(os.getpid()),  # noqa: PLW1509 (this process has one thread)
+            )
+        )
+
+
+def _bound(listen: Listen) -> socket.socket:
+    peer = _ip(listen.peer)
+    address = _ip(listen.address) if listen.address else _towards(peer)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        bound = socket.create_server((address, 0), family=family, backlog=MAX_CONNECTIONS)
+    except OSError as error:
+        raise StagingError(
+            f"{address} cannot be listened on: {error.strerror or error}.",
+            means="The rail of the inventory is not up on this node, or has another address.",
+            do="Run `sparkfleet doctor`, then `sparkfleet init` if the addresses have changed.",
+        ) from error
+    bound.setblocking(False)
+    return bound
+
+
+def _towards(peer: str) -> str:
+    """This machine's address on the way to a peer. Nothing is sent."""
+    with socket.socket(socket.AF_INET6 if ":" in peer else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def _ip(text: str) -> str:
+    """An address in one spelling; a host name is looked up, as this node knows it."""
+    try:
+        return str(ip_address(text.partition("%")[0]))
+    except ValueError:
+        pass
+    try:
+        return str(socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise StagingError(
+            f"{text}: this node does not know that name.", do="Give IP addresses in the inventory, or links."
+        ) from error
+
+
+def main() -> int:
+    """Entry point."""
+    return program(ServeRequest, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""`python -m sparkfleet.staging.agent.scan`, on a node: what is here of what is wanted, or of everything; and how much room."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
+from sparkfleet.errors import FactError
+from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.manifest import BUILTIN, File, Kind, Manifest, StagingItem, by_path
+from sparkfleet.staging.storage_layout import (
+    DirectoryPlace,
+    HubPlace,
+    StoragePlace,
+    begun,
+    directory_of,
+    free_bytes,
+    held,
+    hub_directory,
+    place_of,
+    size_of,
+)
+from sparkfleet.tiny_models import cache as builtin
+from sparkfleet.values import Value
+
+REF_BYTES = 256
+INDEX_BYTES = 64 << 20
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+_BLOB = {64: "sha256", 40: "git-sha1"}
+
+
+class LookRequest(Value):
+    """Items to look for.
+
+    Attributes:
+        wanted: things by name.
+        manifests: things whose files are known.
+        everything: list all that is in the Hub's cache, too.
+        cache: the Hub's cache; "": the one of its user.
+    """
+
+    wanted: tuple[StagingItem, ...] = ()
+    manifests: tuple[Manifest, ...] = ()
+    everything: bool = False
+    cache: str = ""
+
+
+class HeldVersion(Value):
+    """One version of one thing on a node.
+
+    Attributes:
+        kind, name, commit: what it is; commit "" if none is known, or there is none.
+        revisions: branches and tags that stand for the commit here.
+        manifest: its files as far as they can be known here; None if nothing is.
+        complete: whether every file is here.
+        held: bytes of whole files, by key.
+        begun: bytes of files that are not whole, by key.
+        path: the directory it is loaded from.
+    """
+
+    kind: Kind
+    name: str
+    commit: str = ""
+    revisions: tuple[str, ...] = ()
+    manifest: Manifest | None = None
+    complete: bool = False
+    held: dict[str, int] = Field(default_factory=dict)
+    begun: dict[str, int] = Field(default_factory=dict)
+    path: str = ""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are here, those of parts included."""
+        return sum(self.held.values()) + sum(size for key, size in self.begun.items() if key not in self.held)
+
+
+class NodeScan(Value):
+    """Scan of a node: each requested item, each manifest, everything else; free bytes of its cache's disk."""
+
+    free_bytes: int
+    wanted: tuple[HeldVersion, ...] = ()
+    manifests: tuple[HeldVersion, ...] = ()
+    everything: tuple[HeldVersion, ...] = ()
+
+
+def work(request: LookRequest, reporter: LineReporter) -> NodeScan:
+    """Look, and change nothing."""
+    cache = hub_directory(request.cache)
+    return NodeScan(
+        free_bytes=free_bytes(cache),
+        wanted=tuple(_wanted(wanted, request.cache) for wanted in request.wanted),
+        manifests=tuple(_of_manifest(manifest, request.cache) for manifest in request.manifests),
+        everything=tuple(_everything(cache, request.cache)) if request.everything else (),
+    )
+
+
+def _wanted(wanted: StagingItem, cache: str) -> HeldVersion:
+    if wanted.kind != "hub":
+        path = directory_of(wanted.kind, wanted.name, cache)
+        there = path.is_dir()
+        return HeldVersion(
+            kind=wanted.kind, name=wanted.name, complete=there, path=str(path) if there else ""
+        )
+    place = HubPlace(hub_directory(cache), wanted.name)
+    commit = _commit(place.root / "refs" / wanted.revision)
+    if commit is None and _COMMIT.fullmatch(wanted.revision):
+        commit = wanted.revision
+    return _snapshot(place, wanted.name, commit) if commit else HeldVersion(kind="hub", name=wanted.name)
+
+
+def _of_manifest(manifest: Manifest, cache: str) -> HeldVersion:
+    return _held(place_of(manifest.kind, manifest.name, cache), manifest)
+
+
+def _held(place: StoragePlace, manifest: Manifest) -> HeldVersion:
+    here, growing = held(place, manifest), begun(place, manifest)
+    if isinstance(place, DirectoryPlace) and not place.published:
+        here, growing = {}, growing | here  # whole files, of which nobody can load any yet
+    published = not isinstance(place, HubPlace) or _pointed(place, manifest)
+    return HeldVersion(
+        kind=manifest.kind,
+        name=manifest.name,
+        commit=manifest.commit,
+        revisions=references(place.root, manifest.commit) if manifest.kind == "hub" else (),
+        manifest=manifest,
+        complete=published and manifest.complete(here),
+        held=here,
+        begun=growing,
+        path=str(place.root / "snapshots" / manifest.commit) if manifest.kind == "hub" else str(place.root),
+    )
+
+
+def _pointed(place: HubPlace, manifest: Manifest) -> bool:
+    """True if the snapshot shows every file: without that, nobody can load it."""
+    snapshot = place.root / "snapshots" / manifest.commit
+    return all(size_of(snapshot / file.path) == file.size for file in manifest.files)
+
+
+def _snapshot(place: HubPlace, name: str, commit: str) -> HeldVersion:
+    manifest = _noted(place, name, commit)
+    if manifest is not None:
+        return _held(place, manifest)
+    manifest = derived(place.root / "snapshots" / commit, name, commit)
+    if manifest is None:
+        return HeldVersion(kind="hub", name=name, commit=commit)
+    found = _held(place, manifest)
+    return found.model_copy(
+        update={"complete": found.complete and loadable(place.root / "snapshots" / commit)}
+    )
+
+
+def _noted(place: HubPlace, name: str, commit: str) -> Manifest | None:
+    """Staging's note about a commit; None if there is none, or it cannot be used."""
+    try:
+        manifest = Manifest.model_validate_json(place.record(commit).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return manifest if (manifest.name, manifest.commit) == (name, commit) else None
+
+
+def derived(snapshot: Path, name: str, commit: str) -> Manifest | None:
+    """The manifest of a snapshot that others have downloaded: its links name the digests. None if that is nothing."""
+    files = []
+    for path in sorted(_files(snapshot)):
+        digest = Path(os.readlink(path)).name if path.is_symlink() else ""
+        size, algorithm = size_of(path), _BLOB.get(len(digest))
+        if size is None or algorithm is None:
+            continue
+        relative = path.relative_to(snapshot).as_posix()
+        try:
+            files.append(
+                File.model_validate(
+                    {"path": relative, "size": size, "digest": digest, "algorithm": algorithm}
+                )
+            )
+        except ValidationError:
+            continue
+    return Manifest(kind="hub", name=name, commit=commit, files=by_path(files)) if files else None
+
+
+def loadable(snapshot: Path) -> bool:
+    """True if a snapshot without a manifest has what an engine needs: a config, and every shard of its index."""
+    if size_of(snapshot / "config.json") is None:
+        return False
+    if any(size_of(path) is None for path in _files(snapshot)):
+        return False  # a link that leads nowhere: its download was cut
+    index = snapshot / "model.safetensors.index.json"
+    if size_of(index) is None:
+        return any(path.suffix in (".safetensors", ".bin", ".gguf") for path in _files(snapshot))
+    try:
+        weights = read_json_object(index, INDEX_BYTES).get("weight_map")
+    except FactError:
+        return False
+    shards = set(map(str, weights.values())) if isinstance(weights, dict) else set()
+    return bool(shards) and all(size_of(snapshot / shard) is not None for shard in shards)
+
+
+def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
+    for folder in sorted(cache.glob("models--*")) if cache.is_dir() else ():
+        name = folder.name.removeprefix("models--").replace("--", "/", 1)
+        place = HubPlace(cache, name)
+        commits = {path.name for path in (folder / "snapshots").glob("*")}
+        commits |= {path.stem for path in (folder / ".sparkfleet").glob("*.json")}
+        for commit in sorted(commit for commit in commits if _COMMIT.fullmatch(commit)):
+            yield _snapshot(place, name, commit)
+    for path in _builtins(override):
+        size = sum(size_of(file) or 0 for file in _files(path))
+        name = BUILTIN + path.name.rpartition("-")[0]
+        yield HeldVersion(kind="builtin", name=name, complete=True, held={"": size}, path=str(path))
+
+
+def _builtins(override: str) -> Iterator[Path]:
+    parent = builtin.path("tiny", Path(override) / ".builtin" if override else None).parent
+    if parent.is_dir():
+        yield from (path for path in sorted(parent.iterdir()) if path.is_dir() and path.name[0] != ".")
+
+
+def references(root: Path, commit: str) -> tuple[str, ...]:
+    """The branches and tags that stand for a commit in a model's folder of the Hub's cache."""
+    directory = root / "refs"
+    found = (path for path in sorted(_files(directory)) if _commit(path) == commit)
+    return tuple(path.relative_to(directory).as_posix() for path in found)
+
+
+def _commit(reference: Path) -> str | None:
+    if size_of(reference) is None:
+        return None
+    text = read_start(reference, REF_BYTES).decode("ascii", errors="replace").strip()
+    return text if _COMMIT.fullmatch(text) else None
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Files and links below a directory; nothing if it does not exist. Directories that are links are not entered."""
+    for where, _, names in os.walk(directory):
+        for name in names:
+            yield Path(where, name)
+
+
+def main() -> int:
+    """Entry point."""
+    return program(LookRequest, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

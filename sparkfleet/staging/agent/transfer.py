@@ -1,0 +1,163 @@
+"""Brings the files of a manifest to their place: locked, counted, checked, renamed. How a file moves is passed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from sparkfleet.staging.agent.protocol import EVERY_S, LineReporter
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.locks import alone
+from sparkfleet.staging.manifest import File, Manifest
+from sparkfleet.staging.storage_layout import StoragePlace, begun, check, free_bytes, held, size_of
+from sparkfleet.values import Value
+
+Get = Callable[[File, Path, int], Awaitable[None]]
+"""Makes a part grow to its whole size, from what is there: the file, the part, and the number of the stream."""
+
+STREAMS = 4
+"""Files at a time. One rsync keeps one processor core busy, and a Spark has two rails and 20 cores: two per rail."""
+RESERVE_BYTES = 10 << 30
+"""Kept free on every disk: logs, container layers, and compile caches of the engines need room while they start."""
+_TRIES = 2
+"""A part that a former run left may be damaged: then the file is fetched once more, from its beginning."""
+
+
+class Arrived(Value):
+    """Result: the directory to load from, and the bytes that moved."""
+
+    path: str
+    moved_bytes: int
+
+
+class Arrival:
+    """One run that brings a manifest to a place.
+
+    Args:
+        place: where to.
+        manifest: what.
+        get: how a file moves.
+        reporter: who is told.
+        streams: files at a time.
+        reserve_bytes: what must stay free on the disk.
+    """
+
+    def __init__(
+        self,
+        place: StoragePlace,
+        manifest: Manifest,
+        get: Get,
+        reporter: LineReporter,
+        *,
+        streams: int = STREAMS,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        self._place = place
+        self._manifest = manifest
+        self._get = get
+        self._reporter = reporter
+        self._streams = streams
+        self._reserve_bytes = reserve_bytes
+        self._moved = 0
+
+    async def run(self, revision: str) -> Arrived:
+        """Bring what is missing, check it, and make it visible.
+
+        Raises:
+            StagingError: no room, or bytes that are not what they should be.
+            OSError: the disk refuses.
+        """
+        async with alone(self._place.lock, self._wait):
+            await asyncio.to_thread(self._make_room)
+            async with asyncio.TaskGroup() as group:
+                ticker = group.create_task(self._tick())
+                await self._all_files()
+                ticker.cancel()
+            self._reporter.progress(self._manifest.size, self._manifest.size, now=True)
+            path = self._place.publish(self._manifest, revision)
+        return Arrived(path=str(path), moved_bytes=self._moved)
+
+    async def _all_files(self) -> None:
+        held_here = held(self._place, self._manifest)
+        queue = [file for file in self._manifest.distinct() if self._manifest.key(file) not in held_here]
+        queue.reverse()
+        async with asyncio.TaskGroup() as group:
+            for number in range(min(self._streams, len(queue))):
+                group.create_task(self._stream(queue, number))
+
+    async def _stream(self, queue: list[File], number: int) -> None:
+        while queue:
+            file = queue.pop()
+            lock = self._place.file_lock(file)
+            if lock is None:
+                await self._one(file, number)
+            else:
+                async with alone(lock, self._wait):
+                    await self._one(file, number)
+
+    async def _one(self, file: File, number: int) -> None:
+        final, part = self._place.final(file), self._place.part(file)
+        if size_of(final) == file.size:  # whoever held the lock before has brought it
+            return
+        if final.exists() and self._manifest.kind != "hub":
+            raise _differs(final)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(_TRIES):
+            before = size_of(part) or 0
+            await self._get(file, part, number)
+            self._moved += max((size_of(part) or 0) - before, 0)
+            if await asyncio.to_thread(check, part, file):
+                part.replace(final)
+                return
+            part.unlink()
+            if attempt == 0 and before:
+                self._reporter.note(f"{file.path}: what a former run left is damaged; it is fetched again.")
+            else:
+                break
+        raise StagingError(
+            f"{file.path}: what arrived does not have the {file.algorithm} {file.digest[:12]}… that it must have.",
+            means="The bytes were damaged on the way or at their source. They were thrown away.",
+            do="Run it again; if it happens again, the copy at the source is bad.",
+        )
+
+    def _make_room(self) -> None:
+        size = self._manifest.size
+        have = sum(held(self._place, self._manifest).values()) + sum(
+            begun(self._place, self._manifest).values()
+        )
+        demand_room(self._place.root, max(size - have, 0), self._reserve_bytes)
+
+    async def _tick(self) -> None:
+        while True:
+            here = await asyncio.to_thread(self._here)
+            self._reporter.progress(min(here, self._manifest.size), self._manifest.size)
+            await asyncio.sleep(EVERY_S)
+
+    def _here(self) -> int:
+        whole = held(self._place, self._manifest)
+        parts = begun(self._place, self._manifest)
+        return sum(whole.values()) + sum(size for key, size in parts.items() if key not in whole)
+
+    def _wait(self) -> None:
+        self._reporter.note("another run is bringing it; this one waits for it.", "waiting")
+
+
+def demand_room(path: Path, needed_bytes: int, reserve_bytes: int) -> None:
+    """Refuse where a disk does not hold `needed_bytes` more and the reserve. Raises StagingError."""
+    free = free_bytes(path)
+    if needed_bytes and free < needed_bytes + reserve_bytes:
+        raise StagingError(
+            f"{path}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are free"
+            f" ({reserve_bytes / 1e9:.1f} GB of them are kept in reserve).",
+            means="Nothing was begun.",
+            do="Make room: `sparkfleet models prune` removes what no deployment uses.",
+        )
+
+
+def _differs(path: Path) -> StagingError:
+    return StagingError(
+        f"{path} is there already, and is another file than the one that should go there.",
+        means="A directory of yours is never overwritten.",
+        do="Move that directory away, or make the two alike yourself.",
+    )

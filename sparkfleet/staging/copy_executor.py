@@ -1,0 +1,133 @@
+"""Carries out the copies of a plan: one node lets another in for as long as it copies, and not a moment longer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+
+from sparkfleet.errors import NodeError
+from sparkfleet.staging.agent.rsync_fetch import FetchRequest, From
+from sparkfleet.staging.agent.rsync_serve import Listen, ServeRequest, Serving
+from sparkfleet.staging.agent.transfer import Arrived
+from sparkfleet.staging.agent_client import Line, understood
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.fleet import StagingNodes
+from sparkfleet.staging.manifest import Manifest
+from sparkfleet.staging.plan import Copy
+
+SERVE_LIMIT_S = 6 * 3600.0
+"""A sender that nobody stops ends by itself after this, should its channel neither live nor die."""
+STOP_S = 10.0
+
+
+async def run_copies(
+    fleet: StagingNodes, manifest: Manifest, revision: str, copies: Iterable[Copy]
+) -> tuple[dict[str, Arrived], list[NodeError]]:
+    """Run copies, each as soon as its source has everything: what arrived by target, and what went wrong.
+
+    A copy whose source did not get it is not tried; whoever plans again finds another source.
+    """
+    planned = tuple(copies)
+    runs: dict[str, asyncio.Task[Arrived | None]] = {}
+    lines: dict[tuple[str, int], asyncio.Lock] = {}
+    arrived: dict[str, Arrived] = {}
+    failed: list[NodeError] = []
+
+    async def one(copy: Copy) -> Arrived | None:
+        if copy.source in runs and await runs[copy.source] is None:
+            return None
+        locks = [
+            lines.setdefault((copy.source, cable), asyncio.Lock()) for cable in copy.route.cables or (-1,)
+        ]
+        try:
+            async with _all(locks):
+                arrived[copy.target] = await _copy(fleet, manifest, revision, copy)
+        except NodeError as error:
+            failed.append(error)
+        return arrived.get(copy.target)
+
+    async with asyncio.TaskGroup() as group:
+        for copy in planned:  # in the order of the rounds: a source's own copy is there before those from it
+            runs[copy.target] = group.create_task(one(copy))
+    return arrived, failed
+
+
+@asynccontextmanager
+async def _all(locks: list[asyncio.Lock]) -> AsyncIterator[None]:
+    """Hold several locks, taken in one order everywhere: a route lists its cables sorted."""
+    held: list[asyncio.Lock] = []
+    try:
+        for lock in locks:
+            await lock.acquire()
+            held.append(lock)
+        yield
+    finally:
+        for lock in held:
+            lock.release()
+
+
+async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Copy) -> Arrived:
+    if copy.route.over == "lan":
+        text = f"{copy.source} and {copy.target} are not linked: this copy goes over the LAN."
+        fleet.say("note", manifest.name, copy.target, text, copy.source)
+    secret = secrets.token_urlsafe(32)
+    async with _serving(fleet, manifest, copy, secret) as serving:
+        request = FetchRequest(
+            manifest=manifest,
+            revision=revision,
+            cache=fleet.settings.cache_on(copy.target),
+            sources=tuple(
+                From(address=address, port=port, bind=way.target_address if copy.route.over == "link" else "")
+                for (address, port), way in zip(serving.ends, copy.route.ways, strict=True)
+            ),
+            secret=secret,
+            streams=fleet.settings.streams,
+            reserve_bytes=fleet.settings.reserve_bytes,
+        )
+        hear = fleet.hear(copy.route.over, manifest.name, copy.target, copy.source)
+        return await fleet.ask(copy.target, "rsync_fetch", request, Arrived, hear=hear)
+
+
+@asynccontextmanager
+async def _serving(
+    fleet: StagingNodes, manifest: Manifest, copy: Copy, secret: str
+) -> AsyncIterator[Serving]:
+    """While entered, the source lets the target in."""
+    request = ServeRequest(
+        kind=manifest.kind,
+        name=manifest.name,
+        cache=fleet.settings.cache_on(copy.source),
+        listen=tuple(Listen(address=way.source_address, peer=way.target_address) for way in copy.route.ways),
+        secret=secret,
+        limit_s=SERVE_LIMIT_S,
+    )
+    ready: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def hear(line: Line) -> None:
+        if line.event == "result" and not ready.done():
+            ready.set_result(line.value)
+
+    server = asyncio.ensure_future(fleet.ask(copy.source, "rsync_serve", request, Serving, hear=hear))
+    try:
+        await asyncio.wait((ready, server), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await server  # raises what it died of
+            raise StagingError(f"{copy.source}: its sender ended before it began.", do="Run it again.")
+        serving = understood(copy.source, ready.result(), Serving)
+        if len(serving.ends) != len(copy.route.ways):
+            raise StagingError(f"{copy.source}: its sender listens elsewhere than it was told to.")
+        yield serving
+        await _stop(fleet, copy.source, serving.pid)
+        await asyncio.wait((server,), timeout=STOP_S)  # killed before it has ended, it would leave its files
+    finally:
+        server.cancel()
+        with suppress(NodeError, asyncio.CancelledError):
+            await server
+
+
+async def _stop(fleet: StagingNodes, node: str, pid: int) -> None:
+    """Ask a sender to end and to take its files along. One that does not is killed with its channel's command."""
+    with suppress(NodeError):
+        await fleet.channels[node].run(("kill", "-TERM", str(pid)), timeout_s=STOP_S)

@@ -1,0 +1,265 @@
+"""Brings models and images to the nodes that need them: from the Hub once, then from node to node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from sparkfleet.errors import NodeError
+from sparkfleet.remote.channel import Channel
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.staging.agent.hub_download import PullRequest
+from sparkfleet.staging.agent.images import ImageHeld, ImageRequest, staged_name
+from sparkfleet.staging.agent.scan import HeldVersion, LookRequest, NodeScan
+from sparkfleet.staging.agent.transfer import Arrived
+from sparkfleet.staging.copy_executor import run_copies
+from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.fleet import StagingNodes
+from sparkfleet.staging.manifest import Manifest
+from sparkfleet.staging.plan import Have, StagePlan, linked, plan, puller
+from sparkfleet.staging.progress import OnProgress, silent
+from sparkfleet.staging.settings import Need, Staged, StagingSettings
+
+T = TypeVar("T")
+
+
+async def stage(
+    inventory: Inventory,
+    channels: Mapping[str, Channel],
+    needs: Sequence[Need],
+    progress: OnProgress = silent,
+    *,
+    settings: StagingSettings | None = None,
+) -> tuple[Staged, ...]:
+    """Bring everything to where it is needed. What is there already costs a look.
+
+    Interrupting it (cancel, Ctrl-C, a power cut) loses nothing: the next run goes on from every byte that has arrived.
+
+    Args:
+        inventory: the fleet: nodes, and the links that copies go over.
+        channels: to every node. Nodes that need nothing may send; one of those that does not answer is left out.
+        needs: what is needed where, brought in this order.
+        progress: is told what happens.
+        settings: Pythons and caches of the nodes, token, reserve.
+
+    Raises:
+        StagingError: no room, no source, gated, damaged: with what to do.
+        NodeError: a node that needs something does not answer.
+        FactError: a name is none.
+    """
+    fleet = StagingNodes(channels, settings or StagingSettings(), progress)
+    return tuple([await _Stager(inventory, fleet, need).run() for need in needs])
+
+
+async def survey(
+    channels: Mapping[str, Channel],
+    progress: OnProgress = silent,
+    *,
+    settings: StagingSettings | None = None,
+) -> dict[str, NodeScan]:
+    """Everything that every node which answers has."""
+    return await StagingNodes(channels, settings or StagingSettings(), progress).look(
+        (), LookRequest(everything=True)
+    )
+
+
+class _Stager:
+    """One need, brought to its nodes."""
+
+    def __init__(self, inventory: Inventory, fleet: StagingNodes, need: Need) -> None:
+        self._inventory = inventory
+        self._fleet = fleet
+        self._need = need
+        self._name = need.wanted.name
+        self._moved = 0
+
+    async def run(self) -> Staged:
+        if not self._need.nodes:
+            return Staged(wanted=self._need.wanted, paths={})
+        match self._need.wanted.kind:
+            case "hub":
+                return await self._from_hub()
+            case "image":
+                return await self._image()
+            case _:
+                return await self._directory()
+
+    async def _from_hub(self) -> Staged:
+        manifest = await self._pinned()
+        seen = await self._distribute(manifest)
+        for node in self._need.nodes:
+            held = seen[node].manifests[0]
+            if not held.complete or self._need.wanted.revision not in (*held.revisions, manifest.commit):
+                await self._download(node, manifest)  # nothing is missing: it only shows what is there
+        return self._staged(manifest, {node: seen[node].manifests[0].path for node in self._need.nodes})
+
+    async def _pinned(self) -> Manifest:
+        """Commit of a revision: one that nodes have complete, unless the Hub is to be asked."""
+        seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(self._need.wanted,)))
+        held = [have for node in seen for have in seen[node].wanted if have.complete and have.manifest]
+        if held and self._need.hub != "always":
+            return _most_common(held)
+        if self._need.hub == "never":
+            raise StagingError(
+                f"no node has {self._need.wanted.title} whole.",
+                do=f"Run `sparkfleet models pull {self._name}`.",
+            )
+        order = sorted(self._need.nodes, key=lambda node: -seen[node].wanted[0].held_bytes)
+        return await self._first_that_reaches(order, self._ask_hub)
+
+    async def _ask_hub(self, node: str) -> Manifest:
+        self._fleet.say("looking", self._name, node, "asking the Hub what it consists of")
+        return await self._fleet.ask(node, "hub_download", self._pull_request(node, None), Manifest)
+
+    async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
+        """Pull and copy until every node has it: planned anew from what is there, for as long as that helps."""
+        failed: list[NodeError] = []
+        left = None
+        while True:
+            request = LookRequest(manifests=(manifest,))
+            seen = await self._fleet.look(self._need.nodes, request)
+            have = {node: _have(seen[node]) for node in seen}
+            found = plan(
+                self._inventory, manifest, have, self._need.nodes, self._fleet.settings.reserve_bytes
+            )
+            lacking = [node for node in self._need.nodes if not manifest.complete(have[node].held)]
+            if not lacking:
+                return seen
+            if left is not None and len(lacking) >= left:
+                raise failed[0] if failed else StagingError(f"{self._name} did not arrive on {lacking[0]}.")
+            left = len(lacking)
+            failed = await self._carry_out(manifest, found, have, lacking)
+
+    async def _carry_out(
+        self, manifest: Manifest, found: StagePlan, have: Mapping[str, Have], lacking: Sequence[str]
+    ) -> list[NodeError]:
+        if found.pull:
+
+            async def download(node: str) -> Arrived:
+                return await self._download(node, manifest)
+
+            await self._first_that_reaches(puller(manifest, have, lacking), download)
+            return []  # who pulled may be another than planned, and the copies with it
+        arrived, failed = await run_copies(self._fleet, manifest, self._need.wanted.revision, found.copies)
+        self._moved += sum(done.moved_bytes for done in arrived.values())
+        return failed
+
+    async def _first_that_reaches(self, nodes: Sequence[str], act: Callable[[str], Awaitable[T]]) -> T:
+        """Result of the first node with a way to the Hub. Any other refusal is final."""
+        for node in nodes[:-1]:
+            try:
+                return await act(node)
+            except HubUnreachable as error:
+                self._fleet.say("note", self._name, node, f"{error.what} Trying another node.")
+        return await act(nodes[-1])
+
+    async def _download(self, node: str, manifest: Manifest) -> Arrived:
+        hear = self._fleet.hear("hub", self._name, node)
+        arrived = await self._fleet.ask(
+            node, "hub_download", self._pull_request(node, manifest), Arrived, hear=hear
+        )
+        self._moved += arrived.moved_bytes
+        return arrived
+
+    def _pull_request(self, node: str, manifest: Manifest | None) -> PullRequest:
+        settings = self._fleet.settings
+        return PullRequest(
+            name=self._name,
+            revision=self._need.wanted.revision,
+            manifest=manifest,
+            cache=settings.cache_on(node),
+            endpoint=settings.endpoint,
+            token=settings.token,
+            streams=settings.streams,
+            reserve_bytes=settings.reserve_bytes,
+        )
+
+    async def _directory(self) -> Staged:
+        wanted = self._need.wanted
+        seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(wanted,)))
+        sealed = await self._fleet.seal(
+            wanted.kind, wanted.name, [n for n in seen if seen[n].wanted[0].complete]
+        )
+        if not sealed:
+            raise StagingError(
+                f"{self._name} is on no node of the fleet.", do="Put it on one of them, under that very path."
+            )
+        manifest = _largest(sealed)
+        for node in self._need.nodes:
+            if node in sealed:
+                _demand_alike(manifest, sealed[node], node)
+        after = await self._distribute(manifest)
+        return self._staged(manifest, {node: after[node].manifests[0].path for node in self._need.nodes})
+
+    async def _image(self) -> Staged:
+        name = staged_name(self._name)
+        look = ImageRequest(action="look", image=self._name)
+        everybody = (*self._fleet.channels, *self._need.nodes)
+        seen = await self._fleet.images(everybody, look, self._need.nodes)
+        lacking = [node for node in self._need.nodes if not seen[node].id]
+        if lacking and not any(held.id for held in seen.values()):
+            node, seen[node] = await self._fleet.pull(self._name, lacking)
+            lacking.remove(node)
+        if lacking:
+            await self._send_image(seen, lacking)
+        paths = dict.fromkeys(self._need.nodes, name)
+        return Staged(wanted=self._need.wanted, paths=paths, moved_bytes=self._moved)
+
+    async def _send_image(self, seen: Mapping[str, ImageHeld], lacking: Sequence[str]) -> None:
+        """As an archive: saved by one, copied as a directory, loaded by the others, and removed everywhere."""
+        request = ImageRequest(
+            action="save", image=self._name, reserve_bytes=self._fleet.settings.reserve_bytes
+        )
+        source = self._best_source([node for node in seen if seen[node].id], lacking[0])
+        self._fleet.say("image", self._name, source, "saving it as an archive")
+        await self._fleet.images((source,), request, (source,))
+        manifest = (await self._fleet.seal("image", self._name, (source,)))[source]
+        narrowed = self._need.model_copy(update={"nodes": tuple(lacking)})
+        copying = _Stager(self._inventory, self._fleet, narrowed)
+        await copying._distribute(manifest)
+        self._moved += copying._moved
+        for node in lacking:
+            self._fleet.say("image", self._name, node, "loading it", source)
+        load = request.model_copy(update={"action": "load", "id": seen[source].id, "manifest": manifest})
+        await self._fleet.images(lacking, load, lacking)
+        everybody = (source, *lacking)
+        await self._fleet.images(everybody, request.model_copy(update={"action": "drop"}), everybody)
+
+    def _best_source(self, holders: Sequence[str], target: str) -> str:
+        """One that a cable joins to a target, if there is such a one."""
+        return min(holders, key=lambda node: not linked(self._inventory, node, target))
+
+    def _staged(self, manifest: Manifest, paths: dict[str, str]) -> Staged:
+        for node in self._need.nodes:
+            self._fleet.say("done", self._name, node, "complete")
+        return Staged(wanted=self._need.wanted, commit=manifest.commit, paths=paths, moved_bytes=self._moved)
+
+
+def _have(seen: NodeScan) -> Have:
+    held = seen.manifests[0]
+    return Have(free_bytes=seen.free_bytes, held=held.held, begun=held.begun)
+
+
+def _most_common(held: Sequence[HeldVersion]) -> Manifest:
+    """All ranks must load the same weights: the commit that most nodes have."""
+    commits = [have.commit for have in held]
+    chosen = max(dict.fromkeys(commits), key=commits.count)
+    # Of several lists of one commit the longest: a snapshot that others downloaded may be a part of it.
+    manifests = [have.manifest for have in held if have.commit == chosen and have.manifest]
+    return max(manifests, key=lambda manifest: len(manifest.files))
+
+
+def _largest(sealed: Mapping[str, Manifest]) -> Manifest:
+    return max(sealed.values(), key=lambda manifest: (len(manifest.files), manifest.size))
+
+
+def _demand_alike(manifest: Manifest, other: Manifest, node: str) -> None:
+    """Nothing of a person's directory is overwritten."""
+    ours = {file.path: file.digest for file in manifest.files}
+    for file in other.files:
+        if ours.get(file.path, file.digest) != file.digest:
+            raise StagingError(
+                f"{node}: {manifest.name}/{file.path} is another file than on the other nodes.",
+                means="The ranks of a group would load different weights. A directory of yours is never overwritten.",
+                do="Remove the wrong one, or move that directory away.",
+            )

@@ -1,0 +1,82 @@
+"""Resolves an image's tag to a digest: once for all nodes, before anything is staged, so that every rank runs the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.remote.channel import Channel
+from sparkfleet.staging.agent.images import LOCAL, ImageHeld, ImageRequest
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.fleet import StagingNodes
+from sparkfleet.staging.progress import OnProgress, silent
+from sparkfleet.staging.settings import Need, StagingSettings
+from sparkfleet.values import Value
+
+
+class Pinned(Value):
+    """Digest that a tag was resolved to.
+
+    Attributes:
+        image: the reference with its digest, `name:tag@sha256:…`.
+        node: whose image it is.
+        others: nodes that have another image under the same tag.
+    """
+
+    image: str
+    node: str
+    others: tuple[str, ...] = ()
+
+
+async def pin(
+    channels: Mapping[str, Channel],
+    need: Need,
+    progress: OnProgress = silent,
+    *,
+    settings: StagingSettings | None = None,
+) -> Pinned | None:
+    """Find out which image a tag stands for. What a node has counts: its registry is asked where none has it.
+
+    Args:
+        channels: to every node. One that needs nothing and does not answer is left out.
+        need: an image by its tag, and the nodes that are to run it, rank 0's first: of several images that nodes have under
+            that tag, the first node's is taken. `hub` says when the registry is asked: never for what was built on a node.
+        progress: is told what happens.
+        settings: Pythons and caches of the nodes.
+
+    Returns:
+        None if no node has it and the registry is not to be asked.
+
+    Raises:
+        StagingError: no node can get it.
+        NodeError: a node that is to run it does not answer. Where the registry is not to be asked, it is left out.
+    """
+    fleet = StagingNodes(channels, settings or StagingSettings(), progress)
+    tag, held = need.wanted.name, await _held(fleet, need)
+    mine = next(iter(held.values()), ImageHeld())
+    if held and (need.hub != "always" or not mine.digest or tag.startswith(LOCAL)):
+        return _first(tag, held)
+    if need.hub == "never":
+        return None
+    try:
+        node, pulled = await fleet.pull(tag, need.nodes)
+    except StagingError:
+        # Docker on containerd's store gives what was built here a digest, too: its id.
+        if not held or mine.digest != mine.id:
+            raise
+        return _first(tag, held)
+    return _first(tag, {node: pulled})
+
+
+async def _held(fleet: StagingNodes, need: Need) -> dict[str, ImageHeld]:
+    """Images that nodes have under the tag: first those of the nodes that run it, in their order."""
+    nodes, needed = (*need.nodes, *fleet.channels), () if need.hub == "never" else need.nodes
+    seen = await fleet.images(nodes, ImageRequest(action="look", image=need.wanted.name), needed)
+    return {node: held for node, held in seen.items() if held.id}
+
+
+def _first(tag: str, held: Mapping[str, ImageHeld]) -> Pinned:
+    node, *others = held
+    # By digest if there are: docker's two stores give one image two ids.
+    mine = held[node].digest or held[node].id
+    different = tuple(name for name in others if (held[name].digest or held[name].id) != mine)
+    return Pinned(image=f"{tag}@sha256:{held[node].digest or held[node].id}", node=node, others=different)

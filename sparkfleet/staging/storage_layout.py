@@ -1,0 +1,225 @@
+"""Storage of a thing on a node: the Hub's own cache layout, or a directory. Files arrive as parts and are renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+from sparkfleet.checkpoints.io.hub_cache import hub_cache
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.manifest import BUILTIN, File, Manifest
+from sparkfleet.tiny_models import cache as builtin
+
+PART = ".incomplete"
+"""Suffix of a file that is not whole, as huggingface_hub 1.x names its own: what that has begun is continued."""
+READ_BYTES = 8 << 20
+
+
+class StoragePlace(Protocol):
+    """Storage of the files of one manifest."""
+
+    lock: Path
+    """Held by whoever fills the place."""
+
+    @property
+    def root(self) -> Path:
+        """Directory that a sender serves."""
+        ...
+
+    def final(self, file: File) -> Path:
+        """Path of the whole file."""
+        ...
+
+    def part(self, file: File) -> Path:
+        """Offset at which it grows."""
+        ...
+
+    def file_lock(self, file: File) -> Path | None:
+        """The lock that others take for this one file, if there is such a habit."""
+        ...
+
+    def publish(self, manifest: Manifest, revision: str) -> Path:
+        """Make it visible to those who load it, once every file is there: the directory to load from."""
+        ...
+
+
+class HubPlace:
+    """`models--organisation--name/{blobs,snapshots,refs}` in the cache that huggingface_hub and every engine reads."""
+
+    def __init__(self, cache: Path, name: str) -> None:
+        folder = f"models--{name.replace('/', '--')}"
+        self._folder = cache / folder
+        self._locks = cache / ".locks" / folder
+        self.lock = self._locks / "sparkfleet.lock"
+
+    @property
+    def root(self) -> Path:
+        """See `Place.root`."""
+        return self._folder
+
+    def final(self, file: File) -> Path:
+        """See `Place.final`."""
+        return self.root / "blobs" / file.digest
+
+    def part(self, file: File) -> Path:
+        """See `Place.part`."""
+        return self.root / "blobs" / f"{file.digest}{PART}"
+
+    def file_lock(self, file: File) -> Path | None:
+        """See `Place.file_lock`: huggingface_hub's."""
+        return self._locks / f"{file.digest}.lock"
+
+    def record(self, commit: str) -> Path:
+        """Path of a commit's manifest, so that its files are known without the Hub."""
+        return self.root / ".sparkfleet" / f"{commit}.json"
+
+    def publish(self, manifest: Manifest, revision: str) -> Path:
+        """See `Place.publish`. Writes the reference too: loading offline by a branch's name fails without it."""
+        snapshot = self.root / "snapshots" / manifest.commit
+        for file in manifest.files:
+            _point(snapshot / file.path, self.final(file))
+        self.note(manifest)
+        for reference in {revision} - {manifest.commit}:
+            path = self.root / "refs" / reference
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, manifest.commit.encode(), mode=0o644, durable=True)
+        return snapshot
+
+    def note(self, manifest: Manifest) -> None:
+        """Write down what belongs to a commit."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.record(manifest.commit), manifest.model_dump_json().encode(), mode=0o644)
+
+
+class DirectoryPlace:
+    """A directory of its own. One that is not there yet is filled beside its name and appears whole."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._beside = target.with_name(f".{target.name}.staging")
+        # The name of `builtin`'s lock: nobody trains what is being copied.
+        self.lock = target.with_name(f".{target.name}.lock")
+
+    @property
+    def root(self) -> Path:
+        """The directory itself where it is there, else where it grows."""
+        return self._target if self.published else self._beside
+
+    @property
+    def published(self) -> bool:
+        """True if the directory has its final name: others may load from it."""
+        return self._target.is_dir()
+
+    def final(self, file: File) -> Path:
+        """See `Place.final`."""
+        return self.root / file.path
+
+    def part(self, file: File) -> Path:
+        """See `Place.part`."""
+        return self.root / f"{file.path}{PART}"
+
+    def file_lock(self, file: File) -> Path | None:
+        """See `Place.file_lock`."""
+        return None
+
+    def publish(self, manifest: Manifest, revision: str) -> Path:
+        """See `Place.publish`."""
+        if not self.published:
+            self._beside.rename(self._target)
+        return self._target
+
+
+def place_of(kind: str, name: str, cache: str = "") -> StoragePlace:
+    """Path of a thing on this machine; `cache` overrides the Hub's cache, and for images their directory."""
+    if kind == "hub":
+        return HubPlace(hub_directory(cache), name)
+    return DirectoryPlace(directory_of(kind, name, cache))
+
+
+def hub_directory(cache: str = "") -> Path:
+    """The Hub's cache of this user, or `cache`. Raises StagingError."""
+    return Path(cache) if cache else hub_cache(os.environ, home())
+
+
+def directory_of(kind: str, name: str, cache: str = "") -> Path:
+    """The directory of anything that does not come from the Hub."""
+    if kind == "builtin":
+        return builtin.path(name.removeprefix(BUILTIN), Path(cache) / ".builtin" if cache else None)
+    if kind == "image":
+        return images_directory(cache) / hashlib.sha256(name.encode()).hexdigest()[:32]
+    return Path(name)
+
+
+def images_directory(cache: str = "") -> Path:
+    """Directory of image archives in transit."""
+    if cache:
+        return Path(cache) / ".images"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else home() / ".cache") / "sparkfleet" / "images"
+
+
+def home() -> Path:
+    """This user's home. Raises StagingError if there is none."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise StagingError("this user has no home directory.", do="Set HF_HOME on the node.") from error
+
+
+def check(path: Path, file: File) -> bool:
+    """True if the bytes at `path` are those of `file`, by size and digest."""
+    with path.open("rb") as opened:
+        if os.fstat(opened.fileno()).st_size != file.size:
+            return False
+        digest = hashlib.sha1(usedforsecurity=False) if file.algorithm == "git-sha1" else hashlib.sha256()
+        if file.algorithm == "git-sha1":
+            digest.update(b"blob %d\0" % file.size)
+        while chunk := opened.read(READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest() == file.digest
+
+
+def held(place: StoragePlace, manifest: Manifest) -> dict[str, int]:
+    """Bytes of the files of a manifest that lie here whole, by key."""
+    found = {}
+    for file in manifest.distinct():
+        size = size_of(place.final(file))
+        if size == file.size:
+            found[manifest.key(file)] = size
+    return found
+
+
+def begun(place: StoragePlace, manifest: Manifest) -> dict[str, int]:
+    """Bytes of the files of a manifest that have begun to arrive here, by key."""
+    sizes = {manifest.key(file): size_of(place.part(file)) for file in manifest.distinct()}
+    return {key: size for key, size in sizes.items() if size is not None}
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of a file, None if there is none."""
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that this user can still write at `path`, existing or not."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def _point(pointer: Path, blob: Path) -> None:
+    """A relative link, as the Hub's cache has them; one that is right already is left alone."""
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    target = os.path.relpath(blob, pointer.parent)
+    if pointer.is_symlink() and os.readlink(pointer) == target:
+        return
+    beside = pointer.with_name(f".{pointer.name[:64]}.{os.urandom(4).hex()}")
+    beside.symlink_to(target)
+    beside.replace(pointer)

@@ -1,0 +1,363 @@
+"""The accuracy report: rows are read as what was run, never as what was measured, and hostile files get a clear error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.accuracy import accuracy
+from sparkfleet.accuracy.models import Declined, Stored, find_arch
+from sparkfleet.accuracy.rows import METRICS, case_of, read_rows, source_of
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.perf.model_shape import ModelShape
+
+PACKAGED = Path(accuracy.__file__).parents[1] / "knowledge" / "measurements" / "benchmarks.csv"
+HEADER = (
+    "id,source_url_or_repo_path,date,nodes,link,model,params_total_b,params_active_b,architecture_notes,quant,weights_gb,engine,"
+    "engine_version_or_image,tp,pp,ep,spec_method,spec_tokens,accept_len_or_rate,prompt_tokens,depth,gen_tokens,concurrency,"
+    "ttft_ms,prefill_tps,decode_tps_per_request,decode_tps_aggregate,kv_dtype,mem_util_flag,max_model_len,peak_mem_gb,startup_s,notes"
+)
+
+
+def row(**given: str) -> dict[str, str]:
+    base = dict.fromkeys(HEADER.split(","), "")
+    base |= {
+        "id": "b1",
+        "source_url_or_repo_path": "github:somebody/bench:README.md",
+        "nodes": "1",
+        "tp": "1",
+        "concurrency": "1",
+    }
+    base |= {
+        "model": "Qwen/Qwen3.6-27B-FP8",
+        "quant": "fp8",
+        "engine": "vllm",
+        "spec_method": "none",
+        "prompt_tokens": "1024",
+    }
+    return base | given
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    lines = [HEADER, *(",".join(r[c] for c in HEADER.split(",")) for r in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_row_is_what_was_run() -> None:
+    case = case_of(
+        row(
+            nodes="2",
+            tp="2",
+            link="qsfp200",
+            spec_method="nextn",
+            spec_tokens="5",
+            kv_dtype="fp8",
+            concurrency="8",
+            engine="sglang",
+            gen_tokens="128",
+            notes="coding prompts; max-running-requests 4; enforce-eager",
+        ),
+        architectures(),
+    )
+    assert (case.setup.engine, case.setup.tp, case.setup.method, case.setup.k) == ("sglang", 2, "mtp", 5)
+    assert (case.setup.kv_bytes, case.setup.max_running, case.setup.eager) == (1.0, 4, True)
+    assert (case.workload.prompt, case.workload.generate, case.workload.concurrency) == (1024, 128, 8)
+    assert case.workload.content == "code"
+    assert case.setup.link is not None
+    assert case.source == "somebody/bench"
+    assert case.setup.arch.active == pytest.approx(25.6e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"quant": ""}, "quantisation not given"),
+        ({"quant": "secret-format"}, "quantisation not known: secret-format"),
+        ({"model": "Somebody-Model"}, "model not known and its size not given"),
+        ({"model": "x", "params_total_b": "200", "architecture_notes": "moe"}, "active parameters not given"),
+        ({"notes": "NOT_MEASURED: estimate"}, "estimate, not a measurement"),
+    ],
+)
+def test_what_cannot_be_predicted_is_declined_with_a_reason(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(Declined, match=reason):
+        case_of(row(**given), architectures())
+
+
+@pytest.mark.parametrize(
+    ("notes", "window"),
+    [
+        ("llama-batched-bench", "decode"),
+        ("aggregate is served rate", "served"),
+        ("closed-loop harness; agg = served output rate", "closed"),
+        ("llama-benchy 0.4", "burst"),
+        ("", "steady"),
+    ],
+)
+def test_what_an_aggregate_spans(notes: str, window: str) -> None:
+    assert case_of(row(notes=notes), architectures()).workload.window == window
+
+
+@pytest.mark.parametrize(
+    ("text", "k", "tokens"),
+    [
+        ("3.2-3.6 of 4", "3", 3.4),
+        ("82%, 5.1", "5", 5.1),
+        ("66.3% (81.2/51.5 per position)", "2", 2.326),
+        ("0.394, 3.76 tok/step", "7", 3.76),
+        ("0.4", "7", 3.8),
+        ("60% (501/831), ~1.8 accepted/step", "3", 2.8),
+        ("up to 4.88", "5", None),
+        ("61%", "", None),
+        ("", "3", None),
+    ],
+)
+def test_tokens_of_a_step_for_fitting(text: str, k: str, tokens: float | None) -> None:
+    case = case_of(row(spec_method="mtp", spec_tokens=k, accept_len_or_rate=text), architectures())
+    assert case.yielded == (None if tokens is None else pytest.approx(tokens))
+
+
+@pytest.mark.parametrize(
+    ("given", "chunk"),
+    [
+        ({}, 2048),
+        ({"notes": "max-num-batched-tokens 8192"}, 8192),
+        ({"engine": "sglang"}, 8192),
+        ({"engine": "llama.cpp"}, 2048),
+    ],
+)
+def test_tokens_of_a_chunk(given: dict[str, str], chunk: int) -> None:
+    assert case_of(row(**given), architectures()).setup.chunk == chunk
+
+
+def test_decoding_is_not_code() -> None:
+    assert (
+        case_of(row(notes="decode_tps_per_request: published as range"), architectures()).workload.content
+        == "mixed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("notes", "content"),
+    [
+        ("2000-word narrative; temp 0", "prose"),
+        ("real agent session", "agent"),
+        ("r0b0bench concurrency lane", "structured"),
+        ("spark-arena run of this config", "book"),
+        ("c4 ladder", "mixed"),
+    ],
+)
+def test_what_the_text_was(notes: str, content: str) -> None:
+    assert case_of(row(notes=notes), architectures()).workload.content == content
+
+
+def test_deepseek_v4_in_fp8_has_experts_in_fp4() -> None:
+    case = case_of(row(model="deepseek-ai/DeepSeek-V4-Flash", quant="fp8"), architectures())
+    assert case.setup.format == "fp8+mxfp4"
+
+
+def test_other_configs_are_beside_the_packaged_ones(tmp_path: Path) -> None:
+    rows = write(
+        tmp_path / "rows.csv", [row(decode_tps_per_request="7.8"), row(decode_tps_per_request="x", model="Y")]
+    )
+    configs = tmp_path / "configs.json"
+    configs.write_text("{}", encoding="utf-8")
+    assert accuracy.run(rows, configs).scored == accuracy.run(rows).scored != ()
+
+
+@given(
+    st.fixed_dictionaries(
+        {m: st.floats(0.001, 1e6).map(str) for m in METRICS}
+        | {
+            "accept_len_or_rate": st.sampled_from(["", "3.2", "61 %"]),
+            "peak_mem_gb": st.sampled_from(["", "99"]),
+        }
+    )
+)
+def test_predictions_do_not_look_at_what_was_measured(measured: dict[str, str]) -> None:
+    plain = row(spec_method="mtp", spec_tokens="3")
+    expected = accuracy.predict(case_of(plain, architectures()), factors())
+    assert accuracy.predict(case_of(plain | measured, architectures()), factors()) == expected
+
+
+@given(st.dictionaries(st.sampled_from(HEADER.split(",")), st.text(max_size=30), max_size=12))
+def test_any_row_is_a_case_or_declined(given: dict[str, str]) -> None:
+    try:
+        case = case_of(row(**given), architectures())
+    except Declined:
+        return
+    assert accuracy.predict(case, factors())["decode_tps_per_request"] is not None
+
+
+def test_the_report_has_the_promised_form(tmp_path: Path) -> None:
+    rows = [
+        row(decode_tps_per_request="8.0", ttft_ms="1100", prefill_tps="930"),
+        row(decode_tps_per_request="22.6", spec_method="nextn", spec_tokens="5"),
+        row(decode_tps_aggregate="7.8", quant="odd"),
+    ]
+    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    body = json.loads(report.json())
+    assert body["version"] == 1
+    assert set(body) == {"version", "metrics", "declined", "assumed", "undecided", "head_to_heads"}
+    assert set(body["metrics"]) == set(METRICS)
+    assert set(body["metrics"]["ttft_ms"]["none"]) == {"rows", "predicted", "median_ape", "p90_ape"}
+    assert body["metrics"]["decode_tps_per_request"]["none"]["predicted"] == 1
+    assert body["metrics"]["decode_tps_aggregate"]["none"] == {
+        "rows": 1,
+        "predicted": 0,
+        "median_ape": None,
+        "p90_ape": None,
+    }
+    assert body["declined"] == {"quantisation not known: odd": 1}
+    assert body["assumed"]["answer length not given: 256"] == 2
+    assert "declined" in report.text()
+
+
+def test_a_config_json_as_it_lies_beside_weights_is_the_same_as_its_summary() -> None:
+    shapes = {
+        "hidden_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+    }
+    shapes |= {"head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088, "sliding_window": 128}
+    summary = {"num_experts": 128, "num_experts_per_tok": 4}
+    summary["layer_type_counts"] = {"sliding_attention": 18, "full_attention": 18}
+    raw = {"num_local_experts": 128, "experts_per_token": 4}
+    raw["layer_types"] = ["sliding_attention", "full_attention"] * 18
+    shapes["model_type"] = "gpt_oss"
+    wanted = _shapes(shapes | summary)
+    assert _shapes(shapes | raw) == wanted
+    assert _shapes({"vision_config": {}, "text_config": shapes | raw}) == wanted
+    assert wanted.params == pytest.approx(117e9, rel=0.01)
+
+
+def _shapes(config: dict[str, object]) -> ModelShape:
+    return find_arch("a/b", {"a/b": config}, Stored("bf16"))
+
+
+def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:
+    rows = [row(decode_tps_per_request="8.0"), row(ttft_ms="11000", prefill_tps="930")]
+    text = accuracy.run(write(tmp_path / "rows.csv", rows)).text()
+    for title in ("format", "nodes", "speculation", "source"):
+        for metric in ("decode_tps_per_request", "prefill_tps", "ttft_ms"):
+            block = text.split(f"{metric} by {title}\n")[1].split("\n")
+            assert block[0].split()[1] == "1", block[0]
+        assert f"decode_tps_aggregate by {title}" not in text
+
+
+def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
+    report = accuracy.run(
+        write(tmp_path / "rows.csv", [row(prompt_tokens="", ttft_ms="1", decode_tps_per_request="8")])
+    )
+    assert report.metrics["ttft_ms"]["none"].predicted == 0
+    assert report.metrics["decode_tps_per_request"]["none"].predicted == 1
+    assert any("prompt length" in reason for reason in report.declined)
+
+
+def test_a_figure_that_is_no_number_is_declined(tmp_path: Path) -> None:
+    rows = [row(decode_tps_per_request="fast"), row(decode_tps_per_request="7.8 tok/s", ttft_ms="1.1 s")]
+    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    assert report.declined == {"decode_tps_per_request is no number": 1}
+    assert [(s.metric, s.measured) for s in report.scored] == [
+        ("decode_tps_per_request", 7.8),
+        ("ttft_ms", 1100.0),
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00bad", b"a,b\n1,2\n", b"{}"])
+def test_hostile_files_are_spec_errors(tmp_path: Path, content: bytes) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_bytes(content)
+    with pytest.raises(SpecError, match=r"bad\.csv"):
+        accuracy.run(bad)
+    with pytest.raises(SpecError, match=r"missing\.csv"):
+        accuracy.run(tmp_path / "missing.csv")
+
+
+@pytest.mark.parametrize("content", ["[1]", "nonsense", "[" * 100_000])
+def test_hostile_configs_are_spec_errors(tmp_path: Path, content: str) -> None:
+    (tmp_path / "c.json").write_text(content, encoding="utf-8")
+    with pytest.raises(SpecError, match=r"c\.json"):
+        accuracy.run(write(tmp_path / "rows.csv", [row()]), tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"hidden_size": -1, "num_hidden_layers": 4},
+        {"hidden_size": float("nan"), "num_hidden_layers": 4},
+        {"hidden_size": float("inf"), "num_hidden_layers": 4},
+        {"hidden_size": 10**400, "num_hidden_layers": 4},
+        {"hidden_size": 4096, "num_hidden_layers": 4, "layer_type_counts": {"full_attention": "x"}},
+        {"params_total_b": 1e-9},
+        {"params_total_b": 8, "params_active_b": -1},
+    ],
+)
+def test_impossible_configs_decline_their_rows(tmp_path: Path, config: dict[str, object]) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"Some/Model-7B": config}), encoding="utf-8")
+    rows = write(tmp_path / "rows.csv", [row(model="Some/Model-7B", decode_tps_per_request="8")])
+    report = accuracy.run(rows, tmp_path / "c.json")
+    assert report.scored == ()
+    assert sum(report.declined.values()) == 1
+
+
+KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "intermediate_size",
+    "full_attention_interval",
+    "kv_lora_rank",
+    "index_topk",
+    "sliding_window",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "first_k_dense_replace",
+    "params_total_b",
+    "params_active_b",
+    "layer_type_counts",
+    "compress_ratios_counts",
+    "linear_attn",
+)
+NUMBERS = st.one_of(st.integers(-2, 9000), st.floats(), st.text(max_size=3), st.none(), st.booleans())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS),
+        st.one_of(NUMBERS, st.dictionaries(st.sampled_from(["0", "4", "mamba"]), NUMBERS)),
+    )
+)
+def test_any_config_is_predicted_or_declined(config: dict[str, object]) -> None:
+    known = {**architectures(), "Some/Model-7B": config}
+    try:
+        case = case_of(row(model="Some/Model-7B"), known)
+    except Declined:
+        return
+    assert accuracy.predict(case, factors())["decode_tps_per_request"] is not None
+
+
+def test_packaged_measurements_are_read_and_mostly_predicted() -> None:
+    rows = read_rows(PACKAGED)
+    assert len(rows) > 2000
+    assert all(source_of(r) for r in rows)
+    declined = 0
+    for r in rows:
+        try:
+            case_of(r, architectures())
+        except Declined:
+            declined += 1
+    assert declined < 0.05 * len(rows)

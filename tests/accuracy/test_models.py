@@ -1,0 +1,132 @@
+"""The model that `accuracy` and the fit see is the one that `plan` sees: every known config, through both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparkfleet.accuracy.accuracy import predict
+from sparkfleet.accuracy.models import QUANTISATIONS, Stored, entry_of, find_arch
+from sparkfleet.accuracy.rows import case_of
+from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.ceilings import physics
+from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.known_models import known_checkpoint, load_models
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.perf.latency.latency_model import model_of, rates
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.perf.predictor import Predictor, Settings, Split
+from sparkfleet.perf.workload import Workload
+
+PROMPTS = (2048, 32_768)
+
+
+def _known() -> Iterator[Checkpoint]:
+    """Every checkpoint that a plan knows by name: configs of the collection, and entries of models.yaml."""
+    for name in architectures():
+        for id_ in () if name.startswith("_") else (name, f"{name}-NVFP4", f"{name}-FP8"):
+            yield from _by_name(id_)
+    for known in load_models():
+        yield from _by_name(known.match[0].replace("*/", "org/").replace("[56]", "6").replace("*", ""))
+
+
+def _by_name(id_: str) -> Iterator[Checkpoint]:
+    try:
+        found = known_checkpoint(id_)
+    except FactError:
+        return
+    if found is not None:
+        yield found
+
+
+KNOWN = tuple(_known())
+
+
+def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
+    """What a plan predicts for one request on `tp` nodes with vLLM."""
+    settings = Settings(
+        engine="vllm",
+        release="0.32",
+        speculation=Speculation(),
+        eager=False,
+        kv_dtype="bf16",
+        batch_tokens=2048,
+        link=physics().links["qsfp200"] if tp > 1 else None,
+    )
+    setup = outlook._setup(Split(tp=tp), settings)  # what `rates` predicts for, at a workload of its own
+    found = rates(model_of(setup, factors()), Workload(prompt=prompt, generate=256))
+    return {
+        "decode_tps_per_request": found.decode_tps_per_request,
+        "decode_tps_aggregate": found.decode_tps_aggregate,
+        "ttft_ms": found.ttft_ms,
+    }
+
+
+def _measured(checkpoint: Checkpoint, outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
+    """What `accuracy` predicts for a row that names the same model, format and size."""
+    published = next((one for one in load_models() if one.names(checkpoint.id)), None)
+    row = {
+        "model": checkpoint.id,
+        "quant": outlook.format,
+        "weights_gb": str(published.gb) if published and published.gb else "",
+        "engine": "vllm",
+        "engine_version_or_image": "v0.32.0",
+        "nodes": str(tp),
+        "tp": str(tp),
+        "link": "qsfp200",
+        "spec_method": "none",
+        "prompt_tokens": str(prompt),
+        "gen_tokens": "256",
+        "concurrency": "1",
+        "kv_dtype": "bf16",
+        "mem_util_flag": "0.9",
+    }
+    case = case_of(row, architectures())
+    found = predict(
+        case.model_copy(update={"setup": case.setup.model_copy(update={"max_running": None})}), factors()
+    )
+    return {metric: found[metric] for metric in ("decode_tps_per_request", "decode_tps_aggregate", "ttft_ms")}
+
+
+def test_most_of_the_collection_is_known() -> None:
+    assert len({checkpoint.id for checkpoint in KNOWN}) > 240
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("checkpoint", KNOWN, ids=lambda checkpoint: checkpoint.id)
+def test_accuracy_predicts_what_a_plan_predicts(checkpoint: Checkpoint, tp: int) -> None:
+    outlook = Predictor(checkpoint)
+    for prompt in PROMPTS:
+        assert _measured(checkpoint, outlook, tp, prompt) == _planned(outlook, tp, prompt)
+
+
+@pytest.mark.parametrize("name", [name for name in architectures() if not name.startswith("_")])
+@pytest.mark.parametrize("format_name", sorted(QUANTISATIONS))
+def test_a_config_has_one_shape(name: str, format_name: str) -> None:
+    """Of any quantisation that a checkpoint can have: what `checkpoint_from_config` makes of it."""
+    entry = entry_of(name, architectures())
+    config = architectures().get(entry)
+    try:
+        checkpoint = checkpoint_from_config(config or {}, id=name, quantization=QUANTISATIONS[format_name])
+    except FactError:
+        pytest.skip("incomplete in the collection")
+    planned = Predictor(checkpoint).arch
+    found = find_arch(name, architectures(), Stored(format_name))
+    assert (found.layers, found.hidden, found.experts, found.top_k) == (
+        planned.layers,
+        planned.hidden,
+        planned.experts,
+        planned.top_k,
+    )
+    decoder = [(part.kind, part.params, part.active) for part in found.parts if part.kind != "mtp"]
+    assert decoder == [(part.kind, part.params, part.active) for part in planned.parts if part.kind != "mtp"]
+
+
+def test_a_format_that_no_engine_of_ours_has_changes_bits_and_no_shapes() -> None:
+    plain = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("bf16"))
+    packed = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("q4_k"))
+    assert packed.layers == plain.layers
+    assert [part.params for part in packed.parts] == [part.params for part in plain.parts]
+    assert packed.bytes < 0.4 * plain.bytes

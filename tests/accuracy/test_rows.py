@@ -1,0 +1,354 @@
+"""Cells of rows as people write them: a spelling never changes a number, and what cannot be read is declined or told."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkfleet.accuracy.accuracy import predict
+from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number, quant_label
+from sparkfleet.accuracy.cells import amount
+from sparkfleet.accuracy.models import Declined
+from sparkfleet.accuracy.rows import case_of, read_rows
+from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.perf.prediction import Band
+
+
+def row(**given: str) -> dict[str, str]:
+    said = {"nodes": "1", "tp": "1", "concurrency": "1", "model": "Qwen/Qwen3.6-27B-FP8", "quant": "fp8"}
+    return said | {"engine": "vllm", "spec_method": "none", "prompt_tokens": "1024"} | given
+
+
+@cache
+def packaged() -> list[dict[str, str]]:
+    return read_rows(Path(str(files("sparkfleet.knowledge.measurements").joinpath("benchmarks.csv"))))
+
+
+def rates(cells: dict[str, str]) -> dict[str, Band | None] | None:
+    """What is predicted, None if the row is declined."""
+    try:
+        return predict(case_of(cells, architectures()), factors())
+    except Declined:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,024", 1024),
+        ("1 024", 1024),
+        ("~2048", 2048),
+        ("2K", 2048),
+        ("1.5k", 1536),
+        ("c8", 8),
+        ("C = 8", 8),
+        ("two", 2),
+        ("8 (each)", 8),
+        ("4-8", None),
+        ("-1", None),
+        ("1,5", None),
+        ("nan", None),
+        ("1e400", None),
+        ("", None),
+        ("8 apples", None),
+    ],
+)
+def test_numbers(text: str, value: float | None) -> None:
+    assert number(text, {"k": 1024}, "c") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("vLLM 0.11", "vllm"),
+        ("TensorRT-LLM", "trtllm"),
+        ("trt-llm", "trtllm"),
+        ("llama-cpp", "llama.cpp"),
+        ("llama.cpp b7941", "llama.cpp"),
+        ("SGLang", "sglang"),
+        ("sparkinfer/vllm", "vllm"),
+        ("ollama/llama.cpp", "ollama"),
+        ("sgl", "sglang"),
+        ("llamafile", "llama.cpp"),
+        ("foo", None),
+    ],
+)
+def test_engines(text: str, name: str | None) -> None:
+    assert engine_in(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("mtp k=3", ("mtp", 3)),
+        ("MTP-3", ("mtp", 3)),
+        ("mtp 3/1/4", ("mtp", 3)),
+        ("qwen3_next_mtp", ("mtp", None)),
+        ("NEXTN", ("mtp", None)),
+        ("NEXTN 1 nodes", ("mtp", None)),
+        ("EAGLE-3", ("eagle3", None)),
+        ("DFlash2-7 / 2 seqs", ("dflash2", 7)),
+        ("DFlash 2x Spark", ("dflash", None)),
+        ("DSpark b7", ("dspark", 7)),
+        ("draft model", ("draft", None)),
+        ("no spec", ("none", None)),
+        ("medusa", None),
+        ("p-eagle", None),
+        ("mtp + ngram", None),
+        ("EAGLE/MTP", ("mtp", None)),
+        ("D-Flash k=3", ("dflash", 3)),
+        ("D-Spark", ("dspark", None)),
+        ("2x DGX Spark", None),
+    ],
+)
+def test_methods(text: str, found: tuple[str, int | None] | None) -> None:
+    assert method_in(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("bfloat16", "bf16"),
+        ("float16", "bf16"),
+        ("16-bit", "bf16"),
+        ("AutoRound", "int4"),
+        ("AutoRound int4", "int4"),
+        ("INT-4", "int4"),
+        ("int4-int8mix", "int4-int8"),
+        ("GGUF UD-Q5_K_XL", "q5_k"),
+        ("q4_k_m/q5_k_m", "q4_k"),
+        ("NV-FP4", "nvfp4"),
+        ("w4a16 nvfp4", "nvfp4"),
+        ("W4A4", "nvfp4"),
+        ("W4A16", "int4"),
+        ("w8a8", "fp8"),
+        ("mxfp4-experts+mxfp8", "fp8+mxfp4"),
+        ("GPTQ-Int8", "fp8"),
+        ("awq 8-bit", "fp8"),
+        ("int4 + fp8", "int4-int8"),
+        ("hybrid int4+fp8", "int4-int8"),
+        ("fp8+nvfp4", "nvfp4"),
+        ("secret", None),
+    ],
+)
+def test_formats(text: str, name: str | None) -> None:
+    assert format_of(quant_label(text)) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"spec_method": "-"}, "speculation not given: none"),
+        ({"spec_method": "n/a"}, "speculation not given: none"),
+        ({"concurrency": ""}, "concurrency not given: 1"),
+        ({"nodes": "two", "tp": ""}, "tp not given: nodes"),
+        ({"nodes": ""}, "nodes not given: 1"),
+        ({"engine": "lmdeploy"}, "nothing measured of engine lmdeploy: as vllm"),
+        ({"quant": "w4a4"}, "quantisation w4a4: nvfp4"),
+        ({"quant": "none"}, "not quantised further: as published (bf16)"),
+        ({"kv_dtype": "turbo"}, "kv_dtype not known: turbo: bf16"),
+        ({"model": "Somebody-8B"}, "shapes not known: guessed from its size (dense)"),
+        ({"model": "Somebody-30B-A3B"}, "shapes not known: guessed from its size (experts)"),
+        ({"model": "google/gemma-3-27b-it"}, "shapes not known: guessed from its size (dense)"),
+        ({"model": "Somebody-27B"}, "shapes not known: those of Qwen/Qwen3.5-27B, by its size"),
+        ({"nodes": "2", "tp": "2", "link": "thunderbolt"}, "link not known: thunderbolt: qsfp200"),
+        ({"spec_method": "mtp-2", "spec_tokens": "5"}, "draft tokens given twice: those of their column"),
+    ],
+)
+def test_what_is_assumed_is_told(given: dict[str, str], what: str) -> None:
+    assert what in case_of(row(**given), architectures()).assumed
+
+
+@pytest.mark.parametrize(
+    ("tag", "model"),
+    [
+        ("gpt-oss:120b", "openai/gpt-oss-120b"),
+        ("qwen3-coder:30b", "Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+        ("llama3.1:8b", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("gemma4:31b", "google/gemma-4-31B-it"),
+        ("unsloth/gpt-oss-20b-GGUF:Q4_K_M", "openai/gpt-oss-20b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mistralai/Mixtral-8x7B-v0.1"),
+        ("zai-org/GLM-4.6-FP8", "zai-org/GLM-4.7"),
+    ],
+)
+def test_tags_and_siblings_have_the_shapes_of_what_they_are(tag: str, model: str) -> None:
+    one, other = (case_of(row(model=name), architectures()).setup.arch for name in (tag, model))
+    assert (one.family, one.parts, one.basis) == (other.family, other.parts, "config.json")
+
+
+@pytest.mark.parametrize("text", ["no spec", "none", "None", "false", "off", "-", "n/a", ""])
+def test_no_speculation(text: str) -> None:
+    assert case_of(row(spec_method=text), architectures()).setup.method == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"tp": "8"}, "tp x pp is more than nodes"),
+        ({"nodes": "4", "tp": "2"}, "tp x pp is less than nodes"),
+        ({"concurrency": "4-8"}, "concurrency not understood: 4-8"),
+        ({"prompt_tokens": "-5"}, "prompt_tokens not understood: -5"),
+        ({"nodes": "1.5"}, "nodes not understood: 1.5"),
+        ({"engine": "foo"}, "engine not known: foo"),
+        ({"quant": "-"}, "quantisation not given"),
+        ({"spec_method": "medusa"}, "method of speculation not known: medusa"),
+        ({"model": "x", "params_total_b": "1e-9"}, "model not known and its size not believed"),
+        (
+            {"model": "x", "params_total_b": "8", "params_active_b": "-1"},
+            "params_active_b not understood: -1",
+        ),
+        ({"nodes": "2", "tp": "2", "link": "10GbE"}, "link not known: 10gbe"),
+        ({"quant": "exl3-0bpw"}, "quantisation not known: exl3-0bpw"),
+    ],
+)
+def test_what_cannot_be_read_is_declined(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(Declined) as found:
+        case_of(row(**given), architectures())
+    assert str(found.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("model", "quant", "format_name"),
+    [
+        ("openai/gpt-oss-120b", "none", "mxfp4"),
+        ("Qwen/Qwen3.6-27B", "none", "bf16"),
+        ("Ministral 3 8B Instruct 2512", "bf16", "fp8"),
+        ("DeepSeek V4 Flash", "FP8", "fp8+mxfp4"),
+    ],
+)
+def test_what_is_not_quantised_further_is_as_published(model: str, quant: str, format_name: str) -> None:
+    assert case_of(row(model=model, quant=quant), architectures()).setup.format == format_name
+
+
+@pytest.mark.parametrize(
+    "model", ["Qwen/Qwen3.6-27B-FP8", "qwen3.6-27b-fp8", "Qwen 3.6 27B FP8", "Qwen3.6_27B_FP8"]
+)
+def test_a_kernel_does_not_depend_on_the_spelling(model: str) -> None:
+    cells = row(model=model, engine_version_or_image="vllm/vllm-openai:v0.26-cu129")
+    assert case_of(cells, architectures()).setup.kernel == "marlin"
+
+
+def _name(text: str, change: object) -> str:
+    """Change the name of a model behind its owner."""
+    owner, slash, name = text.rpartition("/")
+    return text if " " in owner else f"{owner}{slash}{change(name)}"  # type: ignore[operator]
+
+
+def _thousands(text: str) -> str:
+    return f"{int(text):,}" if text.isdigit() else text
+
+
+NUMERIC = ("prompt_tokens", "depth", "gen_tokens", "concurrency")
+WORDED = ("model", "quant", "engine", "spec_method", "kv_dtype", "link")
+RESPELLED = {
+    "upper": lambda r: {c: r[c].upper() for c in WORDED},
+    "lower": lambda r: {c: r[c].lower() for c in WORDED},
+    "around": lambda r: {c: f" {r[c]} " for c in (*WORDED, *NUMERIC, "nodes", "tp", "pp", "spec_tokens")},
+    "blanks": lambda r: {"model": _name(r["model"], lambda name: name.replace("-", " "))},
+    "no owner": lambda r: {"model": r["model"] if " " in r["model"] else r["model"].rpartition("/")[2]},
+    "thousands": lambda r: {c: _thousands(r[c]) for c in NUMERIC},
+    "about": lambda r: {c: f"~{r[c]}" if r[c].strip() else "" for c in NUMERIC},
+    "letters": lambda r: {
+        "concurrency": r["concurrency"].strip() and f"c{r['concurrency'].strip()}",
+        "nodes": r["nodes"] + "x",
+    },
+    "none": lambda r: {"spec_method": "no spec" if r["spec_method"].strip() == "none" else r["spec_method"]},
+    "method": lambda r: {
+        "spec_method": r["spec_method"] + (f" k={r['spec_tokens']}" if r["spec_tokens"].strip() else "")
+    },
+    "formats": lambda r: {"quant": re.sub(r"^nvfp4", "NV-FP4", re.sub(r"^bf16", "bfloat16", r["quant"]))},
+}
+
+
+@settings(max_examples=300)
+@given(st.data(), st.lists(st.sampled_from(sorted(RESPELLED)), min_size=1, max_size=3, unique=True))
+def test_spelling_never_changes_a_prediction(data: st.DataObject, spellings: list[str]) -> None:
+    plain = data.draw(st.sampled_from(packaged()))
+    respelled = dict(plain)
+    for name in spellings:
+        respelled |= RESPELLED[name](respelled)
+    assert rates(respelled) == rates(plain)
+
+
+ODD = (
+    "0",
+    "-1",
+    "1e308",
+    "999999999999",
+    "nan",
+    "-inf",
+    "1e-9",
+    "½",
+    "１２",
+    "0x10",
+    "c4",
+    "2x",
+    "4-8",
+    "=1+1",
+    "rate=1.2.3 rps",
+)
+LONG = (
+    "a" * 5000,
+    "9" * 5000,
+    "completed=" + "9" * 5000,
+    "k=" + "9" * 5000,
+    "exl3-" + "9" * 400 + "bpw",
+    "7" * 400 + "b",
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.data(),
+    st.sampled_from(sorted(packaged()[0])),
+    st.one_of(st.sampled_from(ODD + LONG), st.text(max_size=30)),
+)
+def test_garbage_is_predicted_or_declined(data: st.DataObject, column: str, text: str) -> None:
+    found = rates(data.draw(st.sampled_from(packaged())) | {column: text})
+    assert found is None or all(
+        b is None or 0 < b.low <= b.mid <= b.high < float("inf") for b in found.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [
+        ("", None),
+        ("0.85", 0.85),
+        ("0.9 (default)", 0.9),
+        ("90%", 0.9),
+        ("90 %", 0.9),
+        ("--gpu-memory-utilization 0.85", 0.85),
+        ("gpu_memory_utilization=0.85", 0.85),
+        (".85", 0.85),
+        ("auto", None),
+    ],
+)
+def test_shares_of_the_memory_as_people_write_them(said: str, share: float | None) -> None:
+    assert amount({"mem_util_flag": said}, "mem_util_flag") == (share and pytest.approx(share))
+
+
+@pytest.mark.parametrize("said", ["1.5", "90", "-0.9", "most", "0.8-0.9", "9" * 400])
+def test_what_is_no_share_of_the_memory_is_declined(said: str) -> None:
+    with pytest.raises(Declined, match="mem_util_flag not understood"):
+        case_of(row(mem_util_flag=said), architectures())
+
+
+def test_more_requests_than_the_pool_holds_wait() -> None:
+    crowd = {"concurrency": "64", "prompt_tokens": "32768", "gen_tokens": "512"}
+    small, large, unsaid, nothing = (
+        case_of(row(**crowd, mem_util_flag=share), architectures()) for share in ("0.5", "0.9", "", "0")
+    )
+    assert small.setup.max_running is not None
+    assert large.setup.max_running is not None
+    assert small.setup.max_running < large.setup.max_running < 64
+    assert unsaid.setup.max_running == nothing.setup.max_running == large.setup.max_running
+    assert "mem_util_flag not given: 0.9" in unsaid.assumed
+    assert "mem_util_flag not given: 0.9" not in large.assumed

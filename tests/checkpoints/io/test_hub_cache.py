@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.checkpoints.checkpoint import hub_cache, resolve
+from sparkfleet.checkpoints.io.hub_cache import name_of
+from sparkfleet.errors import FactError
+
+COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
+
+
+def cached(
+    cache: Path, *, model: str = "models--Org--Name", commit: str = COMMIT, ref: str | None = COMMIT
+) -> Path:
+    snapshot = cache / model / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    if ref is not None:
+        (cache / model / "refs").mkdir()
+        (cache / model / "refs" / "main").write_text(ref)
+    return snapshot
+
+
+def test_an_absolute_directory_is_itself(tmp_path: Path) -> None:
+    assert resolve(str(tmp_path), cache=tmp_path) == tmp_path
+    with pytest.raises(FactError, match="is not a directory"):
+        resolve(str(tmp_path / "nowhere"), cache=tmp_path)
+    with pytest.raises(FactError, match="is not a directory"):
+        resolve("/" + "x" * 5000, cache=tmp_path)
+
+
+def test_a_model_in_the_cache(tmp_path: Path) -> None:
+    snapshot = cached(tmp_path)
+    assert resolve("Org/Name", cache=tmp_path) == snapshot
+    assert name_of(snapshot) == ("Org/Name", COMMIT)
+    assert resolve("Org/Name", revision=COMMIT, cache=tmp_path) == snapshot
+
+
+def test_a_model_of_no_organisation(tmp_path: Path) -> None:
+    assert resolve("gpt2", cache=tmp_path) if cached(tmp_path, model="models--gpt2") else None
+
+
+def test_another_revision_is_another_snapshot(tmp_path: Path) -> None:
+    cached(tmp_path)
+    with pytest.raises(FactError, match=r"Org/Name \(revision v2\) is not in the local cache") as caught:
+        resolve("Org/Name", revision="v2", cache=tmp_path)
+    assert "models pull Org/Name" in caught.value.do
+
+
+def test_a_snapshot_without_a_config_counts_as_not_there(tmp_path: Path) -> None:
+    (cached(tmp_path) / "config.json").unlink()
+    with pytest.raises(FactError, match="not in the local cache"):
+        resolve("Org/Name", cache=tmp_path)
+
+
+@pytest.mark.parametrize("reference", ["../../../etc", "", "main", "x" * 300, "\0", "../" + COMMIT])
+def test_a_damaged_cache_does_not_lead_elsewhere(tmp_path: Path, reference: str) -> None:
+    cached(tmp_path, ref=reference)
+    with pytest.raises(FactError, match="not a commit"):
+        resolve("Org/Name", cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "",
+        "../x",
+        "a/b/c",
+        "org/..",
+        "org/na--me",
+        "org\\name",
+        "~/model",
+        "./model",
+        "org/name\n",
+        "builtin:tiny",
+    ],
+)
+def test_what_is_neither_a_directory_nor_an_id(tmp_path: Path, model: str) -> None:
+    with pytest.raises(FactError, match="neither an absolute directory nor a Hub id"):
+        resolve(model, cache=tmp_path)
+
+
+@pytest.mark.parametrize("revision", ["", "../x", "/etc", "a b"])
+def test_what_is_not_a_revision(tmp_path: Path, revision: str) -> None:
+    with pytest.raises(FactError, match="is not a revision"):
+        resolve("Org/Name", revision=revision, cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "/home/u/.cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
+        ({"HF_HOME": "/hf", "XDG_CACHE_HOME": "/x"}, "/hf/hub"),
+        ({"HF_HUB_CACHE": "/hub", "HF_HOME": "/hf"}, "/hub"),
+        ({"HF_HUB_CACHE": "", "HF_HOME": ""}, "/home/u/.cache/huggingface/hub"),
+    ],
+)
+def test_where_the_cache_is(environment: dict[str, str], expected: str) -> None:
+    assert hub_cache(environment, Path("/home/u")) == Path(expected)
+
+
+def test_the_name_of_any_other_directory_is_its_path(tmp_path: Path) -> None:
+    assert name_of(tmp_path) == (str(tmp_path), None)

@@ -1,0 +1,437 @@
+"""A checkpoint read by its outline says what it says where it lies; and nothing that a node prints does any harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.checkpoints import remote_metadata as module
+from sparkfleet.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from sparkfleet.checkpoints.remote_metadata import (
+    Hearing,
+    MetadataRequest,
+    Outline,
+    OutlinedFile,
+    order,
+    program,
+    read_outline,
+)
+from sparkfleet.errors import FactError
+
+COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
+
+
+def ask(*wanted: MetadataRequest, cache: Path | None = None) -> tuple[Outline | None, ...]:
+    """What the program really says of this machine."""
+    said = subprocess.run(
+        [sys.executable, *program()[1:]],
+        input=order(wanted),
+        capture_output=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "HF_HUB_CACHE": str(cache or "/does/not/exist")},
+    )
+    assert said.stderr == b""
+    hearing = Hearing(wanted)
+    for start in range(0, len(said.stdout), 1000):
+        hearing.feed(said.stdout[start : start + 1000])
+    outlines = hearing.outlines()
+    assert outlines is not None
+    return outlines
+
+
+def through(directory: Path) -> Checkpoint:
+    wanted = MetadataRequest.of(str(directory))
+    (outline,) = ask(wanted)
+    assert outline is not None
+    return read_outline(outline, wanted, "spark1")
+
+
+def refused(directory: Path) -> tuple[str, str]:
+    """What is said of a damaged checkpoint where it lies, and by its outline; the latter without the node's name."""
+    with pytest.raises(FactError) as here:
+        read_checkpoint(directory)
+    with pytest.raises(FactError) as there:
+        through(directory)
+    assert there.value.what.startswith("spark1:")
+    return str(here.value), str(there.value).replace(f"spark1:{directory}", str(directory))
+
+
+# --- the same, wherever it lies ---------------------------------------------------------------------------------------
+
+
+def test_one_file(make_checkpoint, llama_weights):
+    directory = make_checkpoint(weights=llama_weights())
+    assert through(directory) == read_checkpoint(directory)
+
+
+def test_everything_beside_the_weights_counts(make_checkpoint, llama_weights):
+    directory = make_checkpoint(weights=llama_weights())
+    (directory / "generation_config.json").write_text('{"temperature": 0.7, "top_k": 20}')
+    quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    (directory / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
+    (directory / "README.md").write_text("---\nlicense: mit\n---\n" + "x" * 100_000)
+    found = through(directory)
+    assert (found.sampling.temperature, found.sampling.top_k, found.license.id) == (0.7, 20, "mit")
+    assert found.kv_dtype() == "fp8"
+    assert found == read_checkpoint(directory)
+
+
+def test_a_license_by_its_text(make_checkpoint):
+    directory = make_checkpoint()
+    (directory / "LICENSE").write_text("Apache License\nVersion 2.0, January 2004\n")
+    assert through(directory).license.id == "apache-2.0"
+
+
+def test_several_files_with_an_index_and_a_second_copy(make_checkpoint, llama_weights):
+    weights = llama_weights()
+    directory = make_checkpoint(weights={"a.safetensors": weights[:5], "b.safetensors": weights[5:]})
+    (directory / "consolidated.safetensors").write_bytes(b"a second copy whose header is no JSON")
+    assert through(directory) == read_checkpoint(directory)
+
+
+def test_several_files_without_an_index(make_checkpoint, llama_weights):
+    weights = llama_weights()
+    directory = make_checkpoint(weights={"a.safetensors": weights[:5], "b.safetensors": weights[5:]})
+    (directory / "model.safetensors.index.json").unlink()
+    (directory / "adapter_model.safetensors").write_bytes(b"of another model")
+    assert through(directory) == read_checkpoint(directory)
+
+
+def test_a_config_alone(make_checkpoint):
+    directory = make_checkpoint()
+    found = through(directory)
+    assert found == read_checkpoint(directory)
+    assert (found.weights_known, found.path) == (False, None)
+
+
+def test_a_snapshot_of_the_hubs_cache(make_checkpoint, llama_weights, tmp_path):
+    snapshot = make_checkpoint(weights=llama_weights(), name=f"hub/models--Org--Name/snapshots/{COMMIT}")
+    blob = tmp_path / "blob"
+    (snapshot / "model.safetensors").rename(blob)
+    (snapshot / "model.safetensors").symlink_to(blob)
+    refs = tmp_path / "hub" / "models--Org--Name" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(COMMIT)
+    (refs / "pr").mkdir()
+    (refs / "pr" / "1").write_text(COMMIT)
+    names = ("Org/Name", "Org/Name@pr/1", f"Org/Name@{COMMIT}", "Org/Name@v2", "Org/Other")
+    wanted = [MetadataRequest.of(name) for name in names]
+    *there, other_revision, other_model = ask(*wanted, cache=tmp_path / "hub")
+    assert (other_revision, other_model) == (None, None)
+    for one, outline in zip(wanted, there, strict=False):
+        assert outline is not None
+        assert read_outline(outline, one, "spark1") == read_checkpoint(snapshot)
+        assert outline.commit == COMMIT
+
+
+def test_where_it_lies_is_where_it_lies_on_the_node(make_checkpoint, llama_weights):
+    directory = make_checkpoint(weights=llama_weights())
+    found = through(directory)
+    assert (found.path, found.id) == (directory, str(directory))
+
+
+def test_what_is_not_there(tmp_path):
+    (tmp_path / "file").write_text("")
+    wanted = [MetadataRequest.of(str(tmp_path / name)) for name in ("nothing", "file")]
+    assert ask(*wanted) == (None, None)
+
+
+def test_weights_are_neither_sent_nor_written(make_checkpoint, tmp_path):
+    huge = make_checkpoint(weights=[("model.embed_tokens.weight", "BF16", (1 << 16, 1 << 16))])
+    (outline,) = ask(MetadataRequest.of(str(huge)))
+    assert outline is not None
+    assert sum(len(file.start) for file in outline.files) < 1000
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    module.write_outline(outline, copy)
+    written = (copy / "model.safetensors").stat()
+    assert written.st_size == (huge / "model.safetensors").stat().st_size > 1 << 33
+    assert written.st_blocks * 512 < 1 << 20
+
+
+# --- damaged there, told as here --------------------------------------------------------------------------------------
+
+
+def no_config(directory):
+    (directory / "config.json").unlink()
+
+
+def not_json(directory):
+    (directory / "config.json").write_text("{")
+
+
+def too_long(directory):
+    with (directory / "config.json").open("r+b") as file:
+        file.truncate(40 << 20)
+
+
+def truncated(directory):
+    with (directory / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+
+
+def empty(directory):
+    (directory / "model.safetensors").write_bytes(b"")
+
+
+def no_header(directory):
+    (directory / "model.safetensors").write_bytes(b"\xff" * 64)
+
+
+def missing_file(directory):
+    index = {"weight_map": {"model.norm.weight": "gone.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def index_that_leads_outside(directory):
+    index = {"weight_map": {"model.norm.weight": "../x.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def odd_index(directory):
+    (directory / "model.safetensors.index.json").write_text('{"weight_map": [[]]}')
+
+
+def another_format(directory):
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+DAMAGES = [
+    no_config,
+    not_json,
+    too_long,
+    truncated,
+    empty,
+    no_header,
+    missing_file,
+    index_that_leads_outside,
+    odd_index,
+    another_format,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damage_is_told_in_the_same_words(make_checkpoint, llama_weights, damage):
+    directory = make_checkpoint(weights=llama_weights())
+    damage(directory)
+    here, there = refused(directory)
+    assert there == here
+
+
+def test_a_blob_that_is_gone(make_checkpoint, llama_weights):
+    directory = make_checkpoint(weights=llama_weights())
+    (directory / "model.safetensors").unlink()
+    (directory / "model.safetensors").symlink_to(directory / "nowhere")
+    with pytest.raises(FactError):
+        read_checkpoint(directory)
+    with pytest.raises(
+        FactError, match=rf"spark1: {directory}/model.safetensors: is a link that leads nowhere"
+    ):
+        through(directory)
+    missing_file(directory)
+    (directory / "gone.safetensors").symlink_to(directory / "nowhere")
+    here, there = refused(directory)
+    assert there == here
+
+
+def test_what_is_no_file_is_said_and_not_waited_for(make_checkpoint):
+    directory = make_checkpoint()
+    os.mkfifo(directory / "hf_quant_config.json")
+    with pytest.raises(FactError, match=rf"spark1: {directory}/hf_quant_config.json: is not a regular file"):
+        through(directory)
+
+
+def test_a_damaged_cache(tmp_path):
+    refs = tmp_path / "models--Org--Name" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("../../../../etc")
+    wanted = MetadataRequest.of("Org/Name")
+    (outline,) = ask(wanted, cache=tmp_path)
+    assert outline is not None
+    with pytest.raises(FactError, match=r"spark1: .*refs/main: holds no commit"):
+        read_outline(outline, wanted, "spark1")
+
+
+def test_one_that_is_damaged_does_not_hide_the_others(make_checkpoint, llama_weights, tmp_path):
+    bad, good = make_checkpoint(name="bad"), make_checkpoint(weights=llama_weights(), name="good")
+    os.mkfifo(bad / "README.md")
+    first, second = ask(MetadataRequest.of(str(bad)), MetadataRequest.of(str(good)))
+    assert first is not None
+    assert "is not a regular file" in first.error
+    assert second is not None
+    assert second.error == ""
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["../x", "a/b/c", "not an id", "Org/Name@../x", "", "Org/Na--me"])
+def test_no_name_of_anything_is_asked_for(model):
+    with pytest.raises(FactError):
+        MetadataRequest.of(model)
+
+
+def test_the_program_needs_nothing_but_the_standard_library():
+    source = program()[-1]
+    assert "sparkfleet" not in source
+    assert len(source) < 1 << 16, "an argument has at most 128 KiB"
+
+
+# --- what a node may say ----------------------------------------------------------------------------------------------
+
+
+def packed(content: bytes) -> str:
+    return b64encode(zlib.compress(content)).decode()
+
+
+def hear(*lines: object) -> tuple[Outline | None, ...] | None:
+    hearing = Hearing([MetadataRequest.of("/models/x")])
+    for line in lines:
+        hearing.feed((line if isinstance(line, str) else json.dumps(line)).encode() + b"\n")
+    return hearing.outlines()
+
+
+BEGIN = {"at": 0, "directory": "/models/x"}
+FILE = {"at": 0, "name": "config.json", "size": 2, "start": packed(b"{}")}
+END = {"end": True}
+
+
+def test_an_answer_is_heard_to_its_end():
+    (outline,) = hear(BEGIN, FILE, END) or ()
+    assert outline == Outline(
+        directory="/models/x",
+        files=[OutlinedFile(name="config.json", size=2, start=zlib.compress(b"{}"))],
+    )
+    assert hear(END) == (None,)
+    assert hear(BEGIN, FILE) is None
+    assert hear() is None
+
+
+HOSTILE = {
+    "noise": ("Welcome to Ubuntu",),
+    "no object": ([1],),
+    "nothing": ({},),
+    "unknown field": ({**BEGIN, "more": 1},),
+    "nested": ("[" * 100_000,),
+    "another thing": ({**BEGIN, "at": 1},),
+    "negative": ({**BEGIN, "at": -1},),
+    "twice": (BEGIN, BEGIN),
+    "a file of nothing": (FILE,),
+    "after the end": (END, BEGIN),
+    "long path": ({**BEGIN, "directory": "/" + "x" * 5000},),
+    "no commit": ({**BEGIN, "commit": "../.."},),
+    "commit and a line": ({**BEGIN, "commit": COMMIT + "\n"},),
+    "not base64": (BEGIN, {**FILE, "start": "*"}),
+    "negative size": (BEGIN, {**FILE, "size": -1}),
+    "size of no disk": (BEGIN, {**FILE, "size": 1 << 62}),
+    "size as text": (BEGIN, {**FILE, "size": "2"}),
+    **{
+        f"name {name!r}": (BEGIN, {**FILE, "name": name})
+        for name in (
+            "../config.json",
+            "a/b.safetensors",
+            "/etc/x.safetensors",
+            "..",
+            "C:\\x.safetensors",
+            "x\n.safetensors",
+            "x\u202e.safetensors",
+            "\ud800.safetensors",
+            "\0.safetensors",
+            "x" * 250 + ".safetensors",
+            "tokenizer.py",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_the_program_would_not_say_is_refused(lines):
+    with pytest.raises(FactError, match="asked for the facts of checkpoints") as caught:
+        hear(*lines)
+    assert str(caught.value).isprintable() or "\n" in str(caught.value)
+    assert len(caught.value.what) < 300
+
+
+def test_an_answer_without_an_end(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ANSWER_BYTES", 1 << 20)
+    hearing = Hearing([MetadataRequest.of("/models/x")])
+    for _ in range(16):
+        hearing.feed(b"x" * (1 << 16))
+    with pytest.raises(FactError, match="more than 1 MiB"):
+        hearing.feed(b"x")
+
+
+def test_files_without_an_end(monkeypatch):
+    monkeypatch.setattr(module, "MOST_FILES", 3)
+    lines = [{**FILE, "name": f"{number}.safetensors"} for number in range(4)]
+    assert hear(BEGIN, *lines[:3], END)
+    with pytest.raises(FactError):
+        hear(BEGIN, *lines)
+
+
+def outlined(*files: tuple[str, int, bytes]) -> Outline:
+    return Outline(
+        directory="/models/x",
+        files=[OutlinedFile(name=name, size=size, start=start) for name, size, start in files],
+    )
+
+
+BOMB = zlib.compress(bytes(40 << 20))
+STARTS = {
+    "longer than its file": ("config.json", 1, zlib.compress(b"{}")),
+    "longer than its kind": ("README.md", 1 << 40, zlib.compress(bytes(1 << 17))),
+    "a bomb": ("config.json", 1 << 40, BOMB),
+    "not packed": ("config.json", 2, b"{}"),
+    "not whole": ("config.json", 100, zlib.compress(b"0123456789" * 10)[:-6]),
+    "more behind it": ("config.json", 2, zlib.compress(b"{}") + b"more"),
+    "nothing": ("config.json", 2, b""),
+}
+
+
+@pytest.mark.parametrize("file", STARTS.values(), ids=STARTS.keys())
+def test_a_beginning_that_cannot_be(file):
+    with pytest.raises(FactError, match=r"^spark1:/models/x/.*: what the node says it begins with") as caught:
+        read_outline(outlined(file), MetadataRequest.of("/models/x"), "spark1")
+    assert "/tmp" not in str(caught.value)
+
+
+def test_all_beginnings_together_are_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MOST_UNPACKED_BYTES", 1000)
+    files = [(f"{number}.safetensors", 600, zlib.compress(bytes(600))) for number in range(2)]
+    with pytest.raises(FactError, match="longer than 400 bytes"):
+        read_outline(outlined(*files), MetadataRequest.of("/models/x"), "spark1")
+
+
+def test_a_file_that_is_there_twice_is_not_written_twice():
+    file = ("config.json", 2, zlib.compress(b"{}"))
+    with pytest.raises(FactError, match=r"spark1:/models/x/config.json: .* cannot be kept"):
+        read_outline(outlined(file, file), MetadataRequest.of("/models/x"), "spark1")
+
+
+def test_nowhere_to_write(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(
+        FactError, match="spark1:/models/x: there is no directory for temporary files"
+    ) as caught:
+        read_outline(outlined(), MetadataRequest.of("/models/x"), "spark1")
+    assert "TMPDIR" in caught.value.do
+
+
+def test_nothing_is_left_behind(make_checkpoint, llama_weights, monkeypatch, tmp_path):
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    directory = make_checkpoint(weights=llama_weights())
+    through(directory)
+    no_header(directory)
+    with pytest.raises(FactError):
+        through(directory)
+    assert list(place.iterdir()) == []

@@ -1,0 +1,245 @@
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from control_values import deployment, plan
+from controller_world import World
+
+from sparkfleet.controlplane.api import http_api
+from sparkfleet.controlplane.api.api_models import ApplyRequest
+from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.errors import ControlError
+
+TOKEN = "t" * 64
+
+
+@pytest.fixture
+async def served(tmp_path):
+    world = World(tmp_path)
+    server = TestServer(http_api.build(world.controller, TOKEN, world.metrics.registry))
+    await server.start_server()
+    world.url = str(server.make_url("")).rstrip("/")
+    yield world
+    await server.close()
+    world.store.close()
+
+
+def client(world, token=TOKEN, patience_s=0.0):
+    address = HeadAddress(ray="127.0.0.2:1", api=world.url, gateway_host="127.0.0.1", gateway_port=8000)
+    return FleetClient(address, token, patience_s)
+
+
+def request(**fields):
+    return ApplyRequest(spec=deployment(), plan=plan(**fields), who="me")
+
+
+async def test_apply_status_events_delete(served):
+    async with client(served) as fleet:
+        assert await fleet.apply(request()) == (1, True)
+        assert await fleet.apply(request()) == (1, False)
+        assert (await fleet.fleet()).deployments[0].name == "tiny"
+        assert [event.kind for event in await fleet.events(0)] == ["wanted"]
+        await fleet.delete("tiny", "me")
+        assert (await fleet.fleet()).deployments == ()
+        with pytest.raises(ControlError, match="no deployment 'tiny'"):
+            await fleet.delete("tiny", "me")
+
+
+async def test_more_events_than_an_answer_has_are_all_told(served):
+    for number in range(2100):
+        served.store.record("tiny", 1, "tiny/g1/0", "ready", str(number))
+    async with client(served) as fleet:
+        told = await fleet.all_events("tiny")
+    assert [event.message for event in told][-3:] == ["2097", "2098", "2099"]
+    assert len(told) == 2100
+    assert len({event.id for event in told}) == 2100
+
+
+async def test_keys(served):
+    async with client(served) as fleet:
+        made = await fleet.create_key("laptop")
+        assert made["key"].startswith("sk-sf-")
+        (listed,) = await fleet.keys()
+        assert listed == {"id": made["id"], "name": "laptop"}
+        assert (await fleet.revoke_key("laptop"))["id"] == made["id"]
+        assert await fleet.keys() == []
+
+
+async def test_without_the_token_nothing_is_told_or_done(served):
+    async with client(served, token="wrong") as fleet:
+        with pytest.raises(ControlError, match="token"):
+            await fleet.apply(request())
+    assert served.store.desired() == {}
+
+
+async def test_metrics_and_targets_need_no_token(served):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(served.url + "/metrics") as response:
+            assert "sparkfleet_build_info" in await response.text()
+        async with session.get(served.url + "/targets") as response:
+            (own,) = json.loads(await response.text())
+    assert own["targets"] == [served.url.removeprefix("http://")]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"spec": 1}', b"\xff"])
+async def test_a_request_that_is_not_understood_is_a_400(served, body):
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.put(served.url + "/v1/deployments/tiny", data=body) as response,
+    ):
+        assert response.status == 400
+        assert (await response.json())["error"]["what"]
+
+
+async def test_a_number_that_is_none(served):
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(served.url + "/v1/events?after=x") as response,
+    ):
+        assert response.status == 409
+
+
+async def test_a_controller_that_is_away_for_a_moment_is_waited_for(served, tmp_path, unused_tcp_port):
+    served.url = f"http://127.0.0.1:{unused_tcp_port}"
+    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry))
+    await runner.setup()
+    async with client(served, patience_s=10) as fleet:
+        asked = await _after_a_refusal(fleet, runner, unused_tcp_port)
+        assert asked.fleet == "home"
+    await runner.cleanup()
+
+
+async def _after_a_refusal(fleet, runner, port):
+    refused = []
+    once = fleet._once
+
+    async def start_after_the_first(*args):
+        try:
+            return await once(*args)
+        except aiohttp.ClientConnectionError:
+            refused.append(1)
+            if len(refused) == 1:
+                await web.TCPSite(runner, "127.0.0.1", port).start()
+            raise
+
+    fleet._once = start_after_the_first
+    answer = await fleet.fleet()
+    assert refused == [1]
+    return answer
+
+
+async def test_a_controller_that_stays_away_is_an_error_that_says_what_to_do(served, unused_tcp_port):
+    served.url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="does not answer") as caught:
+            await fleet.fleet()
+    assert "up" in caught.value.do
+
+
+async def test_a_controller_of_another_version_is_known_for_one(served, monkeypatch):
+    monkeypatch.setattr("sparkfleet.controlplane.controller.__version__", "99.0")
+    async with client(served) as fleet:
+        address, status = fleet.address, await fleet.fleet()
+    found = await answering(address, TOKEN)
+    assert (found.version, status.sparkfleet) == ("99.0", "99.0")
+
+
+async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(unused_tcp_port):
+    async def fleet(request):
+        return web.json_response({"version": 1, "sparkfleet": "99.0", "moods": []})
+
+    app = web.Application()
+    app.router.add_get("/v1/fleet", fleet)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        address = HeadAddress(
+            ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
+        )
+        found = await answering(address, TOKEN)
+        assert found.version == "99.0", "it is up"
+        async with found:
+            with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
+                await found.fleet()
+    assert "`sparkfleet down`" in caught.value.do
+
+
+@pytest.mark.parametrize("answer", [{"events": [{"id": 1, "mood": "well"}]}, {"happened": []}])
+async def test_events_of_another_version_are_told_by_that_version(unused_tcp_port, answer):
+    async def fleet(request):
+        return web.json_response({"version": 1, "sparkfleet": "99.0"})
+
+    async def events(request):
+        return web.json_response({"version": 1, **answer})
+
+    app = web.Application()
+    app.router.add_get("/v1/fleet", fleet)
+    app.router.add_get("/v1/events", events)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        address = HeadAddress(
+            ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
+        )
+        async with FleetClient(address, TOKEN) as asking:
+            with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
+                await asking.events(0)
+    assert "`sparkfleet down`" in caught.value.do
+
+
+async def test_a_controller_that_is_being_restarted_says_why(served):
+    async with client(served) as fleet:
+        address = fleet.address
+    assert trouble_of(await answering(address, TOKEN)) == ""
+    await served.controller.ends.begin(OSError("Serve does not answer"))
+    words = trouble_of(await answering(address, TOKEN))
+    assert words.startswith(
+        "The controller is being restarted: its work failed: OSError('Serve does not answer')"
+    )
+
+
+async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, unused_tcp_port):
+    address = HeadAddress(
+        ray="", api=f"http://127.0.0.1:{unused_tcp_port}", gateway_host="127.0.0.1", gateway_port=8000
+    )
+    assert await answering(address, TOKEN) is None
+    assert "its controller has not answered" in trouble_of(None)
+    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry))
+    await runner.setup()
+    waiting = asyncio.create_task(answering(address, TOKEN, patience_s=10))
+    await asyncio.sleep(0)
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    assert (await waiting).version
+    await runner.cleanup()
+
+
+async def test_a_controller_that_fails_is_not_taken_for_gone(served):
+    """`up` kills what is left of Ray where no controller answers."""
+    async with client(served) as fleet:
+        address = fleet.address
+    served.store.close()
+    found = await answering(address, TOKEN)
+    assert found.version == ""
+    assert await answering(address, "another token") is None
+
+
+async def test_what_fails_in_the_controller_is_told_in_its_own_form(served):
+    served.store.close()
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="The controller failed: ProgrammingError") as caught:
+            await fleet.apply(request())
+        assert "disk" in caught.value.means
+        with pytest.raises(ControlError, match="POST /v1/moods: Not Found"):
+            await fleet._call("POST", "/v1/moods")
+
+
+async def test_an_answer_that_is_none_of_ours_is_an_error_of_ours(unused_tcp_port):
+    async with TestServer(web.Application(), port=unused_tcp_port) as server:
+        address = HeadAddress(
+            ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
+        )
+        async with FleetClient(address, TOKEN) as fleet:
+            with pytest.raises(ControlError, match="answered 404 to GET /v1/fleet"):
+                await fleet.fleet()

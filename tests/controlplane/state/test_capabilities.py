@@ -1,0 +1,113 @@
+import pytest
+from control_values import plan
+
+from sparkfleet.controlplane.state.capabilities import group_entry, tools_of, vision_of
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+from sparkfleet.specs.deployment import Deployment
+
+
+def candidate(engine="vllm", model="org/model", *args, **fields):
+    fields = {"context": 8192, "concurrency": 8, **fields}
+    return Candidate(
+        model=model,
+        shape=GroupShape(nodes=("spark1",)),
+        engine=engine,
+        engine_version="",
+        engine_args=args,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "tower", "args", "sees"),
+    [
+        ("vllm", True, (), True),
+        ("vllm", False, (), False),
+        ("vllm", None, (), None),
+        ("sglang", True, (), True),
+        ("trtllm", True, (), None),
+        ("trtllm", False, (), False),
+        ("vllm", True, ("--language-model-only",), False),
+        ("vllm", None, ("--language-model-only",), False),
+        ("vllm", True, ("--limit-mm-per-prompt", '{"image": 0, "video": 0}'), False),
+        ("vllm", True, ('--limit-mm-per-prompt={"image":0}',), False),
+        ("vllm", True, ("--limit-mm-per-prompt", '{"image": 4}'), True),
+        ("vllm", True, ("--limit-mm-per-prompt", "image=0"), True),
+        ("vllm", True, ("--limit-mm-per-prompt", "[" * 5000), True),
+    ],
+)
+def test_a_tower_that_is_there_may_be_left_out(engine, tower, args, sees):
+    assert vision_of(candidate(engine, "org/model", *args), tower) is sees
+
+
+PARSER = ("--tool-call-parser", "hermes")
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "family", "args", "reads"),
+    [
+        ("vllm", "Qwen/Qwen3.6-27B-FP8", "qwen3_5", (), True),
+        ("sglang", "Qwen/Qwen3.6-27B-FP8", "", (), True),
+        ("vllm", "org/model", "llama", (), False),
+        ("vllm", "org/model", "llama", PARSER, False),
+        ("vllm", "org/model", "llama", (*PARSER, "--enable-auto-tool-choice"), True),
+        ("vllm", "org/model", "llama", ("--tokenizer-mode", "mistral"), None),
+        ("vllm", "org/model", "mistral3", (), None),
+        ("vllm", "/models/mine", "gpt_oss", (), None),
+        ("vllm", "/models/mine", "", (), None),
+        ("sglang", "org/model", "llama", (), None),
+        ("sglang", "org/model", "llama", PARSER, True),
+        ("trtllm", "openai/gpt-oss-120b", "gpt_oss", (), None),
+        ("trtllm", "org/model", "llama", ("--tool-parser", "qwen3"), True),
+    ],
+)
+def test_calls_are_read_where_there_is_a_parser(engine, model, family, args, reads):
+    assert tools_of(candidate(engine, model, *args), family) is reads
+
+
+def desired(spec, made):
+    return Desired(spec=spec, plan=made, generation=1, who="me", since=0.0)
+
+
+def test_a_group_is_told_as_its_rung_is():
+    made = plan()
+    (group,) = made.groups
+    lower = group.choice.candidate.model_copy(update={"context": 256, "engine_args": PARSER})
+    ladder = (group.choice, group.choice.model_copy(update={"candidate": lower}))
+    made = made.model_copy(
+        update={"groups": (group.model_copy(update={"ladder": ladder, "vision": False, "family": "qwen3"}),)}
+    )
+    wanted = desired(Deployment(name="tiny", model="builtin:tiny"), made)
+    top = GroupEntry(app="a", vision=False, tools=False, context=512, concurrency=4)
+    assert group_entry("a", wanted, 0, 0) == top
+    assert group_entry("a", wanted, 0, 1) == top.model_copy(update={"context": 256})
+    assert group_entry("a", wanted, 0, 7) == group_entry("a", wanted, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "concurrency"),
+    [({}, None, None), ({"context": 4096, "concurrency": 2}, 4096, 2)],
+)
+def test_of_a_workload_of_its_own_only_what_is_declared_is_known(fields, context, concurrency):
+    spec = Deployment.model_validate(
+        {
+            "name": "tts",
+            "model": "org/tts",
+            "engine": "custom",
+            "memory": "1 GiB",
+            "image": "localhost/tts:latest",
+            "port": 5005,
+            **fields,
+        }
+    )
+    made = plan("tts", **{"context": 0, "concurrency": 1, **fields})
+    (group,) = made.groups
+    own = group.choice.model_copy(
+        update={"candidate": group.choice.candidate.model_copy(update={"engine": "custom"})}
+    )
+    made = made.model_copy(update={"groups": (group.model_copy(update={"ladder": (own,), "vision": False}),)})
+    assert group_entry("a", desired(spec, made), 0, 0) == GroupEntry(
+        app="a", context=context, concurrency=concurrency
+    )

@@ -1,0 +1,41 @@
+"""What is said again and again is written once, also where several say it while others are being told."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "s.db")
+    yield store
+    store.close()
+
+
+async def test_what_is_said_at_once_is_written_once(store):
+    journal = EventLog(store)
+    async with journal._written:  # somebody who waits for events is being told
+        saying = [
+            asyncio.create_task(journal.record_once("a", 1, "a/g1/0", "progress", "x")) for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+    await asyncio.gather(*saying)
+    assert [event.message for event in store.events()] == ["x"]
+
+
+async def test_what_could_not_be_written_is_written_when_it_is_said_again(store, monkeypatch):
+    journal = EventLog(store)
+
+    def full(*event):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "record", full)
+        with pytest.raises(sqlite3.OperationalError):
+            await journal.record_once("a", 1, "a", "waits", "x")
+    await journal.record_once("a", 1, "a", "waits", "x")
+    assert [event.message for event in store.events()] == ["x"]

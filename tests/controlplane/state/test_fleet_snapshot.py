@@ -1,0 +1,103 @@
+"""The gateways' table: which groups there are, and what is said of each."""
+
+import pytest
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
+from sparkfleet.controlplane.state.status import App
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.group.report import GroupPhase, GroupReport
+
+
+def wanted(*visions, generation=2, **fields):
+    """A deployment with a group for each of these, which sees or does not."""
+    made = plan(groups=len(visions), **fields)
+    groups = tuple(
+        group.model_copy(update={"vision": sees, "family": "qwen3"})
+        for group, sees in zip(made.groups, visions, strict=True)
+    )
+    made = made.model_copy(update={"groups": groups})
+    return Desired(spec=deployment(), plan=made, generation=generation, who="me", since=0.0)
+
+
+def running(generation, replica=0, rung=0, phase=GroupPhase.READY):
+    """An application, and what its group has said."""
+    app = App(deployment="tiny", generation=generation, replica=replica, status="running")
+    said = GroupReport(
+        deployment="tiny",
+        generation=generation,
+        replica=replica,
+        phase=phase,
+        node="this",
+        since=1.0,
+        rung=rung,
+    )
+    return app, said
+
+
+def entry(desired, *there, told=(), without=None):
+    apps, reports = [app for app, _ in there], [said for _, said in there]
+    view = FleetSnapshot({"tiny": desired}, apps, reports, reports, (), {group.app: group for group in told})
+    return view.models(without)["tiny"]
+
+
+def test_every_planned_group_is_there_with_what_it_can_do():
+    found = entry(wanted(False, True, None), running(2, 1))
+    assert found.state == "ready"
+    assert [(group.app, group.ready, group.vision) for group in found.groups] == [
+        ("tiny--g2-0", False, False),
+        ("tiny--g2-1", True, True),
+        ("tiny--g2-2", False, None),
+    ]
+    assert {(group.tools, group.context, group.concurrency) for group in found.groups} == {(False, 512, 4)}
+    assert found.apps == ("tiny--g2-1",)
+
+
+def test_before_any_is_ready_they_are_there_too():
+    found = entry(wanted(True, False), running(2, phase=GroupPhase.STARTING))
+    assert found.state == "starting"
+    assert [(group.ready, group.vision) for group in found.groups] == [(False, True), (False, False)]
+
+
+def test_a_group_further_down_its_ladder_can_do_what_that_rung_can():
+    desired = wanted(True, rungs=2)
+    (group,) = desired.plan.groups
+    lower = group.ladder[1].candidate.model_copy(update={"context": 128})
+    ladder = (group.ladder[0], group.ladder[1].model_copy(update={"candidate": lower}))
+    made = desired.plan.model_copy(update={"groups": (group.model_copy(update={"ladder": ladder}),)})
+    found = entry(desired.model_copy(update={"plan": made}), running(2, rung=1))
+    assert [group.context for group in found.groups] == [128]
+    assert found.context == 128
+
+
+def test_the_longest_context_is_the_models():
+    desired = wanted(True, True)
+    short, long = desired.plan.groups
+    candidate = long.choice.candidate.model_copy(update={"context": 4096})
+    long = long.model_copy(update={"ladder": (long.choice.model_copy(update={"candidate": candidate}),)})
+    made = desired.plan.model_copy(update={"groups": (short, long)})
+    assert entry(desired.model_copy(update={"plan": made})).context == 4096
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_of_an_older_generation_holds_what_was_told_of_it(known):
+    """Its plan is no longer kept: what the last table said of it is all there is."""
+    old = GroupEntry(app="tiny--g1-0", vision=True, context=9000, concurrency=2)
+    found = entry(
+        wanted(False), running(1), running(2, phase=GroupPhase.STARTING), told=[old] if known else []
+    )
+    assert found.state == "ready"
+    assert found.apps == ("tiny--g1-0",)
+    assert found.groups[1] == (old if known else GroupEntry(app="tiny--g1-0"))
+    assert found.groups[0].app == "tiny--g2-0"
+
+
+def test_what_was_told_is_not_believed_of_what_is_wanted_now():
+    found = entry(wanted(False), running(2), told=[GroupEntry(app="tiny--g2-0", vision=True, ready=False)])
+    assert [(group.ready, group.vision) for group in found.groups] == [(True, False)]
+
+
+def test_what_is_about_to_go_is_not_ready():
+    found = entry(wanted(True), running(1), running(2), without=("tiny", 2))
+    assert found.apps == ("tiny--g1-0",)

@@ -1,0 +1,203 @@
+import itertools
+import math
+import sqlite3
+
+import pytest
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.state import schema
+from sparkfleet.controlplane.state.store import Standing, Store
+from sparkfleet.gateway.keys import generate
+from sparkfleet.planner.rules.failure_memory import Remembered
+
+
+@pytest.fixture
+def store(tmp_path):
+    ticks = itertools.count(1)
+    store = Store(tmp_path / "s.db", clock=lambda: float(next(ticks)))
+    yield store
+    store.close()
+
+
+def test_what_is_asked_for_comes_back_after_a_restart(tmp_path, store):
+    asked, changed = store.put(deployment(), plan(), "me")
+    assert changed
+    again = Store(tmp_path / "s.db")
+    assert again.desired() == {"tiny": asked}
+    again.close()
+
+
+def test_the_same_again_is_no_change(store):
+    first, _ = store.put(deployment(), plan(), "me")
+    second, changed = store.put(deployment(), plan(), "somebody else")
+    assert not changed
+    assert second == first
+
+
+def test_a_prediction_that_moved_is_no_change(store):
+    store.put(deployment(), plan(high=1.0), "me")
+    assert store.put(deployment(), plan(high=2.0), "me")[1] is False
+
+
+def test_a_change_is_a_new_generation(store):
+    store.put(deployment(), plan(), "me")
+    second, changed = store.put(deployment(), plan(concurrency=8), "me")
+    assert changed
+    assert second.generation == 2
+
+
+def test_a_generation_is_never_used_twice(store):
+    store.put(deployment(), plan(), "me")
+    assert store.remove("tiny")
+    assert store.put(deployment(), plan(), "me")[0].generation == 2
+
+
+def test_removing_what_is_not_there(store):
+    assert not store.remove("nothing")
+
+
+def test_keys(store):
+    _, key = generate("laptop")
+    assert store.add_key(key)
+    assert not store.add_key(generate("laptop")[1])
+    assert store.keys() == (key,)
+    assert store.remove_key("laptop") == key
+    assert store.remove_key("laptop") is None
+    assert store.keys() == ()
+
+
+def test_a_key_is_not_in_the_file(tmp_path, store):
+    text, key = generate("laptop")
+    store.add_key(key)
+    store.close()
+    assert text.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_events_in_order_after_a_mark(store):
+    first = store.record("a", 1, "", "wanted", "")
+    second = store.record("b", 1, "b/g1/0", "ready", "started in 3 s")
+    assert store.events() == (first, second)
+    assert store.events(after=first.id) == (second,)
+    assert store.events(deployment="a") == (first,)
+    assert store.last_event_id() == second.id
+
+
+def test_events_do_not_pile_up_for_ever(tmp_path):
+    store = Store(tmp_path / "few.db", keep_events=3)
+    written = [store.record("a", 1, "", "beat", "") for _ in range(5)]
+    assert store.events() == tuple(written[-3:])
+    store.close()
+
+
+def test_what_a_start_was_doing_pushes_out_nothing_else(store, monkeypatch):
+    monkeypatch.setattr("sparkfleet.controlplane.state.store.KEEP_PROGRESS", 2)
+    for kind in ("failed", "progress", "progress", "progress", "ready"):
+        store.record("a", 1, "", kind, "")
+    assert [event.kind for event in store.events()] == ["failed", "progress", "progress", "ready"]
+
+
+def test_measurements(store):
+    store.measure("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
+    assert {m.name: m.value for m in store.measurements("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}
+    assert store.measurements("a", generation=2) == ()
+
+
+def test_measurements_do_not_pile_up_for_ever(tmp_path):
+    """Of each deployment the newest are kept, whatever was measured on another."""
+    store = Store(tmp_path / "few.db", keep_measurements=3)
+    store.measure("quiet", 1, "quiet/g1/0", {"ttft_ms": 1.0})
+    for number in range(5):
+        store.measure("busy", number, "busy/g1/0", {"ttft_ms": float(number), "decode_tps": number + 0.5})
+    assert [one.value for one in store.measurements("busy")] == [3.5, 4.0, 4.5]
+    assert [one.value for one in store.measurements("quiet")] == [1.0]
+    store.close()
+
+
+def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
+    store.put(deployment(), plan(), "me")
+    standing = Standing(rung=2, tries=1, given_up=True, restarts=2, falls=(1.5,), passed=("a", "b"))
+    store.stand("tiny", 1, 0, standing)
+    store.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
+    again = Store(tmp_path / "s.db")
+    assert again.rungs("tiny", 1) == {0: standing}
+    assert again.starts() == {("tiny", 1, 1): {"this": "first", "that": ""}}
+    again.close()
+
+
+def test_what_does_not_start_is_remembered_as_long_as_it_lasts(store):
+    """The clock ticks once a second, with every look at it."""
+    store.remember("for ever", "known issue", math.inf)
+    store.remember("short", "unknown", 3.0)
+    assert store.failures() == (
+        Remembered(fingerprint="for ever", words="known issue"),
+        Remembered(fingerprint="short", words="unknown", until=5.0),
+    )
+    store.remember("other", "unknown", 2.0)
+    assert [one.fingerprint for one in store.failures()] == ["for ever", "other"]
+    store.forget_failure("for ever")
+    assert store.failures() == ()
+
+
+def test_the_newest_of_its_kind_counts(store):
+    store.remember("one", "known issue", math.inf)
+    store.remember("one", "unknown", 10.0)
+    assert store.failures() == (Remembered(fingerprint="one", words="unknown", until=12.0),)
+
+
+def test_what_is_asked_for_once_more_begins_anew(store):
+    store.put(deployment(), plan(), "me")
+    second, changed = store.put(deployment(), plan(), "me", retry=True)
+    assert (second.generation, changed) == (2, True)
+
+
+def test_a_start_is_over_when_its_generation_is(store):
+    store.begin_start(("tiny", 1, 0), {"this": "first"})
+    store.begin_start(("other", 1, 0), {"this": "first"})
+    store.begin_start(("tiny", 2, 0), {"this": "first"})
+    assert sorted(store.starts()) == [("other", 1, 0), ("tiny", 2, 0)]
+
+
+def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
+    with sqlite3.connect(tmp_path / "old.db") as db:
+        db.executescript("".join(schema.SCHEMAS[:2]))
+        db.execute("INSERT INTO rungs VALUES ('tiny', 1, 0, 2, 1)")
+        db.execute("INSERT INTO failures VALUES ('abc', 'this', 'transient: a peer was gone', 1.0)")
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    store = Store(tmp_path / "old.db")
+    assert store.rungs("tiny", 1) == {0: Standing(rung=2, tries=1)}
+    assert store.starts() == {}
+    assert store.failures() == (), "nobody knows which of them last"
+    store.close()
+
+
+def test_what_an_older_version_gave_up_stays_given_up(tmp_path):
+    with sqlite3.connect(tmp_path / "old.db") as db:
+        db.executescript("".join(schema.SCHEMAS[:3]))
+        db.execute("INSERT INTO rungs VALUES ('tiny', 1, 1, 2, 1, 1)")
+        db.execute("PRAGMA user_version = 3")
+    db.close()
+    store = Store(tmp_path / "old.db")
+    assert store.rungs("tiny", 1) == {1: Standing(rung=2, tries=1, given_up=True)}
+    store.close()
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "new.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(sqlite3.DatabaseError, match="newer sparkfleet"):
+        Store(tmp_path / "new.db")
+
+
+def test_a_disk_that_is_full_for_a_while_leaves_the_store_usable(tmp_path):
+    store = Store(tmp_path / "s.db")
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    who = "me" * 50_000
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        store.put(deployment(), plan(), who)
+    assert store.desired() == {}
+    store._db.execute("PRAGMA max_page_count = 100000")
+    assert store.put(deployment(), plan(), who)[0].generation == 1
+    store.close()

@@ -1,0 +1,306 @@
+import asyncio
+import sqlite3
+
+import pytest
+from control_values import deployment, plan
+from controller_world import report
+from prometheus_client import generate_latest
+
+from sparkfleet.controlplane import controller as module
+from sparkfleet.controlplane import node_watch
+from sparkfleet.controlplane.state import report_cache, routing_publisher
+from sparkfleet.errors import ControlError
+from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.units import GIB
+
+
+async def test_from_wanted_to_ready(world):
+    assert await world.put() == 1
+    assert [order.generation for order in world.apps.orders] == [1]
+    assert (await world.table()).models["tiny"].state == "starting"
+    await world.ready(1)
+    entry = (await world.table()).models["tiny"]
+    assert (entry.state, entry.apps) == ("ready", ("tiny--g1-0",))
+    assert world.controller.status().deployments[0].state == "ready"
+
+
+async def test_serve_says_running_but_no_group_has_spoken(world):
+    await world.put()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.reconcile()
+    assert (await world.table()).models == {} or (await world.table()).models["tiny"].state == "starting"
+
+
+async def test_the_old_one_serves_until_the_new_one_is_ready(world):
+    await world.put()
+    await world.ready(1)
+    assert await world.put(concurrency=8) == 2
+    assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
+    assert world.controller.status().deployments[0].state == "updating"
+    await world.ready(2)
+    assert (await world.table()).models["tiny"].apps == ("tiny--g2-0",)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+
+
+async def test_while_it_is_replaced_a_group_keeps_what_is_known_of_it(world):
+    await world.put(context=512)
+    await world.ready(1)
+    await world.put(context=1024)
+    groups = (await world.table()).models["tiny"].groups
+    assert [(group.app, group.ready, group.context) for group in groups] == [
+        ("tiny--g2-0", False, 1024),
+        ("tiny--g1-0", True, 512),
+    ]
+    await world.ready(2)
+    groups = (await world.table()).models["tiny"].groups
+    assert [(group.app, group.ready, group.context) for group in groups] == [("tiny--g2-0", True, 1024)]
+
+
+async def test_without_memory_for_both_the_old_one_goes_first(world):
+    await world.put()
+    await world.ready(1)
+    world.nodes.available["this"] = 1 * GIB
+    await world.put(concurrency=8, high=2.0 * GIB)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert ("tiny", 2, 0) not in world.apps.apps
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 2, 0].status == "starting"
+
+
+async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world):
+    await world.put()
+    await world.ready(1)
+    await world.put(concurrency=8)
+    await world.controller.report(report(2, phase=GroupPhase.FAILED, detail="no such flag"))
+    world.apps.become("tiny", 2, "failed", "Serve's words")
+    await world.controller.reconcile()
+    status = world.controller.status().deployments[0]
+    assert status.state == "failed"
+    assert "1 still serves" in status.detail
+    assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
+    failed = [
+        event for event in await world.controller.events(0, "tiny", 0) if event.message == "no such flag"
+    ]
+    assert {event.kind for event in failed} == {"failed"}
+
+
+async def test_delete_retires_and_forgets(world):
+    await world.put()
+    await world.ready(1)
+    await world.controller.remove("tiny", "me")
+    await world.controller.reconcile()
+    assert (await world.table()).models == {}
+    assert world.controller.status().deployments[0].state == "stopping"
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.controller.status().deployments == ()
+
+
+async def test_delete_of_something_that_is_not_there_names_what_is(world):
+    await world.put()
+    with pytest.raises(ControlError, match="'nope'") as caught:
+        await world.controller.remove("nope", "me")
+    assert "tiny" in caught.value.do
+
+
+async def test_pause_stops_everything_and_forgets_nothing(world):
+    await world.put()
+    await world.ready(1)
+    world.controller.pause()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert set(world.store.desired()) == {"tiny"}
+
+
+async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(world):
+    """The gateways must not be told that a running model is not ready, only because nobody has said so yet."""
+    await world.put()
+    await world.ready(1)
+    world.restarted()
+    await world.controller.reconcile()
+    assert (await world.table()).version == 0
+    await world.ready(1)
+    assert (await world.table()).models["tiny"].state == "ready"
+
+
+async def test_a_group_that_fell_silent_is_not_ready(world, monkeypatch):
+    await world.put()
+    await world.ready(1)
+    monkeypatch.setattr(report_cache, "STALE_S", 0.0)
+    monkeypatch.setattr(routing_publisher, "SETTLE_S", 0.0)
+    await world.controller.reconcile()
+    assert (await world.table()).models["tiny"].state == "starting"
+
+
+async def test_a_newer_table_wakes_a_waiting_gateway(world):
+    known = (await world.table()).version
+    waiting = asyncio.create_task(world.controller.table(known, wait_s=30))
+    await asyncio.sleep(0)
+    await world.put()
+    assert "tiny" in (await asyncio.wait_for(waiting, 5)).models
+
+
+async def test_an_event_wakes_a_waiting_watcher(world):
+    waiting = asyncio.create_task(world.controller.events(0, None, wait_s=30))
+    await asyncio.sleep(0)
+    await world.put()
+    assert (await asyncio.wait_for(waiting, 5))[0].kind == "wanted"
+
+
+async def test_keys_reach_the_table_and_leave_it(world):
+    text, key = await world.controller.keys.create("laptop")
+    await world.controller.reconcile()
+    assert (await world.table()).keys == (key,)
+    assert text.startswith("sk-sf-")
+    with pytest.raises(ControlError, match="already"):
+        await world.controller.keys.create("laptop")
+    await world.controller.keys.revoke("laptop")
+    await world.controller.reconcile()
+    assert (await world.table()).keys == ()
+    with pytest.raises(ControlError, match="no key"):
+        await world.controller.keys.revoke("laptop")
+
+
+async def test_metrics_and_targets_of_a_ready_group(world):
+    await world.put()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.report(
+        report(phase=GroupPhase.READY, engine="vllm", url="http://127.0.0.1:4000", started_s=3.0,
+               measured={"ttft_ms": 10.0, "decode_tps": 50.0})
+    )  # fmt: skip
+    await world.controller.reconcile()
+    value = world.metrics.registry.get_sample_value
+    assert (
+        value("sparkfleet_group_state", {"deployment": "tiny", "group": "tiny/g1/0", "state": "ready"}) == 1
+    )
+    assert value("sparkfleet_starts_total", {"deployment": "tiny", "outcome": "ready"}) == 1
+    assert [t["targets"] for t in world.controller.targets("127.0.0.1:1")] == [
+        ["127.0.0.1:1"],
+        ["127.0.0.1:4000"],
+    ]
+    assert [m.value for m in world.store.measurements("tiny")] == [10.0, 50.0]
+
+
+async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, monkeypatch):
+    calls = []
+
+    async def fails_once():
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("Serve is away")
+        return ()
+
+    monkeypatch.setattr(world.apps, "list", fails_once)
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    running = asyncio.create_task(world.controller.run())
+    try:
+        events = await asyncio.wait_for(world.controller.events(0, None, wait_s=5), 6)
+        assert "Serve is away" in events[0].message
+        while len(calls) < 2:
+            await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+
+
+async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monkeypatch):
+    """Nothing can be written down then, not even that."""
+    lists, full = [], sqlite3.OperationalError("database or disk is full")
+
+    async def fails_twice():
+        lists.append(1)
+        if len(lists) <= 2:
+            raise full
+        return ()
+
+    def refuses(*event):
+        raise full
+
+    monkeypatch.setattr(world.apps, "list", fails_twice)
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "record", refuses)
+        running = asyncio.create_task(world.controller.run())
+        async with asyncio.timeout(5):
+            while len(lists) < 4:
+                await asyncio.sleep(0.01)
+    assert not running.done()
+    running.cancel()
+
+
+async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):
+    """Ray may be away for a moment. Nobody else would say that a node has left or come back."""
+    calls = []
+    look = world.nodes.look
+
+    async def fails_twice():
+        calls.append(1)
+        if len(calls) <= 2:
+            raise ConnectionError("Ray is away")
+        return await look()
+
+    monkeypatch.setattr(world.nodes, "look", fails_twice)
+    monkeypatch.setattr(node_watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    running = asyncio.create_task(world.controller.run())
+    try:
+        events = await asyncio.wait_for(world.controller.events(0, None, wait_s=5), 6)
+    finally:
+        running.cancel()
+    assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]
+    assert len(calls) >= 3
+
+
+async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
+    await world.put()
+    assert world.nodes.swept == [frozenset({("tiny", 1)})]
+
+
+async def test_acceptance_and_memory_are_shown_to_prometheus(world):
+    await world.put()
+    await world.controller.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))
+    await world.controller.reconcile()
+    await world.look()
+    page = generate_latest(world.metrics.registry).decode()
+    assert 'sparkfleet_draft_tokens{deployment="tiny",group="tiny/g1/0",kind="accepted"} 90.0' in page
+    assert 'sparkfleet_node_joined{node="this"} 1.0' in page
+    assert 'sparkfleet_node_memory_available_bytes{node="this"}' in page
+
+
+async def test_memory_is_granted_once(world):
+    """Two that are replaced at the same time, and room for one more: the second goes the other way."""
+    for name in ("tiny", "other"):
+        await world.controller.put(deployment(name), plan(name, high=4.0 * GIB), "me")
+    await world.controller.reconcile()
+    for name in ("tiny", "other"):
+        world.apps.become(name, 1, "running")
+        ready = report(phase=GroupPhase.READY).model_copy(update={"deployment": name})
+        await world.controller.report(ready)
+    await world.controller.reconcile()
+    world.nodes.available["this"] = 6 * GIB
+    for name in ("tiny", "other"):
+        await world.controller.put(deployment(name), plan(name, high=4.0 * GIB, concurrency=8), "me")
+    await world.controller.reconcile()
+    statuses = sorted((d, g, app.status) for (d, g, _), app in world.apps.apps.items())
+    assert len([one for one in statuses if one[2] == "retiring"]) == 1
+    assert len([one for one in statuses if one[1] == 2]) == 1
+
+
+async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
+    gateway = GatewayReport(replica="one", url="http://h:1", metrics_url="http://h:2", at=0.0)
+    await world.controller.register_gateway(gateway)
+    assert [one.replica for one in world.controller.status().gateways] == ["one"]
+    monkeypatch.setattr(report_cache, "STALE_S", 0.0)
+    assert world.controller.status().gateways == ()
+
+
+async def test_who_is_told_ready_finds_it_in_the_table(world):
+    """No round lies between the two: the next request after `apply` goes to the gateway at once."""
+    await world.put()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.reconcile()
+    assert world.controller.status().deployments[0].state == "starting"
+    await world.controller.report(report(phase=GroupPhase.READY))
+    assert world.controller.status().deployments[0].state == "ready"
+    assert (await world.table()).models["tiny"].state == "ready"

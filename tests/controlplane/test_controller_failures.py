@@ -1,0 +1,86 @@
+"""A controller whose work fails again and again: how long it waits, and what is told of it."""
+
+import asyncio
+
+import pytest
+
+from sparkfleet.controlplane import controller_failures as module
+from sparkfleet.controlplane.controller_failures import ControllerFailures
+from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.group.crash_pause import COUNTS_S
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    store = Store(tmp_path / "s.db", clock)
+    yield store
+    store.close()
+
+
+def next_process(store, clock):
+    """As Ray makes one after each end."""
+    return ControllerFailures(store, EventLog(store), clock)
+
+
+async def test_each_end_waits_longer_than_the_one_before_and_the_first_for_nothing(store, clock):
+    waited = [await next_process(store, clock).begin(OSError("no Serve")) for _ in range(9)]
+    assert waited == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_what_worked_for_long_is_started_at_once(store, clock):
+    assert [await next_process(store, clock).begin(OSError()) for _ in range(2)] == [0, 1]
+    clock.now += COUNTS_S
+    after = next_process(store, clock)
+    assert after.trouble == ""
+    assert await after.begin(OSError()) == 0
+
+
+async def test_why_is_an_event(store, clock):
+    await next_process(store, clock).begin(OSError("no Serve"))
+    await next_process(store, clock).begin(RuntimeError("a\ntraceback"))
+    assert [(event.subject, event.kind, event.message) for event in store.events()] == [
+        ("controller", "error", "its work failed: OSError('no Serve'); it is started again"),
+        (
+            "controller",
+            "error",
+            "its work failed: RuntimeError('a\\ntraceback'); it is started again in 1 s",
+        ),
+    ]
+
+
+async def test_the_next_process_tells_why_until_its_own_work_has_begun(store, clock):
+    first = next_process(store, clock)
+    assert first.trouble == ""
+    await first.begin(OSError("no Serve"))
+    second = next_process(store, clock)
+    assert second.trouble == first.trouble == "its work failed: OSError('no Serve'); it is started again"
+    second.works()
+    assert second.trouble == ""
+
+
+async def test_what_cannot_be_written_down_waits_longest(store, clock):
+    ends = next_process(store, clock)
+    store.close()
+    assert await ends.begin(OSError("no space")) == 60
+    assert ends.trouble == "its work failed: OSError('no space'); it is started again in 60 s"
+
+
+async def test_it_fails_after_the_pause_and_says_why_meanwhile(store, clock, monkeypatch):
+    async def fails():
+        raise OSError("no Serve")
+
+    monkeypatch.setattr(module, "pause_s", lambda before, pauses: 0.3)
+    ends = next_process(store, clock)
+    work = asyncio.create_task(ends.slowed(fails()))
+    done, _ = await asyncio.wait({work}, timeout=0.05)
+    assert not done
+    assert "no Serve" in ends.trouble
+    with pytest.raises(OSError, match="no Serve"):
+        await asyncio.wait_for(work, 5)
+
+
+async def test_a_clock_that_was_set_back_makes_nobody_wait(store, clock):
+    await next_process(store, clock).begin(OSError())
+    clock.now -= 5000
+    assert await next_process(store, clock).begin(OSError()) == 0

@@ -1,0 +1,109 @@
+import pytest
+
+from sparkfleet.controlplane.policy.ladder import passed_by, rung_with_less, rung_without, step
+from sparkfleet.controlplane.state.store import Standing
+from sparkfleet.engines.failure_signatures import Cause, Diagnosis
+from sparkfleet.perf.prediction import Band, Prediction, Speculation
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rung
+
+
+def rung(method, tps=None, node="spark1"):
+    candidate = Candidate(
+        model="org/model",
+        shape=GroupShape(nodes=(node,)),
+        engine="sglang",
+        engine_version="0.5.12",
+        context=512,
+        concurrency=4,
+        speculation=Speculation(method=method, tokens=3 if method != "none" else 0),
+    )
+    band = Band(low=0.0, mid=tps, high=100.0) if tps else None
+    memory = Band(low=0.0, mid=1.0, high=2.0)
+    prediction = Prediction(memory_bytes_per_rank=memory, decode_tps_per_request=band)
+    return Rung(candidate=candidate, prediction=prediction, reason="")
+
+
+LADDER = GroupPlan(ladder=(rung("nextn", 22.6), rung("ngram", 12.7), rung("none", 11.5)))
+
+
+def diagnosis(cause):
+    return Diagnosis(cause=cause, rule="sglang-nextn-prealloc-oom", says="the draft pool is sized first")
+
+
+def test_the_next_rung_with_the_reason_and_what_is_lost():
+    taken = step(LADDER, Standing(), diagnosis(Cause.KNOWN))
+    why = "known issue sglang-nextn-prealloc-oom: the draft pool is sized first"
+    assert (taken.verb, taken.standing) == ("next", Standing(rung=1, passed=(why,)))
+    assert "sglang-nextn-prealloc-oom" in taken.words
+    assert "predicted 12.7 instead of 22.6 tok/s" in taken.words
+
+
+@pytest.mark.parametrize("cause", [Cause.PORT, Cause.TRANSIENT])
+def test_what_may_pass_is_tried_once_more(cause):
+    first = step(LADDER, Standing(), diagnosis(cause))
+    assert (first.verb, first.standing) == ("again", Standing(rung=0, tries=1))
+    second = step(LADDER, first.standing, diagnosis(cause))
+    assert (second.verb, second.standing.rung) == ("next", 1)
+
+
+def test_at_the_end_of_the_ladder_it_stops_and_says_so():
+    taken = step(LADDER, Standing(rung=2, passed=("one", "two")), diagnosis(Cause.MEMORY))
+    assert taken.verb == "end"
+    assert "none of 3 rungs started" in taken.words
+    assert taken.standing.given_up
+    assert taken.standing.passed[:2] == ("one", "two")
+    assert taken.standing.passed[2].startswith("out of memory")
+
+
+def test_what_an_earlier_release_did_not_write_down_is_not_known():
+    assert passed_by(Standing(rung=2, passed=("one",)), 4, "it starved") == (
+        "one",
+        "not known",
+        "it starved",
+        "it starved",
+    )
+    taken = step(LADDER, Standing(rung=1), diagnosis(Cause.MEMORY))
+    assert taken.standing.passed[0] == "not known"
+    assert taken.standing.passed[1].startswith("out of memory")
+
+
+def test_on_another_rung_starts_are_counted_anew_and_falls_are_not():
+    before = Standing(tries=1, restarts=3, falls=(1.0, 2.0))
+    assert step(LADDER, before, diagnosis(Cause.MEMORY)).standing.model_dump() == {
+        **Standing(rung=1, falls=(1.0, 2.0)).model_dump(),
+        "passed": ("out of memory sglang-nextn-prealloc-oom: the draft pool is sized first",),
+    }
+    again = step(LADDER, Standing(restarts=3, falls=(1.0,)), diagnosis(Cause.TRANSIENT)).standing
+    assert again == Standing(tries=1, falls=(1.0,))
+
+
+def test_without_a_diagnosis_it_goes_on_all_the_same():
+    assert step(LADDER, Standing(), None).verb == "next"
+
+
+def test_it_always_ends():
+    for cause in Cause:
+        standing, steps = Standing(), 0
+        while (taken := step(LADDER, standing, diagnosis(cause))).verb != "end":
+            standing, steps = taken.standing, steps + 1
+        assert steps <= 2 * len(LADDER.ladder)
+
+
+def test_a_rung_on_other_nodes_is_found():
+    group = GroupPlan(ladder=(rung("mtp"), rung("mtp", node="spark2"), rung("none", node="spark2")))
+    assert rung_without(group, {"spark1"}) == 1
+    assert rung_without(group, {"spark2"}) == 0
+    assert rung_without(group, {"spark1", "spark2"}) is None
+
+
+def test_a_rung_that_needs_less_memory_is_found():
+    def needs(size):
+        one = rung("none")
+        band = Band(low=0.0, mid=size, high=size)
+        return one.model_copy(update={"prediction": Prediction(memory_bytes_per_rank=band)})
+
+    group = GroupPlan(ladder=(needs(9.0), needs(9.5), needs(5.0), needs(7.0)))
+    assert [rung_with_less(group, at) for at in range(4)] == [2, 2, None, None]
+    nodes = group.ladder[2].candidate.shape.nodes
+    assert rung_with_less(group, 0, away=nodes) is None, "what waits for a node serves nobody"
+    assert rung_with_less(group, 0, away=("elsewhere",)) == 2

@@ -1,0 +1,223 @@
+"""What holds of the policy in every state, and what it comes to round by round."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from policy_world import NODES, PolicyWorld, application, desired, observed, seen
+
+from sparkfleet.controlplane import policy
+from sparkfleet.controlplane.policy.actions import EndGroup, GiveUp, RestartGroup, RetireGroup, StartGroup
+from sparkfleet.controlplane.policy.after import after
+from sparkfleet.controlplane.policy.decide import decide
+from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, RESTARTS
+from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.state.store import Standing
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
+from sparkfleet.group.report import GroupPhase, GroupReport
+
+NOW = Now.at(10_000.0)
+TINY = ("tiny", 1, 0)
+
+
+def test_the_policy_reaches_no_clock_no_disk_and_no_log():
+    """Also not by a module that does: what it imports of the house are values."""
+    files = list(Path(policy.__file__).parent.glob("*.py"))
+    assert len(files) > 5
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                first, *rest = name.split(".")
+                allowed = {"__future__", "collections", "dataclasses", "typing", "sparkfleet"}
+                assert first in allowed, f"{file.name} imports {name}"
+                if rest[:1] == ["control"]:
+                    assert rest[1] in ("policy", "status", "store"), f"{file.name} imports {name}"
+
+
+# --- any state
+
+causes = st.one_of(st.none(), st.sampled_from(list(Cause)))
+names = st.sampled_from(("a", "b"))
+keys = st.tuples(names, st.integers(1, 3), st.integers(0, 1))
+boots = st.sampled_from(("", "first", "second"))
+ladders = st.sampled_from(
+    ((("this",),), (("that",),), (("this", "that"), ("this",)), (("that",), ("this",), ("that",)))
+)
+moments = st.lists(st.floats(0, 10_000), max_size=6).map(tuple)
+
+
+@st.composite
+def reports(draw):
+    name, generation, replica = draw(keys)
+    cause = draw(causes)
+    return GroupReport(
+        deployment=name,
+        generation=generation,
+        replica=replica,
+        phase=draw(st.sampled_from(list(GroupPhase))),
+        node="this",
+        since=0.0,
+        rung=draw(st.integers(0, 2)),
+        diagnosis=Diagnosis(cause=cause, says="so it was") if cause else None,
+        was_starting=draw(st.booleans()),
+    )
+
+
+@st.composite
+def standings(draw):
+    rung = draw(st.integers(0, 2))
+    return Standing(
+        rung=rung,
+        tries=draw(st.integers(0, 2)),
+        given_up=draw(st.booleans()),
+        restarts=draw(st.integers(0, RESTARTS + 1)),
+        falls=draw(moments),
+        starved=draw(moments),
+        passed=("why",) * rung,
+    )
+
+
+@st.composite
+def states(draw):
+    wanted = [desired(name, draw(st.integers(1, 3)), 2, 3, draw(ladders)) for name in draw(st.sets(names))]
+    statuses = st.sampled_from(("starting", "running", "failed", "retiring"))
+    apps = draw(st.dictionaries(keys, statuses, max_size=6))
+    told = draw(st.lists(reports(), max_size=5, unique_by=lambda one: one.group))
+    away = draw(st.sampled_from((None, "", "first", "second")))
+    looked_at = draw(st.sampled_from((0.0, 9_900.0, 10_000.0)))
+    return FleetState(
+        desired={one.name: one for one in wanted},
+        apps=tuple(application(group, status) for group, status in apps.items()),
+        reports=tuple(told),
+        fresh=frozenset(one.name for one in told),
+        standings=draw(st.dictionaries(keys, standings(), max_size=6)),
+        starts=draw(st.dictionaries(keys, st.dictionaries(st.sampled_from(NODES), boots, min_size=1))),
+        nodes=seen(looked_at, this=draw(boots), that=away),
+        available=draw(st.dictionaries(st.sampled_from(NODES), st.integers(0, 3))),
+        pending=Pending(
+            counted=draw(st.frozensets(keys, max_size=2)),
+            failed_at=draw(st.dictionaries(keys, st.floats(0, 10_000), max_size=2)),
+            answered=frozenset(
+                application(group, "failed").name for group in draw(st.sets(keys, max_size=2))
+            ),
+        ),
+        paused=draw(st.booleans()),
+    )
+
+
+many = settings(max_examples=60, deadline=None)
+
+
+@many
+@given(states())
+def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_reason(state):
+    actions = decide(state, NOW)
+    kept = after(state, actions, NOW)
+    for action in actions:
+        assert action.reason
+        if isinstance(action, EndGroup):
+            assert kept.standing(action.group).given_up
+        if isinstance(action, RetireGroup):
+            assert state.desired_of(action.group) is None
+            wanted = state.wanted.get(action.group[0])
+            assert f"generation {wanted.generation}" in action.reason if wanted else "wanted" in action.reason
+
+
+@many
+@given(states())
+def test_the_same_actions_done_twice_change_nothing_more(state):
+    actions = decide(state, NOW)
+    once = after(state, actions, NOW)
+    assert after(once, actions, NOW) == once
+    apps = observed(state.apps, actions)
+    assert observed(apps, actions) == apps
+
+
+@many
+@given(states())
+def test_what_is_given_up_is_neither_started_nor_taken_further(state):
+    given_up = {group for group, standing in state.standings.items() if standing.given_up}
+    for action in decide(state, NOW):
+        if isinstance(action, StartGroup | RestartGroup | GiveUp):
+            assert action.group not in given_up
+
+
+@many
+@given(states(), causes)
+def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state, cause):
+    """Every start ends in the same way; nodes are there."""
+    diagnosis = Diagnosis(cause=cause, says="so it is") if cause else None
+    world = PolicyWorld(
+        replace(state, available=dict.fromkeys(NODES, 1 << 40)), start=lambda group: diagnosis
+    )
+    for _ in range(40):
+        last = world.round()
+    assert last == []
+    wanted = {
+        (one.name, one.generation, at) for one in state.wanted.values() for at in range(len(one.plan.groups))
+    }
+    there = {app.group: app for app in world.state.apps}
+    assert all(name in state.wanted for name, *_ in there)
+    for group in wanted:
+        standing = world.state.standing(group)
+        ended = standing.given_up or (group in there and there[group].status == "running")
+        held = world.state.has_given_up(*group[:2])
+        assert ended or held, (group, standing, there.get(group))
+        # Two tries of each of three rungs, and one more for what had begun before.
+        assert world.began.count(group) <= 2 * 3 + 2
+
+
+# --- one rule at a time
+
+
+@pytest.mark.parametrize(("cause", "starts"), [(Cause.MEMORY, 3), (Cause.TRANSIENT, 6)])
+def test_a_group_that_never_starts_has_each_rung_tried_as_often_as_its_cause_allows(cause, starts):
+    state = FleetState(desired={"tiny": desired("tiny", rungs=3)}, nodes=seen(this="first"))
+    world = PolicyWorld(state, start=lambda group: Diagnosis(cause=cause, says="so it is"))
+    done = [action for _ in range(20) for action in world.round()]
+    assert world.began == [TINY] * starts
+    (end,) = (action for action in done if isinstance(action, GiveUp))
+    assert "none of 3 rungs started" in end.reason
+
+
+def test_five_falls_within_ten_minutes_end_a_group_and_four_do_not():
+    falls = tuple(NOW.unix - 100 * at for at in range(BREAKER_FAILURES))
+    base = FleetState(desired={"tiny": desired("tiny")}, apps=(application(TINY, "running"),))
+    tripped = replace(base, standings={TINY: Standing(falls=falls)})
+    give_up, end = decide(tripped, NOW)
+    assert give_up.standing.given_up
+    assert "5 times within 10 minutes" in give_up.reason
+    assert end == EndGroup(group=TINY, reason=give_up.reason)
+    old = (*falls[1:], NOW.unix - 601)
+    assert decide(replace(base, standings={TINY: Standing(falls=old)}), NOW) == []
+
+
+def test_only_the_first_rule_that_applies_to_a_group_decides():
+    """It was given up in the round before: its falls and its failed starts are no longer looked at."""
+    standing = Standing(given_up=True, restarts=RESTARTS, falls=(NOW.unix,) * BREAKER_FAILURES)
+    state = FleetState(
+        desired={"tiny": desired("tiny")},
+        apps=(application(TINY, "starting"),),
+        standings={TINY: standing},
+    )
+    assert decide(state, NOW) == [EndGroup(group=TINY, reason="it is given up")]
+
+
+def test_a_group_is_restarted_once_in_a_round_at_the_rung_that_is_kept():
+    """It failed at the first rung, and the second one needs a node that is gone."""
+    nodes = seen(NOW.steady, this="first", that=None)
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=3, nodes=(("this",), ("that",), ("this",)))},
+        apps=(application(TINY, "failed"),),
+        nodes=replace(nodes, away_since={"that": 0.0}),
+    )
+    first, second, restart = decide(state, NOW)
+    assert (first.standing.rung, second.standing.rung) == (1, 2)
+    assert (type(restart), restart.nodes, restart.answers) == (RestartGroup, ("this",), True)
+    assert after(state, [first, second, restart], NOW).starts == {TINY: {"this": "first"}}

@@ -1,0 +1,242 @@
+"""Groups that served well once: they take a smaller rung, wait for a node, or stand in for a newer generation."""
+
+import pytest
+from control_values import deployment, plan
+from controller_world import diagnosed, report
+
+from sparkfleet.controlplane.policy import fallback as module
+from sparkfleet.controlplane.policy import state as seen
+from sparkfleet.controlplane.state.store import Standing
+from sparkfleet.engines.failure_signatures import Cause, Diagnosis
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.perf.prediction import Band
+from sparkfleet.units import GIB
+
+
+def ladder(*rungs):
+    """A plan of one group; of each rung the memory that it needs, bytes, and its node."""
+    made = plan()
+    choice = made.groups[0].choice
+
+    def rung(needs, node):
+        band = Band(low=0.0, mid=needs, high=needs)
+        shape = choice.candidate.shape.model_copy(update={"nodes": (node,)})
+        return choice.model_copy(
+            update={
+                "candidate": choice.candidate.model_copy(update={"shape": shape}),
+                "prediction": choice.prediction.model_copy(update={"memory_bytes_per_rank": band}),
+            }
+        )
+
+    group = made.groups[0].model_copy(update={"ladder": tuple(rung(*one) for one in rungs)})
+    return made.model_copy(update={"groups": (group,)})
+
+
+async def put(world, made, **fields):
+    await world.controller.put(deployment(**fields), made, "me")
+    await world.controller.reconcile()
+
+
+async def falls(world, cause, rung=0):
+    """The group was ready, and failed while it served."""
+    await world.ready(1)
+    diagnosis = Diagnosis(cause=Cause(cause), says="so it was")
+    await world.controller.report(report(phase=GroupPhase.FAILED, diagnosis=diagnosis, rung=rung))
+    await world.controller.reconcile()
+
+
+async def said(world, kind):
+    return [event.message for event in await world.controller.events(0, "tiny", 0) if event.kind == kind]
+
+
+# --- memory that runs out while it serves
+
+
+async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_needs_less(world):
+    await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
+    await falls(world, "memory")
+    assert [order.rung for order in world.apps.orders] == [0], "once is an accident"
+    await falls(world, "memory")
+    assert [order.rung for order in world.apps.orders] == [0, 2]
+    (why,) = await said(world, "fallback")
+    assert "memory ran out 2 times within 60 minutes while it served" in why
+    assert len(world.controller.status().deployments[0].passed[0]) == 2
+    assert world.store.failures() == (), "it did start"
+    await falls(world, "memory", rung=2)
+    await falls(world, "memory", rung=2)
+    assert [order.rung for order in world.apps.orders] == [0, 2], "none needs less"
+
+
+async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
+    await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
+    world.store.stand("tiny", 1, 0, Standing(rung=1))
+    await falls(world, "memory", rung=1)
+    await falls(world, "memory", rung=1)
+    (passed,) = world.controller.status().deployments[0].passed
+    assert [words.partition(" times")[0] for words in passed] == ["not known", "memory ran out 2"]
+
+
+@pytest.mark.parametrize(("cause", "window"), [("unknown", 3600.0), ("memory", 0.0)])
+async def test_other_falls_and_those_of_long_ago_leave_it_at_its_rung(world, monkeypatch, cause, window):
+    monkeypatch.setattr(module, "STARVED_S", window)
+    await put(world, ladder((9.0, "this"), (5.0, "this")))
+    for _ in range(3):
+        await falls(world, cause)
+    assert [order.rung for order in world.apps.orders] == [0]
+
+
+async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_smaller_rung_is_back(
+    world, monkeypatch
+):
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+    world.nodes.away = {"that"}
+    await world.look()
+    await put(world, ladder((9.0, "this"), (5.0, "that")))
+    for _ in range(2):
+        await falls(world, "memory")
+    assert [order.rung for order in world.apps.orders] == [0], "the smaller one waits for its node"
+    world.nodes.away = set()
+    await world.look()
+    with monkeypatch.context() as later:
+        later.setattr(module, "STARVED_S", 0.0)
+        await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0]
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.orders] == [0, 1]
+
+
+# --- a node that does not come back
+
+
+@pytest.fixture
+async def stranded(world, monkeypatch):
+    """A group that lies on a node without power, and has no rung that does without it."""
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"] = 100 * GIB
+    world.nodes.boots["that"] = "first"
+    await put(world, ladder((1.0, "that")))
+    await world.ready(1)
+    world.apps.become("tiny", 1, "starting")
+    world.controller._heard.forget(())
+    world.nodes.away = {"that"}
+    await world.look()
+    for _ in range(3):
+        await world.controller.reconcile()
+    return world
+
+
+async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(stranded):
+    status = stranded.controller.status().deployments[0]
+    assert (status.state, status.detail) == (
+        "failed",
+        "that is gone, and no rung of its ladder does without; it starts when that is back",
+    )
+    entry = (await stranded.table()).models["tiny"]
+    assert (entry.state, entry.detail) == ("failed", status.detail)
+    assert await said(stranded, "waits") == [status.detail], "once"
+    assert len(stranded.apps.orders) == 1
+
+
+async def test_when_its_node_is_back_it_starts(stranded):
+    stranded.nodes.away = set()
+    await stranded.look()
+    await stranded.controller.reconcile()
+    assert stranded.controller.status().deployments[0].state == "starting"
+    await stranded.ready(1)
+    assert stranded.controller.status().deployments[0].state == "ready"
+
+
+# --- a newer generation that was given up
+
+
+@pytest.fixture
+async def outlived(world):
+    """Generation 2 took its node down twice and is gone; generation 1 serves on."""
+    await world.put()
+    await world.ready(1)
+    await world.put(concurrency=8)
+    await world.controller.report(diagnosed(generation=2))
+    world.apps.become("tiny", 2, "failed")
+    await world.controller.reconcile()
+    del world.apps.apps["tiny", 2, 0]
+    return world
+
+
+async def test_for_what_is_not_started_any_more_nothing_is_stopped(outlived):
+    outlived.nodes.available["this"] = 0
+    for _ in range(2):
+        await outlived.controller.reconcile()
+    assert {key: app.status for key, app in outlived.apps.apps.items()} == {("tiny", 1, 0): "running"}
+    assert "1 still serves" in outlived.controller.status().deployments[0].detail
+
+
+async def test_that_the_older_one_is_started_again_is_told(outlived):
+    await outlived.controller.report(report(1, phase=GroupPhase.FAILED))
+    outlived.apps.become("tiny", 1, "starting")
+    await outlived.controller.reconcile()
+    status = outlived.controller.status().deployments[0]
+    assert status.state == "failed"
+    assert "generation 1 is being started again" in status.detail
+    assert (await outlived.table()).models["tiny"].detail == status.detail
+    await outlived.ready(1)
+    assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)
+
+
+async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_that_serves(world):
+    """It answers late, or its Ray is being started again."""
+    await world.put()
+    await world.ready(1)
+    world.nodes.away = {"this"}
+    await world.put(concurrency=8)
+    await world.controller.reconcile()
+    assert {key: app.status for key, app in world.apps.apps.items()} == {("tiny", 1, 0): "running"}
+    (why,) = await said(world, "waits")
+    assert "how much memory is free on this" in why
+    world.nodes.away = set()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 2, 0].status == "starting"
+
+
+async def test_each_generation_that_waits_for_a_node_says_so(world):
+    await world.put()
+    await world.ready(1)
+    world.nodes.away = {"this"}
+    for concurrency in (8, 16):
+        await world.put(concurrency=concurrency)
+        await world.controller.reconcile()
+    waits = [event for event in await world.controller.events(0, "tiny", 0) if event.kind == "waits"]
+    assert [event.generation for event in waits] == [2, 3]
+
+
+@pytest.mark.parametrize("serves", [True, False])
+async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the_old_one_serves(
+    world, monkeypatch, serves
+):
+    """It goes to the rung that does without, as it would if it were the first."""
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+    await put(world, ladder((1.0, "that")))
+    await world.ready(1)
+    if not serves:
+        world.apps.become("tiny", 1, "starting")
+        world.controller._heard.forget(())
+    world.nodes.away = {"that"}
+    await world.look()
+    await put(world, ladder((1.0, "that"), (1.0, "this")), concurrency=8)
+    world.apps.finish()
+    for _ in range(2):
+        await world.controller.reconcile()
+    placed = [(order.generation, order.seats[0].node) for order in world.apps.orders]
+    assert placed == [(1, "that")] + ([] if serves else [(2, "that"), (2, "this")])
+
+
+async def test_what_was_stopped_in_a_round_is_not_published_at_its_end(world):
+    await world.put()
+    await world.ready(1)
+    world.nodes.available["this"] = 1 * GIB
+    await world.put(concurrency=8, high=2.0 * GIB)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert not any(group.ready for group in (await world.table()).models["tiny"].groups)

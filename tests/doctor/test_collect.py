@@ -1,0 +1,116 @@
+import asyncio
+import base64
+import time
+
+import pytest
+from sparks import Spark, inventory
+
+from sparkfleet.doctor.collect import gather, netdevs_of, silent
+from sparkfleet.doctor.registry import examine
+from sparkfleet.doctor.report import DoctorReport
+from sparkfleet.errors import NodeError
+from sparkfleet.remote.batch import PROGRAM
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.fake import Call, FakeChannel, program_request, program_result
+from sparkfleet.remote.unreachable import HostKeyChanged, Suspected
+
+
+class Mute(FakeChannel):
+    """Takes commands and never answers."""
+
+    async def run(self, argv, **more):
+        await asyncio.Event().wait()
+
+
+class Refusing(FakeChannel):
+    def __init__(self, node, error):
+        super().__init__(node)
+        self.error = error
+
+    async def run(self, argv, **more):
+        raise self.error
+
+
+async def test_one_round_trip_and_the_clock():
+    channel = Spark(1).channel()
+    view = (await gather(inventory(), {"spark1": channel}, nodes=["spark1"])).nodes[0]
+    assert channel.batches == 1
+    assert view.unknown == {}
+    assert abs(view.clock.ahead_s) < 1
+    assert view.gpus[0].name == "NVIDIA GB10"
+    assert [tool.tool for tool in view.container_tools] == ["docker"]
+    assert set(view.settings) == set(netdevs_of(inventory(), "spark1")) == {"enp1s0f1np1", "enP2p1s0f1np1"}
+
+
+async def test_a_node_that_never_answers_is_one_error_and_does_not_hold_up_the_rest():
+    began = time.monotonic()
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=1)
+    assert time.monotonic() - began < 5
+    assert fleet.answered[0].memory is not None
+    errors = [one for one in examine(fleet) if one.severity == "error"]
+    assert [(one.id, one.subject) for one in errors] == [("node-silent", "spark2")]
+    assert "suspected" in errors[0].means
+
+
+async def test_what_depends_on_a_silent_node_is_not_known_and_says_so():
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=1)
+    told = {one.id: one for one in examine(fleet) if one.scope == "link"}
+    assert told["rail-mtu"].severity == "unknown"
+    assert "spark2 did not answer" in told["rail-mtu"].what
+
+
+async def test_another_host_key_is_told_as_that():
+    changed = HostKeyChanged("spark2: its SSH host key is SHA256:x, pinned is SHA256:y", means="m", do="d")
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Refusing("spark2", changed)})
+    errors = [one for one in examine(fleet) if one.severity == "error"]
+    assert [one.id for one in errors] == ["host-key-changed"]
+    assert errors[0].what.count("spark2") == 1
+    assert (errors[0].means, errors[0].do) == ("m", ("d",))
+
+
+async def test_a_refusal_without_advice_gets_some():
+    view = silent("spark2", inventory().nodes["spark2"], Suspected("no answer in 5 s"))
+    assert view.silence.what == "spark2: no answer in 5 s"
+    assert "ssh nvidia@192.168.1.12" in view.silence.do
+
+
+async def test_a_node_without_any_of_the_tools_is_told_with_the_reasons():
+    bare = Spark(2)
+    bare.answers = {}
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": bare.channel()})
+    view = fleet.node("spark2")
+    assert view.gpus is None
+    assert "nvidia-smi was not found" in view.unknown["gpus"]
+    assert view.container_tools == ()
+    assert examine(fleet)
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "\0\x1b[2J" * 100, "null", "[]", "{}", "[[[[", "x" * 200_000, "\n" * 9999]
+)
+async def test_a_node_that_prints_junk_breaks_nothing(junk):
+    class Junk(FakeChannel):
+        async def run(self, argv, *, stdin=b"", on_output=None, **more):
+            if argv == PROGRAM.argv:
+                out = [[base64.b64encode(junk.encode()).decode(), 0]] * 2
+                count = len(program_request(Call(argv, stdin=stdin))["argvs"])
+                answers = [{"exit_code": 0, "outputs": out}] * count
+                on_output(program_result(answers).encode())
+                return Completed(argv=argv, exit_code=0, stdout="", stderr="")
+            return Completed(argv=tuple(argv), exit_code=0, stdout=junk, stderr=junk)
+
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Junk("spark2")})
+    report = DoctorReport.of("home", examine(fleet))
+    assert "\x1b" not in str(report.as_json())
+
+
+async def test_a_batch_that_does_not_come_back_is_a_silent_node():
+    error = NodeError("its Python did not run the commands")
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Refusing("spark2", error)})
+    assert fleet.node("spark2").silence.what.startswith("spark2: its Python")
+
+
+async def test_only_some_nodes_and_the_links_between_them():
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel()}, nodes=["spark1"])
+    assert [node.name for node in fleet.nodes] == ["spark1"]
+    assert fleet.links == ()

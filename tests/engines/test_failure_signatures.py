@@ -1,0 +1,157 @@
+import math
+
+import pytest
+
+from sparkfleet.engines.failure_signatures import (
+    LOW_BYTES,
+    Cause,
+    Diagnosis,
+    Failure,
+    classify,
+    first_cause,
+    load_signatures,
+    read_signatures,
+)
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.rules import load_rules
+
+EXAMPLES = [(one, line) for one in load_signatures() for line in one.examples]
+
+
+def failed(*lines, engine="vllm", method="none", **fields):
+    return Failure(engine=engine, method=method, log=lines, **fields)
+
+
+@pytest.mark.parametrize(
+    ("signature", "line"), EXAMPLES, ids=[f"{one.id}-{len(line)}" for one, line in EXAMPLES]
+)
+def test_every_example_is_recognised_by_its_signature(signature, line):
+    engine = (signature.engines or ("vllm",))[0]
+    method = (signature.methods or ("none",))[0]
+    context = {
+        "SemLock|synchronize\\.py": "  in SemLock._rebuild",
+        "fastsafetensors": "import fastsafetensors",
+    }
+    before = (context[signature.context],) if signature.context else ()
+    found = classify(failed("starting", *before, line, engine=engine, method=method))
+    assert (found.signature, found.cause, found.rule) == (signature.id, signature.cause, signature.rule)
+    assert found.evidence == line.strip()
+
+
+def test_every_rule_that_a_signature_names_is_there():
+    rules = {rule.id for rule in load_rules()}
+    assert {one.rule for one in load_signatures() if one.rule} <= rules
+
+
+LOADED = "[2026-06-01 08:00:00 TP0] Load weight end. type=Qwen3_5ForCausalLM, dtype=torch.bfloat16, avail mem=21.73 GB"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause", "rule"),
+    [
+        (failed(OOM, engine="sglang", method="nextn"), Cause.KNOWN, "sglang-eagle-prealloc-oom"),
+        (failed(LOADED, OOM, engine="sglang", method="nextn"), Cause.MEMORY, ""),
+        (failed(OOM, engine="sglang", method="ngram"), Cause.MEMORY, ""),
+        (failed("TypeError: '>' not supported between instances of 'NoneType' and 'int'"), Cause.UNKNOWN, ""),
+        (failed("Connection reset by peer", OOM), Cause.MEMORY, ""),
+        (failed("FileNotFoundError: [Errno 2] No such file or directory"), Cause.MISSING, ""),
+        (failed(exit_code=-9), Cause.UNKNOWN, ""),
+        (failed(exit_code=-9, memory_low=LOW_BYTES - 1), Cause.MEMORY, ""),
+        (failed("loading", exit_code=1, memory_low=40 * LOW_BYTES), Cause.UNKNOWN, ""),
+        (failed(exit_code=127), Cause.MISSING, ""),
+        (failed(exit_code=0), Cause.UNKNOWN, ""),
+        (failed("compiling"), Cause.UNKNOWN, ""),
+        (failed(), Cause.UNKNOWN, ""),
+    ],
+)  # fmt: skip
+def test_what_is_concluded(failure, cause, rule):
+    found = classify(failure)
+    assert (found.cause, found.rule) == (cause, rule)
+
+
+FROZEN = "CustomAllreduce is disabled because this process group spans across nodes."
+
+
+def test_a_line_that_is_a_sign_only_at_the_end_is_none_elsewhere():
+    hangs = classify(failed("init", FROZEN, engine="sglang"))
+    went_on = classify(failed(FROZEN, *["loading"] * 9, engine="sglang"))
+    assert hangs.rule == "sglang-2node-nccl-init-freeze"
+    assert went_on.cause is Cause.UNKNOWN
+
+
+def test_of_what_has_served_a_line_that_is_missing_tells_nothing():
+    """The line that says that the weights are loaded has long left the end of the log that is read."""
+    short = {"engine": "sglang", "method": "nextn"}
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 510.00 MiB."
+    assert classify(failed(line, **short)).rule == "sglang-eagle-prealloc-oom"
+    served = classify(failed(line, **short, served=True))
+    assert (served.cause, served.rule) == (Cause.MEMORY, "")
+
+
+def test_without_a_sign_the_last_line_that_looks_like_an_error_is_told():
+    found = classify(failed("boom: SomeError: no", "bye", exit_code=3))
+    assert found.evidence == "boom: SomeError: no"
+    assert str(found) == "unknown: It ended with code 3."
+
+
+def test_a_hostile_log_costs_little_and_prints_nothing_odd():
+    noise = ["\x1b[31m" + "a" * 100_000 + "error" for _ in range(3000)]
+    found = classify(failed(*noise, "\x1b]0;owned\x07 fatal: \x00x", exit_code=1))
+    assert found.cause is Cause.UNKNOWN
+    assert found.evidence == "]0;owned fatal: x"
+
+
+def test_of_a_group_the_rank_that_explains_the_others_is_believed():
+    gone = classify(failed("Connection closed by peer"))
+    full = classify(failed(OOM))
+    unknown = classify(failed(exit_code=0))
+    assert first_cause([unknown, gone, full]) is full
+    assert first_cause([unknown, gone]) is gone
+
+
+def test_only_what_passes_by_itself_is_tried_again_as_it_is():
+    assert [one for one in Cause if Diagnosis(cause=one, says="").again] == [
+        Cause.PORT,
+        Cause.AWAY,
+        Cause.TRANSIENT,
+    ]
+
+
+def test_what_may_pass_at_once_is_not_held_against_a_candidate_and_only_what_is_in_its_key_for_ever():
+    lasts = {one: Diagnosis(cause=one, says="").lasts_s for one in Cause}
+    assert [one for one in Cause if lasts[one] == 0] == [Cause.PORT, Cause.TRANSIENT]
+    assert [one for one in Cause if lasts[one] == math.inf] == [Cause.KNOWN, Cause.FLAG]
+
+
+@pytest.mark.parametrize("cause", [Cause.MEMORY, Cause.MISSING, Cause.UNKNOWN])
+def test_what_was_not_started_is_not_held_against_a_candidate(cause):
+    assert Diagnosis(cause=cause, says="", began=False).lasts_s == 0
+
+
+ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', says: s, examples: [abcd]%s}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "engines/signatures.yaml: "),
+        ("version: 2", "expected `version: 1`"),
+        (ENTRY % ("known", "abcd", ""), "a: .*a known issue has a rule"),
+        (ENTRY % ("odd", "abcd", ""), "a: cause: "),
+        (ENTRY % ("memory", "ab(cd", ""), "a: pattern: .*no regular expression"),
+        (ENTRY % ("memory", "abcd", ", odd: 1"), "a: odd: "),
+        (ENTRY % ("memory", "abcd", "") + ENTRY.splitlines()[2] % ("port", "abcd", ""), "stands twice"),
+        ("version: 1\nsignatures: [1]", "0: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_told_by_entry_and_field(text, says):
+    with pytest.raises(SpecError, match=says):
+        read_signatures(text)
+
+
+def test_an_entry_is_all_it_takes():
+    mine = read_signatures(ENTRY % ("flag", "abcd", ""))
+    assert classify(failed("x abcd y"), mine) == Diagnosis(
+        cause=Cause.FLAG, signature="a", says="s", evidence="x abcd y"
+    )

@@ -1,0 +1,41 @@
+import pytest
+
+from sparkfleet.fabric.discovery import DiscoveredLinks, FoundLink, RejectedPort
+
+
+def found(*links):
+    """By what each link joins: two nodes, or one and "switch"."""
+    return DiscoveredLinks(
+        links=tuple(
+            FoundLink(nodes=(one,), switch=other, rails=())
+            if other == "switch"
+            else FoundLink(nodes=(one, other), rails=())
+            for one, other in links
+        ),
+        findings=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "links"),
+    [
+        ("none", []),
+        ("direct", ["ab"]),
+        ("direct", ["ab", "ba"]),
+        ("ring", ["ab", "bc", "ca"]),
+        ("mixed", ["ab", "bc"]),
+        ("mixed", ["ab", "bc", "ca", "cd"]),
+        ("switch", [("a", "switch"), ("b", "switch")]),
+        ("mixed", ["ab", ("c", "switch")]),
+    ],
+)
+def test_the_picture_as_a_whole(kind, links):
+    assert found(*links).kind == kind
+
+
+def test_a_finding_names_its_netdev_where_it_has_one():
+    assert (
+        str(RejectedPort(node="a", netdev="e0", what="is off.", do="Switch it on."))
+        == "e0 of a is off. Switch it on."
+    )
+    assert str(RejectedPort(node="a", netdev="", what="is off.")) == "a is off."

@@ -1,0 +1,52 @@
+import pytest
+from address_values import cable, end, inventory, spark
+
+from sparkfleet.errors import ControlError
+from sparkfleet.fabric.node_addresses import seats
+
+
+def test_a_fleet_of_one_stays_on_loopback():
+    (seat,) = seats(inventory({"this": {"address": "local"}})).values()
+    assert seat.address.startswith("127.")
+    assert seat.netdev is None
+
+
+def test_two_on_a_cable_meet_on_its_first_rail():
+    found = seats(inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),)))
+    assert {name: seat.address for name, seat in found.items()} == {
+        "a": "192.168.100.10",
+        "b": "192.168.100.11",
+    }
+    assert found["a"].netdev == "enp1s0f1np1"
+
+
+def test_on_a_switch_everybody_is_in_one_subnet():
+    nodes = {name: spark(number) for number, name in enumerate("abc", start=1)}
+    links = tuple(
+        {"nodes": (name,), "switch": "sw", "rails": ((end(100, number),),)}
+        for number, name in enumerate("abc", start=10)
+    )
+    assert [seat.address for seat in seats(inventory(nodes, links)).values()] == [
+        "192.168.100.10",
+        "192.168.100.11",
+        "192.168.100.12",
+    ]
+
+
+def test_a_ring_has_no_common_subnet_so_its_nodes_meet_on_the_management_network():
+    nodes = {name: spark(number) for number, name in enumerate("abc", start=1)}
+    links = (cable("a", "b", 100, "01"), cable("b", "c", 101, "01"), cable("c", "a", 102, "01"))
+    found = seats(inventory(nodes, links))
+    assert {seat.address for seat in found.values()} == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
+    assert not any(seat.netdev for seat in found.values())
+
+
+def test_a_local_node_without_a_rail_cannot_be_found_by_the_others():
+    with pytest.raises(ControlError, match="address: local") as caught:
+        seats(inventory({"a": {"address": "local"}, "b": spark(2)}))
+    assert "sparkfleet init" in caught.value.do
+
+
+def test_a_local_node_on_a_rail_can():
+    found = seats(inventory({"a": {"address": "local"}, "b": spark(2)}, (cable("a", "b", 100),)))
+    assert found["a"].address == "192.168.100.10"

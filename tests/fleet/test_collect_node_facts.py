@@ -1,0 +1,91 @@
+import sys
+
+import pytest
+from batch_fake import BatchFake
+
+from sparkfleet.errors import FactError, NodeError
+from sparkfleet.fleet.collect_node_facts import survey
+from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.fake import FakeChannel
+from sparkfleet.remote.unreachable import Unreachable
+from sparkfleet.specs.load import parse_inventory
+
+MEMINFO = "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"
+
+
+def inventory(node="{address: local}"):
+    return parse_inventory(f"fleet: home\nhead: a\nnodes:\n  a: {node}\n", "inventory.yaml")
+
+
+def channel(**more):
+    responses = {
+        ("cat", "/proc/meminfo"): MEMINFO,
+        ("python3",): '[20, "aarch64"]',
+        (sys.executable,): '{"vllm": "0.32.0+cpu"}',
+        **more.pop("responses", {}),
+    }
+    return BatchFake("a", responses)
+
+
+async def test_everything_that_planning_needs():
+    (facts,) = await survey(inventory(), {"a": channel()})
+    assert facts.memory.available == 500 * 1024
+    assert facts.processors.machine == "aarch64"
+    assert facts.gpu is None
+    assert facts.engines == {"vllm": InstalledEngine(python=sys.executable, version="0.32.0+cpu")}
+
+
+async def test_a_gpu():
+    node = channel(responses={("nvidia-smi",): "NVIDIA GB10, 580.95.05\n"})
+    (facts,) = await survey(inventory(), {"a": node})
+    assert facts.gpu.name == "NVIDIA GB10"
+
+
+async def test_engines_of_their_own_environments_and_none_of_ours():
+    node = channel(responses={("/opt/vllm/bin/python",): '{"vllm": "0.19.0"}'})
+    spec = inventory("{address: local, engines: {vllm: {python: /opt/vllm/bin/python}}}")
+    (facts,) = await survey(spec, {"a": node})
+    assert facts.engines == {"vllm": InstalledEngine(python="/opt/vllm/bin/python", version="0.19.0")}
+
+
+async def test_a_command_that_fails_is_told_with_its_words():
+    failed = Completed(argv=("cat",), exit_code=1, stdout="", stderr="cat: /proc/meminfo: Permission denied")
+    node = channel(responses={("cat", "/proc/meminfo"): failed})
+    with pytest.raises(NodeError, match="Permission denied"):
+        await survey(inventory(), {"a": node})
+
+
+REMOTE = "{address: 192.168.1.11, user: nvidia, host_key: 'SHA256:" + "A" * 43 + "'}"
+
+
+async def test_over_ssh_one_round_trip_tells_all_of_a_node():
+    installed = {ReadInstalledEngines.argv: '["/home/nvidia/.local/e/bin/python", {"vllm": "0.32.0"}]'}
+    node = channel(responses=installed)
+    (facts,) = await survey(inventory(REMOTE), {"a": node})
+    assert node.batches == 1
+    assert facts.memory.total == 1000 * 1024
+    assert facts.engines["vllm"].python == "/home/nvidia/.local/e/bin/python"
+
+
+async def test_a_node_without_an_environment_of_ours_has_no_engines():
+    node = channel(responses={ReadInstalledEngines.argv: '["", {}]'})
+    (facts,) = await survey(inventory(REMOTE), {"a": node})
+    assert facts.engines == {}
+
+
+async def test_a_node_that_says_something_else_is_named():
+    node = channel(responses={("cat", "/proc/meminfo"): "Welcome"})
+    with pytest.raises(FactError, match=r"a: .*MemTotal"):
+        await survey(inventory(), {"a": node})
+
+
+async def test_all_nodes_that_are_not_reached_are_named():
+    class Gone(FakeChannel):
+        async def run(self, argv, **_):
+            raise Unreachable(f"{self.node} is off")
+
+    other = REMOTE.replace(".11", ".12")
+    both = parse_inventory(f"fleet: home\nhead: a\nnodes:\n  a: {REMOTE}\n  b: {other}\n", "inventory.yaml")
+    with pytest.raises(NodeError, match="a is off\nb is off"):
+        await survey(both, {"a": Gone("a"), "b": Gone("b")})

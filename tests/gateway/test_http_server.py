@@ -1,0 +1,234 @@
+"""The listening socket itself: what it does to those who speak no HTTP, too much of it, or too slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sparkfleet.errors import ControlError
+from sparkfleet.gateway.asgi import Receive, Scope, Send, respond
+from sparkfleet.gateway.http_server import Server, serve
+
+Start = Callable[..., Awaitable[Server]]
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond(send, 200, [], scope["path"].encode())
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    servers: list[Server] = []
+
+    async def make(app: Any = hello, host: str = "127.0.0.1", port: int = 0, **options: Any) -> Server:
+        servers.append(await serve(app, host, port, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        await server.aclose()
+
+
+async def exchange(server: Server, sent: bytes) -> bytes:
+    """Send, and read until the server closes the connection."""
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(sent)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def get(server: Server, path: str = "/a") -> str:
+    async with aiohttp.request("GET", server.url + path) as answer:
+        return await answer.text()
+
+
+async def test_it_answers_where_it_says(start: Start) -> None:
+    server = await start()
+    assert server.url == f"http://127.0.0.1:{server.port}"
+    assert server.port > 0
+    assert await get(server) == "/a"
+
+
+async def test_it_answers_over_ipv6(start: Start) -> None:
+    try:
+        server = await start(host="::1")
+    except ControlError:
+        pytest.skip("this machine has no IPv6")
+    assert server.url == f"http://[::1]:{server.port}"
+    assert await get(server) == "/a"
+
+
+async def test_two_servers_share_a_port_and_one_may_leave(start: Start) -> None:
+    first = await start()
+    second = await start(port=first.port)
+    await first.aclose()
+    assert await get(second) == "/a"
+
+
+async def test_who_stops_accepting_leaves_the_port_to_the_other(start: Start) -> None:
+    first = await start()
+    second = await start(port=first.port)
+    first.stop_accepting()
+    for _ in range(8):
+        assert await get(second) == "/a"
+
+
+async def test_a_port_that_is_taken_is_an_error_with_a_remedy(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ControlError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+        ) as e:
+            await start(port=port)
+    assert "ss -ltnp" in e.value.do
+
+
+async def test_an_address_that_is_not_ours_is_an_error(start: Start) -> None:
+    with pytest.raises(ControlError, match="cannot listen"):
+        await start(host="192.0.2.1")
+
+
+async def test_without_sharing_a_second_server_is_refused(start: Start) -> None:
+    first = await start(reuse_port=False)
+    with pytest.raises(ControlError):
+        await start(port=first.port, reuse_port=False)
+
+
+async def test_signals_stay_with_the_process_it_lives_in(start: Start) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    await start()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+async def test_connections_carry_tokens_at_once_and_notice_dead_peers(start: Start) -> None:
+    options: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        connection = next(iter(server._server.server_state.connections)).transport.get_extra_info("socket")
+        options.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        options.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        await respond(send, 200, [], b"")
+
+    server = await start(app)
+    await get(server)
+    assert all(options)
+    assert len(options) == 2
+
+
+async def test_closing_lets_an_answer_end(start: Start) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await may_end.wait()
+        await respond(send, 200, [], b"whole")
+
+    server = await start(app)
+    asking = asyncio.create_task(get(server))
+    await begun.wait()
+    closing = asyncio.create_task(server.aclose())
+    await asyncio.sleep(0)
+    may_end.set()
+    assert await asking == "whole"
+    await closing
+
+
+async def test_closing_cancels_what_does_not_end(start: Start) -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    server = await start(app)
+    asking = asyncio.create_task(get(server))
+    await begun.wait()
+    await server.aclose(timeout_s=0.01)
+    await cancelled.wait()
+    assert await asking == "Internal Server Error"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nx-a: b\rX-Evil: 1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nx a: b\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_told_so_in_json(start: Start, sent: bytes) -> None:
+    server = await start()
+    head, _, body = (await exchange(server, sent)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert await get(server) == "/a"
+
+
+@pytest.mark.parametrize("sent", [b"GET /" + b"a" * 5000, b"GET / HTTP/1.1\r\nx: " + b"a" * 5000])
+async def test_a_head_without_end_is_refused(start: Start, sent: bytes) -> None:
+    server = await start(head_bytes=4096)
+    head, _, body = (await exchange(server, sent)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET", b"GET / HTTP/1.1\r\nhost: x\r\n", b"\r\n"], ids=["none", "G", "half", "nl"]
+)
+async def test_a_head_that_trickles_is_given_up(start: Start, sent: bytes) -> None:
+    server = await start(head_s=0.05)
+    assert await exchange(server, sent) == b""
+
+
+async def test_the_clock_stops_with_the_head_and_starts_again_with_the_next_one(start: Start) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.1)  # an answer may take longer than a head
+        await respond(send, 200, [], b"ok")
+
+    server = await start(app, head_s=0.05)
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
+    writer.write(b"GET / HT")
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_requests_of_one_connection_are_answered_in_turn(start: Start) -> None:
+    server = await start()
+    one = b"GET /%d HTTP/1.1\r\nhost: x\r\n"
+    answers = await exchange(
+        server, one % 1 + b"\r\n" + one % 2 + b"\r\n" + one % 3 + b"connection: close\r\n\r\n"
+    )
+    assert [answers.count(b"\r\n\r\n/%d" % i) for i in (1, 2, 3)] == [1, 1, 1]
+    assert answers.index(b"/1") < answers.index(b"/2") < answers.index(b"/3")
+
+
+async def test_what_is_left_of_a_body_that_was_refused_is_dropped(start: Start) -> None:
+    """The client sees the refusal although it is still sending, and the connection goes on."""
+    server = await start()
+    first = b"POST /1 HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n"
+    last = b"GET /2 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    answers = await exchange(server, first + b"x" * 300_000 + last)
+    assert answers.count(b"HTTP/1.1 200 ") == 2

@@ -1,0 +1,197 @@
+"""Who is asked first among those that can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.endpoints import Target
+from sparkfleet.gateway.in_flight import LATELY_S, InFlight
+from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
+
+if TYPE_CHECKING:
+    from conftest import Door, OpenDoor
+
+NOTHING = Requirements()
+SMALL = GroupEntry(app="small", concurrency=2)
+LARGE = GroupEntry(app="large", concurrency=8)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def first(loads: InFlight, *groups: GroupEntry, needs: Requirements = NOTHING) -> str:
+    return loads.ranked(groups, needs)[0].app
+
+
+def test_requests_are_shared_by_slots() -> None:
+    loads = InFlight()
+    for _ in range(20):
+        loads.begin(first(loads, SMALL, LARGE))
+    assert (loads.held("small"), loads.held("large")) == (4, 16)
+
+
+def test_idle_groups_take_turns() -> None:
+    loads, taken = InFlight(), []
+    for _ in range(4):
+        taken.append(first(loads, SMALL, LARGE))
+        loads.begin(taken[-1])
+        loads.end(taken[-1])
+    assert taken == ["small", "large"] * 2
+
+
+def test_turns_are_kept_where_some_requests_have_no_choice() -> None:
+    loads, taken = InFlight(), Counter[str]()
+    for number in range(20):
+        groups = (LARGE,) if number % 2 else (SMALL, LARGE)
+        app = first(loads, *groups)
+        taken[app] += len(groups) == 2
+        loads.begin(app)
+        loads.end(app)
+    assert taken == {"small": 10, "large": 0}  # `large` had its turn each time in between
+
+
+@pytest.mark.parametrize("slots", [None, 0])
+def test_slots_that_are_not_known_are_taken_for_few(slots: int | None) -> None:
+    loads = InFlight()
+    unknown = GroupEntry(app="unknown", concurrency=slots)
+    for _ in range(12):
+        loads.begin(first(loads, unknown, SMALL, LARGE))
+    assert (loads.held("unknown"), loads.held("small"), loads.held("large")) == (2, 2, 8)
+    assert first(InFlight(), unknown) == "unknown"
+
+
+def test_one_that_failed_is_asked_last_for_a_while() -> None:
+    clock = Clock()
+    loads = InFlight(clock)
+    loads.begin("large")
+    loads.fail("small")
+    assert first(loads, SMALL, LARGE) == "large"
+    assert first(loads, SMALL) == "small"
+    clock.now += LATELY_S
+    assert first(loads, SMALL, LARGE) == "small"
+
+
+def test_one_that_failed_helps_out_where_the_others_are_busy() -> None:
+    loads = InFlight()
+    loads.fail("small")
+    for _ in range(9):
+        loads.begin("large")
+    assert first(loads, SMALL, LARGE) == "small"
+
+
+def test_ability_comes_before_load() -> None:
+    loads = InFlight()
+    sees = SMALL.model_copy(update={"vision": True})
+    loads.begin("small")
+    assert first(loads, sees, LARGE, needs=Requirements(vision=True)) == "small"
+    assert first(loads, sees, LARGE) == "large"
+
+
+def test_what_is_gone_is_forgotten_but_not_what_it_still_has_in_hand() -> None:
+    loads = InFlight()
+    loads.begin("small")
+    loads.begin("large")
+    loads.fail("small")
+    loads.keep(["large"])
+    assert first(loads, SMALL, LARGE) == "large"  # 1 of 8 against 1 of 2
+    loads.end("small")
+    assert loads.held("small") == 0
+    assert first(loads, SMALL, LARGE) == "small"
+
+
+# Through a gateway
+
+SLOW = Pace(ttft_s=0.05, itl_s=0.005, tokens=8)
+
+
+async def house(open_door: OpenDoor, *slots: int, fault: InjectedFault | None = None) -> Door:
+    """A door before one group per number of slots, of which the first has the fault."""
+    groups = tuple(GroupEntry(app=f"app-{number}", concurrency=many) for number, many in enumerate(slots))
+    engines = [
+        FakeEngine(model="tiny", pace=SLOW, token="internal-token", fault=None if number else fault)
+        for number, _ in enumerate(slots)
+    ]
+    entry = ModelEntry(name="tiny", groups=groups, deployment="engine", state="ready")
+    return await open_door(engines=engines, models=[entry])
+
+
+def held(door: Door) -> list[int]:
+    return [door.gateway._loads.held(target.app) for target in door.picker.targets]
+
+
+async def test_many_at_once_are_shared_by_slots(open_door: OpenDoor) -> None:
+    door = await house(open_door, 2, 6)
+    answers = await asyncio.gather(*(door.post(stream=True) for _ in range(32)))
+    assert all(status == 200 for status, _, _ in answers)
+    assert [len(engine.requests) for engine in door.engines] == [8, 24]
+    assert held(door) == [0, 0]
+
+
+async def test_of_requests_that_come_together_each_counts_before_its_engine_is_found(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = await house(open_door, 4, 4)
+    pick, gate = door.picker.pick, asyncio.Barrier(8)
+
+    async def together(*args: object, **named: object) -> Target | None:
+        await gate.wait()
+        return await pick(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(door.picker, "pick", together)
+    await asyncio.gather(*(door.post() for _ in range(8)))
+    assert [len(engine.requests) for engine in door.engines] == [4, 4]
+
+
+async def test_a_group_that_fails_at_once_does_not_draw_all_requests(open_door: OpenDoor) -> None:
+    door = await house(open_door, 4, 4, fault=InjectedFault(kind="status", status=503))
+    for _ in range(6):
+        assert (await door.post())[0] == 200
+    assert len(door.engines[0].requests) == 1
+    assert held(door) == [0, 0]
+
+
+async def test_a_group_that_has_no_engine_is_passed_over_and_then_asked_last(open_door: OpenDoor) -> None:
+    door = await house(open_door, 4, 4)
+    gone = door.picker.targets.pop(0)
+    for _ in range(3):
+        assert (await door.post())[0] == 200
+    door.picker.targets.append(gone)
+    assert (await door.post())[0] == 200
+    assert [len(engine.requests) for engine in door.engines] == [0, 4]
+
+
+@pytest.mark.parametrize("kind", ["die", "drop", "status"])
+async def test_nothing_stays_in_hand_whatever_becomes_of_requests(open_door: OpenDoor, kind: str) -> None:
+    door = await house(open_door, 4, fault=InjectedFault.model_validate({"kind": kind, "status": 503}))
+    status, _, _ = await door.post()
+    assert status == 503
+    assert held(door) == [0]
+
+
+async def test_a_client_that_leaves_leaves_nothing_in_hand(open_door: OpenDoor) -> None:
+    door = await house(open_door, 4)
+    async with door.http.post(door.url + "/v1/completions", json=door.body(stream=True, max_tokens=9999)):
+        assert held(door) == [1]
+    await door.gateway.drain(5)
+    assert held(door) == [0]
+
+
+async def test_a_request_without_any_group_is_told_so(open_door: OpenDoor) -> None:
+    entry = ModelEntry(
+        name="tiny", groups=(GroupEntry(app="app-0", ready=False),), deployment="engine", state="ready"
+    )
+    door = await open_door(models=[entry])
+    status, _, body = await door.post()
+    assert (status, json.loads(body)["error"]["code"]) == (503, "no_engine")

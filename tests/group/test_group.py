@@ -1,0 +1,308 @@
+import asyncio
+import itertools
+
+import aiohttp
+import pytest
+from group_world import SECRET, TWO, order, quick_world, rank_spec, vanish
+
+from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.group import group as module
+from sparkfleet.group import rank as rank_module
+from sparkfleet.group import rank_set
+from sparkfleet.group.canary import Probe, Score
+from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.report import GroupPhase
+
+
+@pytest.fixture
+def world(engine, monkeypatch, tmp_path):
+    return quick_world(engine, monkeypatch, tmp_path)
+
+
+async def test_it_starts_proves_itself_and_says_how_fast_it_is(world):
+    group = world.group()
+    await group.start()
+    assert world.phases == [GroupPhase.STARTING, GroupPhase.PROBING, GroupPhase.READY]
+    ready = world.reports[-1]
+    assert ready.measured["ttft_ms"] > 0
+    assert ready.measured["decode_tps"] > 0
+    assert ready.started_s > 0
+    assert not ready.adopted
+    await group.stop(drain_s=1)
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.phases[-2:] == [GroupPhase.DRAINING, GroupPhase.STOPPED]
+
+
+async def test_it_says_that_it_starts_before_anything_is_started(world, engine):
+    """A start that takes the node down is told by nobody afterwards."""
+    said = []
+    start = world.runtime.start
+
+    async def watched(spec):
+        said.extend(world.phases)
+        return await start(spec)
+
+    world.runtime.start = watched
+    group = world.group()
+    await group.start()
+    assert said == [GroupPhase.STARTING]
+    await group.stop(drain_s=0)
+
+
+async def test_a_rank_that_runs_already_is_adopted(world, engine):
+    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
+    group = world.group()
+    await group.start()
+    assert len(world.runtime.started) == 1
+    assert world.reports[-1].adopted
+    await group.stop(drain_s=0)
+
+
+async def test_a_rank_with_another_command_is_stopped_and_started_anew(world, engine):
+    spec = rank_spec(order(), 0, engine, SECRET)
+    await world.runtime.start(spec.model_copy(update={"argv": ("something", "else")}))
+    group = world.group()
+    await group.start()
+    assert world.runtime.stopped == [world.rank_id()]
+    assert not world.reports[-1].adopted
+    await group.stop(drain_s=0)
+
+
+async def test_a_rank_that_is_held_by_another_group_is_waited_for(world, monkeypatch):
+    monkeypatch.setattr(rank_module, "OWNED_S", 0.3)
+    first, second = world.group(), world.group()
+    await first.start()
+    with pytest.raises(EngineError, match="held by somebody else"):
+        await second.start()
+    await first.stop(drain_s=0)
+
+
+async def test_every_rank_of_a_group_is_started_with_one_rendezvous(world):
+    group = world.group(seats=TWO)
+    await group.start()
+    first, second = (runtime.started[0] for runtime in world.runtimes)
+    assert first.rendezvous_port == second.rendezvous_port != 0
+    assert [report.rank for report in world.reports[-1].ranks] == [0, 1]
+    assert [report.node for report in world.reports[-1].ranks] == ["a", "b"]
+    await group.stop(drain_s=0)
+    assert world.runtimes[1].stopped == [world.rank_id(1)]
+
+
+async def test_no_rank_survives_alone(world):
+    group = world.group(seats=TWO)
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtimes[1].exit(world.rank_id(1), 0)
+    await asyncio.wait_for(watching, 5)
+    assert world.runtimes[0].stopped == [world.rank_id(0)]
+    assert "on b (rank 1)" in world.reports[-1].detail
+    await group.stop(drain_s=0)
+
+
+async def test_a_group_of_which_one_rank_is_gone_is_started_anew_as_a_whole(world, engine):
+    before = world.group(seats=TWO)
+    await before.start()
+    await vanish(before)
+    world.runtimes[1].exit(world.rank_id(1), 1)
+    after = world.group(seats=TWO)
+    await after.start()
+    assert not world.reports[-1].adopted
+    assert [len(runtime.started) for runtime in world.runtimes] == [2, 2]
+    await after.stop(drain_s=0)
+
+
+async def test_a_whole_group_that_runs_already_is_adopted(world):
+    before = world.group(seats=TWO)
+    await before.start()
+    await vanish(before)
+    after = world.group(seats=TWO)
+    await after.start()
+    assert world.reports[-1].adopted
+    assert [len(runtime.started) for runtime in world.runtimes] == [1, 1]
+    await after.stop(drain_s=0)
+
+
+async def test_an_engine_that_exits_while_it_starts_is_told_with_its_reason(world, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    group = world.group()
+    starting = asyncio.create_task(group.start())
+    while not world.runtime.started:
+        await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), 1, "unrecognized arguments: --nope")
+    with pytest.raises(EngineError, match="exit code 1") as caught:
+        await starting
+    assert "--nope" in caught.value.means
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    assert "--nope" in world.reports[-1].detail
+
+
+async def test_an_engine_that_is_up_and_cannot_generate_is_stopped(world, monkeypatch):
+    async def refuses(probe, timeout_s=0):
+        raise EngineError("no token")
+
+    monkeypatch.setattr(Probe, "one_token", refuses)
+    with pytest.raises(EngineError, match="no token"):
+        await world.group().start()
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_a_stop_waits_for_what_is_still_answered(world, engine):
+    group = world.group()
+    await group.start()
+    token = dict(rank_spec(order(), 0, engine, SECRET).secret_env)["VLLM_API_KEY"]
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 300, "stream": True}
+    async with (
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {token}"}) as session,
+        session.post(f"http://127.0.0.1:{engine}/v1/completions", json=body) as response,
+    ):
+        await response.content.readany()
+        stopping = asyncio.create_task(group.stop(drain_s=30))
+        text = await response.text()
+    assert "[DONE]" in text
+    await stopping
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_what_still_loads_answers_nobody_and_is_stopped_at_once(world, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    group = world.group()
+    starting = asyncio.create_task(group.start())
+    while not any(report.ranks for report in world.reports):
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await group.stop(drain_s=30)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+
+
+async def test_the_token_is_not_in_the_command(world, engine):
+    spec = rank_spec(order(), 0, engine, SECRET)
+    token = dict(spec.secret_env)["VLLM_API_KEY"]
+    assert token not in " ".join(spec.argv)
+    assert token not in str(spec.env)
+    assert SECRET not in spec.model_dump_json()
+
+
+async def test_a_failed_start_is_diagnosed_from_the_log(world, tmp_path, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    async def tail(rank):
+        return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(LocalRank, "tail", tail)
+    starting = asyncio.create_task(world.group().start())
+    while not world.runtime.started:
+        await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), 1)
+    with pytest.raises(EngineError):
+        await starting
+    diagnosis = world.reports[-1].diagnosis
+    assert diagnosis.cause == "memory"
+    assert "out of memory" in diagnosis.evidence
+
+
+async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
+    async def noise(probe, text, timeout_s=0):
+        return (Score(own=-11.0, best=-1.0),) * 20
+
+    monkeypatch.setattr(Probe, "scores", noise)
+    with pytest.raises(EngineError, match="plain English is noise"):
+        await world.group().start()
+    assert "noise" in world.reports[-1].diagnosis.says
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_without_the_memory_it_needs_nothing_is_started(world, monkeypatch):
+    monkeypatch.setattr(rank_set, "ROOM_S", 0.0)
+    with pytest.raises(EngineError, match="predicted to need"):
+        await world.group(needs=1 << 60).start()
+    assert world.runtime.started == []
+
+
+async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.02)
+    with pytest.raises(EngineError, match="said nothing"):
+        await world.group(silence_s=0.05).start()
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_a_start_that_goes_on_printing_ends_too(world, monkeypatch):
+    """An engine that tries the same again and again is never silent, and never healthy."""
+
+    async def unhealthy(probe, path):
+        return False
+
+    lines = itertools.count()
+
+    async def tail(rank):
+        return f"attempt {next(lines)} to reach the master"
+
+    monkeypatch.setattr(Probe, "healthy", unhealthy)
+    monkeypatch.setattr(LocalRank, "tail", tail)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(module, "longest_s", lambda needs, silence_s: 0.3)
+    with pytest.raises(EngineError, match="is not healthy after 0 minutes, and has not ended") as caught:
+        await world.group(silence_s=30).start()
+    assert "to reach the master" in caught.value.what
+    assert "`silence`" in caught.value.do
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    assert "is not healthy" in world.reports[-1].diagnosis.says
+
+
+async def test_a_start_of_which_its_node_tells_nothing_ends_too(world, monkeypatch):
+    async def unhealthy(probe, path):
+        return False
+
+    async def gone(rank):
+        raise NodeError("the supervisor is gone")
+
+    monkeypatch.setattr(Probe, "healthy", unhealthy)
+    monkeypatch.setattr(LocalRank, "status", gone)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(module, "longest_s", lambda needs, silence_s: 0.1)
+    with pytest.raises(EngineError, match="is not healthy"):
+        await world.group().start()
+
+
+async def test_of_a_workload_of_its_own_only_the_health_is_asked(world, monkeypatch):
+    async def never(probe, timeout_s=0):
+        raise AssertionError("a custom workload was asked for tokens")
+
+    monkeypatch.setattr(Probe, "one_token", never)
+    fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
+    candidate = order().candidate.model_copy(update=fields)
+    group = world.group(candidate=candidate)
+    await group.start()
+    assert world.reports[-1].phase is GroupPhase.READY
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0.05)
+    assert not watching.done()
+    watching.cancel()
+    await group.stop(drain_s=1)
+
+
+async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
+    path = tmp_path / "rank.log"
+    path.write_text(
+        "[sparkfleet] 2026-11-20 18:00:00,123 running: vllm serve x\nApplication startup complete.\n"
+        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: it was asked to stop\n"
+        "[sparkfleet] 2026-11-20 18:02:00,123 preparing: build\nbuilt\n"
+        "[sparkfleet] 2026-11-20 18:02:01,123 running: vllm serve x\nfirst line\n"
+    )
+    assert rank_module._tail(path) == "first line\n"
+    path.write_text("an engine's own line\n")
+    assert rank_module._tail(path) == "an engine's own line\n"

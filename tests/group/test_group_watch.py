@@ -1,0 +1,310 @@
+"""A group while it is watched: memory, tokens that do not move, nodes that do not answer, and how a fall is told."""
+
+import asyncio
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from group_world import TWO, order, quick_world, vanish
+
+from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.group import group as module
+from sparkfleet.group import rank as rank_module
+from sparkfleet.group import rank_set
+from sparkfleet.group.canary import Probe
+from sparkfleet.group.engine_load import Load
+from sparkfleet.group.group import die_with_the_engine
+from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.runtime.base import Phase
+from sparkfleet.specs.timeouts import Timeouts
+
+STUCK = Timeouts(stuck_s=0.05)
+UNWELL = Timeouts(health_every_s=0.01, unwell_s=0.05)
+
+
+@pytest.fixture
+def world(engine, monkeypatch, tmp_path):
+    return quick_world(engine, monkeypatch, tmp_path)
+
+
+async def test_any_exit_ends_the_watch_whatever_the_code(world):
+    group = world.group()
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), 0)
+    assert "exited with code 0" in await asyncio.wait_for(watching, 5)
+    assert group.ended
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    await group.stop(drain_s=0)
+
+
+async def test_it_reports_its_load_while_it_runs(world):
+    group = world.group()
+    await group.start()
+    count = len(world.reports)
+    watching = asyncio.create_task(group.watch())
+    while len(world.reports) < count + 2:
+        await asyncio.sleep(0.01)
+    assert world.reports[-1].phase is GroupPhase.READY
+    watching.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_before_the_host_wedges_the_group_is_stopped(world, monkeypatch):
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+    assert "memory are left on this" in await asyncio.wait_for(group.watch(), 5)
+    assert world.runtime.stopped == [world.rank_id()]
+    await group.stop(drain_s=0)
+
+
+def hiccups(monkeypatch, *answers):
+    """What the node answers when it is asked for its memory: an error, bytes (the last for ever); all but errors slowly."""
+    left = list(answers)
+
+    async def memory(rank):
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        await asyncio.sleep(0.02)
+        return answer
+
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    return left
+
+
+async def test_memory_is_watched_on_while_it_starts_when_its_node_did_not_answer(world, monkeypatch):
+    """A node that runs out of memory is slow and then silent: that is when the watch is needed."""
+
+    async def never(probe, path):
+        await asyncio.Event().wait()
+
+    away = NodeError("this: the supervisor is gone")
+    left = hiccups(monkeypatch, 100 << 30, away, away, 100 << 30, away, 1 << 20)
+    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await asyncio.wait_for(world.group().start(), 10)
+    assert left == [1 << 20], "it was asked again each time"
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.reports[-1].diagnosis.cause == "memory"
+
+
+async def test_memory_is_watched_on_while_it_serves_when_its_node_did_not_answer(world, monkeypatch):
+    group = world.group()
+    await group.start()
+    away = NodeError("this: the node or its rank's actor is gone")
+    left = hiccups(monkeypatch, away, away, 100 << 30, away, 1 << 20)
+    assert "memory are left on this" in await asyncio.wait_for(group.watch(), 10)
+    assert left == [1 << 20]
+    assert world.runtime.stopped == [world.rank_id()]
+    await group.stop(drain_s=0)
+
+
+async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatch):
+    """An engine that nobody watches would serve on when it must not: its actor ends, and Serve makes another."""
+    killed = []
+    system = SimpleNamespace(getpid=os.getpid, kill=lambda *call: killed.append(call))
+    monkeypatch.setattr(module, "os", system)
+
+    def fails(liveness, *reading):
+        raise ZeroDivisionError("a mistake of ours")
+
+    first = world.group()
+    await first.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(Liveness, "is_suspect", fails)
+        await asyncio.wait_for(die_with_the_engine(first), 5)
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+    assert not first.ended, "the engine is well"
+    await vanish(first)
+    second = world.group()
+    await second.start()
+    assert world.reports[-1].adopted
+    assert len(world.runtime.started) == 1
+    watching = asyncio.create_task(second.watch())
+    await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), 3)
+    assert "exited with code 3" in await asyncio.wait_for(watching, 5), "it is watched again"
+    await second.stop(drain_s=0)
+
+
+def stuck(monkeypatch, answer):
+    """From now on nothing of the engine moves; `answer` is what becomes of a request for one token."""
+
+    async def still(probe, engine, draft_tokens):
+        return Load(running=1, waiting=0, figures=(7.0,))
+
+    monkeypatch.setattr(module, "read_load", still)
+    monkeypatch.setattr(Probe, "one_token", answer)
+
+
+async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
+    async def silent(probe, timeout_s=0):
+        raise EngineError("no token in 30 s")
+
+    group = world.group(timeouts=STUCK)
+    await group.start()
+    stuck(monkeypatch, silent)
+    assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)
+    assert world.runtime.stopped == [world.rank_id()]
+    assert not world.reports[-1].was_starting
+    await group.stop(drain_s=0)
+
+
+@pytest.mark.parametrize("probed", [True, False])
+async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_says_how_it_is_seen(
+    world, monkeypatch, probed
+):
+    fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
+    group = world.group(candidate=order().candidate.model_copy(update=fields), probed=probed, timeouts=UNWELL)
+    await group.start()
+    asked = []
+
+    async def hangs(probe, path):
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr(Probe, "healthy", hangs)
+    watched = asyncio.create_task(group.watch())
+    done, _ = await asyncio.wait({watched}, timeout=5 if probed else 0.5)
+    if probed:
+        assert watched.result().startswith("It runs and is not well: /health did not answer 200")
+        assert world.runtime.stopped == [world.rank_id()]
+        assert world.reports[-1].phase is GroupPhase.FAILED
+        assert not world.reports[-1].was_starting
+    else:
+        assert not done
+        assert asked == []
+        watched.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_does_not_answer(
+    world, monkeypatch
+):
+    """The controller takes groups that say nothing for some seconds out of the gateways' table."""
+    asked = []
+
+    async def slow(probe, timeout_s=0):
+        asked.append(timeout_s)
+        await asyncio.Event().wait()
+
+    async def hangs(rank):
+        await asyncio.Event().wait()
+
+    group = world.group(patience_s=321, timeouts=STUCK)
+    await group.start()
+    monkeypatch.setattr(LocalRank, "memory", hangs)
+    stuck(monkeypatch, slow)
+    watched = asyncio.create_task(group.watch())
+    while not asked:
+        await asyncio.sleep(0.01)
+    count = len(world.reports)
+    async with asyncio.timeout(5):
+        while len(world.reports) < count + 5:
+            await asyncio.sleep(0.01)
+    assert asked == [321]
+    assert {report.phase for report in world.reports[count:]} == {GroupPhase.READY}
+    watched.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_memory_is_watched_while_the_canary_asks(world, monkeypatch):
+    """The first token compiles kernels: no moment takes more memory."""
+    asked = []
+
+    async def compiles(probe, timeout_s=0):
+        asked.append(timeout_s)
+        monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Probe, "one_token", compiles)
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await asyncio.wait_for(world.group().start(), 10)
+    assert asked
+    assert world.runtime.stopped == [world.rank_id()]
+    assert world.reports[-1].diagnosis.cause == "memory"
+    assert world.reports[-1].was_starting
+
+
+async def test_one_node_that_does_not_answer_hides_no_other_that_runs_out_of_memory(world, monkeypatch):
+    group = world.group(seats=TWO)
+    await group.start()
+
+    async def memory(rank):
+        if rank.node == "a":
+            await asyncio.Event().wait()
+        return 1 << 20
+
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    assert "memory are left on b" in await asyncio.wait_for(group.watch(), 5)
+    await group.stop(drain_s=0)
+
+
+async def test_memory_is_watched_while_it_drains(world, monkeypatch):
+    group = world.group()
+    await group.start()
+
+    async def busy(probe, engine, draft_tokens):
+        monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+        return Load(running=1, waiting=0, figures=(7.0,))
+
+    monkeypatch.setattr(module, "read_load", busy)
+    await asyncio.wait_for(group.stop(drain_s=60), 5)
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_why_it_fell_while_it_served_is_told(world, monkeypatch):
+    async def tail(rank):
+        return (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+            if rank.node == "b"
+            else ""
+        )
+
+    monkeypatch.setattr(LocalRank, "tail", tail)
+    group = world.group(seats=TWO)
+    await group.start()
+    watched = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtimes[1].exit(world.rank_id(1), -9, "ended by signal 9")
+    words = await asyncio.wait_for(watched, 5)
+    assert words.startswith("The engine exited on b (rank 1): ended by signal 9 (out of memory: ")
+    told = world.reports[-1]
+    assert told.detail == words
+    assert told.diagnosis.cause == "memory"
+    assert not told.was_starting
+    await group.stop(drain_s=0)
+
+
+async def test_a_node_that_is_gone_is_told_as_it_was_seen(world, monkeypatch):
+    async def gone(rank):
+        status = await rank.status()
+        return status.model_copy(update={"phase": Phase.EXITED, "reason": "this: the node is gone"})
+
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(LocalRank, "wait", gone)
+    assert await asyncio.wait_for(group.watch(), 5) == "The engine exited: this: the node is gone"
+    await group.stop(drain_s=0)
+
+
+async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monkeypatch):
+    async def hangs(rank):
+        await asyncio.Event().wait()
+
+    group = world.group()
+    await group.start()
+    monkeypatch.setattr(LocalRank, "tail", hangs)
+    monkeypatch.setattr(rank_set, "TAIL_S", 0.05)
+    watched = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtime.exit(world.rank_id(), -9, "ended by signal 9")
+    assert "ended by signal 9 (" in await asyncio.wait_for(watched, 5)
+    await group.stop(drain_s=0)

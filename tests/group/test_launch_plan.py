@@ -1,0 +1,151 @@
+import pytest
+from address_values import cable, inventory, spark
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.engines.harmony import ENCODINGS
+from sparkfleet.group.launch_plan import Ports
+from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.token_patience import PATIENCE_S
+from sparkfleet.perf.prediction import Band
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.timeouts import Timeouts
+
+FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
+
+
+def desired(*shapes):
+    """A deployment with a group per shape."""
+    base = plan().groups[0].choice
+    groups = tuple(
+        GroupPlan(ladder=(base.model_copy(update={"candidate": _candidate(base.candidate, shape)}),))
+        for shape in shapes
+    )
+    plan_ = DeploymentPlan(name="tiny", objective="interactive", groups=groups)
+    return Desired(spec=deployment(), plan=plan_, generation=3, who="me", since=0.0)
+
+
+def _candidate(candidate: Candidate, shape: GroupShape):
+    return candidate.model_copy(update={"shape": shape})
+
+
+def test_replicas_get_an_order_each_on_their_own_node():
+    first, second = launches_for(FLEET, desired(GroupShape(nodes=("a",)), GroupShape(nodes=("b",))))
+    assert (first.replica, first.seats[0].node, first.seats[0].address) == (0, "a", "192.168.100.10")
+    assert (second.replica, second.seats[0].node, second.seats[0].address) == (1, "b", "192.168.100.11")
+    assert second.name == "tiny/g3/1"
+
+
+def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    assert [seat.meeting.rails[0].netdev for seat in order.seats] == ["enp1s0f1np1", "enp1s0f1np1"]
+    paths = FleetPaths(tmp_path / "home")
+    zero, one = (
+        spec_here(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
+    )
+    assert "--nnodes" in zero.argv
+    assert "192.168.100.10" in one.argv
+    serves = {"--host", "--port", "4000"}
+    assert set(zero.argv) - set(one.argv) <= {*serves, "0", "--node-rank"}
+    assert set(one.argv) - set(zero.argv) <= {"--headless", "1"}
+    assert zero.secret_env == one.secret_env
+
+
+def test_on_one_node_the_engine_listens_on_loopback():
+    alone = inventory({"a": {"address": "local"}})
+    (order,) = launches_for(alone, desired(GroupShape(nodes=("a",))))
+    assert order.seats[0].address == "127.0.0.1"
+
+
+def test_a_ladder_is_gone_down_and_not_beyond_its_end():
+    wanted = desired(GroupShape(nodes=("a",)))
+    ladder = (*wanted.plan.groups[0].ladder, *desired(GroupShape(nodes=("b",))).plan.groups[0].ladder)
+    wanted = wanted.model_copy(
+        update={"plan": wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})}
+    )
+    assert launches_for(FLEET, wanted)[0].seats[0].node == "a"
+    assert launches_for(FLEET, wanted, {0: 1})[0].seats[0].node == "b"
+    assert launches_for(FLEET, wanted, {0: 9})[0].rung == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "health", "probed"),
+    [("custom", "/well", True), ("custom", None, False), ("vllm", "/well", False)],
+)
+def test_the_health_of_a_custom_workload_is_asked_while_it_serves_where_it_is_said_how(
+    engine, health, probed
+):
+    """In a deployment of several variants another engine may stand beside the one that `health` is for."""
+    wanted = desired(GroupShape(nodes=("a",)))
+    rung = wanted.plan.groups[0].choice
+    changed = rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"engine": engine})})
+    plan_ = wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=(changed,)),)})
+    spec = wanted.spec.model_copy(update={"health": health})
+    (found,) = launches_for(FLEET, wanted.model_copy(update={"plan": plan_, "spec": spec}))
+    assert found.probed == probed
+
+
+def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():
+    """TensorRT-LLM tells nothing before an answer is over."""
+    wanted = desired(GroupShape(nodes=("a",)))
+    candidate = wanted.plan.groups[0].choice.candidate.model_copy(update={"context": 100_000})
+    slow = Band(low=1000.0, mid=1100.0, high=1200.0)
+
+    def patience(engine):
+        changed = candidate.model_copy(update={"engine": engine})
+        prediction = wanted.plan.groups[0].choice.prediction.model_copy(update={"prefill_tps": slow})
+        rung = wanted.plan.groups[0].choice.model_copy(
+            update={"candidate": changed, "prediction": prediction}
+        )
+        groups = (GroupPlan(ladder=(rung,)),)
+        plan_ = wanted.plan.model_copy(update={"groups": groups})
+        return launches_for(FLEET, wanted.model_copy(update={"plan": plan_}))[0].patience_s
+
+    assert patience("vllm") == patience("sglang") == 200
+    assert patience("trtllm") == PATIENCE_S, "and an hour is the most"
+
+
+def test_ports_are_no_part_of_what_a_rank_is(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    paths = FleetPaths(tmp_path / "home")
+    digests = {
+        spec_here(paths, order, 1, Ports(http=http, rendezvous=rendezvous), "secret").digest
+        for http, rendezvous in ((4000, 5000), (4001, 5001))
+    }
+    assert len(digests) == 1
+
+
+def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_path):
+    """Not on a rail: no rail leads to all of them. The netdev is this node's, found by the address."""
+    nodes = {name: spark(number) for number, name in enumerate("abc", start=1)}
+    nodes["a"]["address"] = "127.0.0.1"
+    links = (cable("a", "b", 100, "01"), cable("b", "c", 101, "01"), cable("c", "a", 102, "01"))
+    (order,) = launches_for(inventory(nodes, links), desired(GroupShape(nodes=("a", "b", "c"), tp=3)))
+    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, rendezvous=5000), "secret")
+    assert dict(spec.env)["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    gpt = order.candidate.model_copy(update={"model": "/models/gpt-oss-120b", "device": "cuda"})
+    order = order.model_copy(update={"candidate": gpt})
+    paths = FleetPaths(tmp_path / "home")
+    paths.encodings.mkdir(parents=True)
+
+    def told():
+        return dict(spec_here(paths, order, 0, Ports(http=4000), "secret").env).get("TIKTOKEN_ENCODINGS_BASE")
+
+    (paths.encodings / ENCODINGS[0]).touch()
+    assert told() is None
+    (paths.encodings / ENCODINGS[1]).touch()
+    assert told() == str(paths.encodings)
+
+
+def test_the_waits_are_those_of_the_inventory():
+    quick = Timeouts(stuck_s=3, proof_s=4)
+    (order,) = launches_for(FLEET.model_copy(update={"timeouts": quick}), desired(GroupShape(nodes=("a",))))
+    assert order.timeouts == quick
+    assert order.patience_s >= 4
+    assert launches_for(FLEET, desired(GroupShape(nodes=("a",))))[0].timeouts == Timeouts()

@@ -1,0 +1,94 @@
+"""What a rank in a container is told, and what its container tool is."""
+
+import sys
+
+import pytest
+from address_values import cable, inventory, spark
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.engines.base import FILES_IN_CONTAINER
+from sparkfleet.group.launch_plan import Ports
+from sparkfleet.group.rank_place import spec_here
+from sparkfleet.planner.types.plan import GroupShape
+from sparkfleet.runtime.base import ContainerSpec
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
+IMAGE = f"localhost/x@sha256:{'0' * 64}"
+BOX = ContainerSpec(tool="podman", image="localhost/sparkfleet-staged:x")
+ALONE = GroupShape(nodes=("a",))
+PAIR = GroupShape(nodes=("a", "b"), tp=2)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """spec(shape, rank=0, **fields of the candidate): of a rank in a container."""
+
+    def make(shape=ALONE, rank=0, **fields):
+        told = {"shape": shape, "runtime": "container", "image": IMAGE, **fields}
+        base = plan()
+        rung = base.groups[0].choice
+        rung = rung.model_copy(update={"candidate": rung.candidate.model_copy(update=told)})
+        group = base.groups[0].model_copy(update={"ladder": (rung,)})
+        wanted = Desired(
+            spec=deployment(),
+            plan=base.model_copy(update={"groups": (group,)}),
+            generation=3,
+            who="me",
+            since=0.0,
+        )
+        (order,) = launches_for(FLEET, wanted)
+        ports = Ports(http=4000, rendezvous=5000)
+        return spec_here(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", box=BOX)
+
+    return make
+
+
+def values(argv, flag):
+    return [argv[at + 1] for at, word in enumerate(argv) if word == flag]
+
+
+def test_the_tool_runs_it_by_the_name_that_the_image_has_here(spec):
+    rank = spec()
+    assert rank.argv[:2] == ("podman", "run")
+    assert rank.container == BOX
+    assert rank.argv[rank.argv.index(BOX.image) + 1] == "python3"
+
+
+def test_what_the_deployment_sets_is_told_to_the_tool_by_name_only(spec):
+    rank = spec(env=(("HF_TOKEN", "hf_secret"), ("LD_LIBRARY_PATH", "/inside")))
+    given = values(rank.argv, "--env")
+    assert "HF_TOKEN" in given
+    assert dict(rank.secret_env)["HF_TOKEN"] == "hf_secret"
+    assert "hf_secret" not in " ".join(rank.argv)
+    assert "LD_LIBRARY_PATH=/inside" in given, "in the tool's own environment it would steer the tool"
+    assert "LD_LIBRARY_PATH" not in dict(rank.secret_env)
+    assert set(dict(rank.secret_env)) <= set(given)
+
+
+def test_what_is_embedded_is_made_by_the_node_and_not_by_the_image(spec):
+    assert spec(python="/inside/only").prepare[:3] == (sys.executable, "-m", "sparkfleet.tiny_models")
+
+
+def test_on_cpus_ranks_have_no_gpu_and_no_rdma(spec):
+    rank = spec(PAIR, 1)
+    assert values(rank.argv, "--device") == []
+    assert values(rank.argv, "--cap-add") == []
+    assert [word for word in values(rank.argv, "--volume") if word.endswith(f":{FILES_IN_CONTAINER}:ro")]
+    assert f"PYTHONPATH={FILES_IN_CONTAINER}" in values(rank.argv, "--env")
+    assert rank.files, "what vLLM's CPU build lacks"
+
+
+def test_on_gpus_a_group_has_both(spec):
+    rank = spec(PAIR, 1, device="cuda")
+    assert values(rank.argv, "--device") == ["nvidia.com/gpu=all", "/dev/infiniband"]
+    assert values(rank.argv, "--cap-add") == ["IPC_LOCK"]
+
+
+def test_an_image_that_came_from_another_node_keeps_its_entrypoint_replaced(spec):
+    """Its name here says nothing; the one that the plan has does."""
+    argv = spec(image=f"vllm/vllm-openai:v0.32.0@sha256:{'0' * 64}", device="cuda").argv
+    at = argv.index("--entrypoint")
+    assert argv[at + 1 : at + 4] == ("vllm", BOX.image, "serve")

@@ -1,0 +1,321 @@
+"""Why ranks did not start: of what was started its log tells, of what was not the error that says so."""
+
+import asyncio
+import pickle
+
+import pytest
+
+from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
+from sparkfleet.group import rank_set as module
+from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
+from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.rank_set import Ranks
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+from sparkfleet.remote import page_cache
+from sparkfleet.runtime.fake import FakeRuntime
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.timeouts import Timeouts
+
+BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"
+OF_NEXTN = BEGAN + "TypeError: '>' not supported between instances of 'NoneType' and 'int'\n"
+
+
+def order(nodes=("this",), **fields):
+    candidate = Candidate(
+        model="/models/tiny",
+        shape=GroupShape(nodes=nodes, tp=len(nodes)),
+        engine="sglang",
+        engine_version="0.5.12",
+        context=512,
+        concurrency=4,
+        speculation=Speculation(method="nextn", tokens=3),
+    )
+    seats = tuple(RankPlacement(node=node) for node in nodes)
+    return GroupLaunch(deployment="tiny", generation=1, seats=seats, candidate=candidate, **fields)
+
+
+class World:
+    def __init__(self, tmp_path, **fields):
+        self.order = order(**fields)
+        self.paths = FleetPaths(tmp_path)
+        self.runtimes = [FakeRuntime() for _ in self.order.seats]
+        self.holders = [
+            LocalRank(self.paths, runtime, self.order, rank, "s" * 64)
+            for rank, runtime in enumerate(self.runtimes)
+        ]
+        self.waited = []
+        self.ranks = self.anew()
+
+    def anew(self):
+        """As held by the group's next process."""
+        return Ranks(self.order, self.holders, Backoff(self.paths.root / "begun", Timeouts()))
+
+    def write_log(self, text, rank=0):
+        path = self.paths.rank_log(self.order.rank_id(self.paths.label, rank).slug)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    async def take(self, ranks=None):
+        return await (ranks or self.ranks).take(self.waited.append)
+
+    async def refused(self):
+        """The diagnosis of a start that raises."""
+        with pytest.raises(SparkfleetError) as caught:
+            await self.take()
+        return await self.ranks.diagnose(caught.value, None)
+
+
+@pytest.fixture(autouse=True)
+def dropped(monkeypatch):
+    """Nodes whose page cache was dropped, and what ran by then. Not really: that would need root."""
+    nodes = []
+
+    async def drop(channel):
+        nodes.append(channel.node)
+
+    monkeypatch.setattr(page_cache, "drop", drop)
+    monkeypatch.setattr(module, "ROOM_S", 0.0)
+    return nodes
+
+
+async def test_before_a_rank_is_started_the_page_cache_of_its_node_is_dropped(tmp_path, dropped):
+    """On a GPU with unified memory: what the cache holds, the driver cannot have."""
+    world = World(tmp_path, nodes=("this", "that"))
+    await world.take()
+    assert sorted(dropped) == ["that", "this"]
+    for holder in world.holders:
+        await holder._rank.close()
+    assert (await world.take(world.anew()))[1], "adopted"
+    assert len(dropped) == 2, "what is adopted has its memory"
+
+
+async def test_a_rung_that_never_began_is_not_told_the_cause_of_the_one_before(tmp_path):
+    world = World(tmp_path, needs=1 << 60)
+    world.write_log(OF_NEXTN)
+    told = await world.refused()
+    assert (told.cause, told.rule, told.evidence) == (Cause.MEMORY, "", "")
+    assert "predicted to need" in told.says
+
+
+async def test_of_what_was_started_the_log_tells(tmp_path):
+    world = World(tmp_path)
+    await world.take()
+    world.write_log(OF_NEXTN)
+    told = await world.ranks.diagnose(EngineError("it exited"), None)
+    assert (told.cause, told.rule) == (Cause.KNOWN, "sglang-nextn-none-typeerror")
+    assert told.began
+
+
+async def test_of_what_was_adopted_the_log_tells(tmp_path):
+    world = World(tmp_path)
+    await world.take()
+    await world.holders[0]._rank.close()
+    again = world.anew()
+    assert (await world.take(again))[1], "adopted"
+    world.write_log(OF_NEXTN)
+    assert (await again.diagnose(EngineError("it exited"), None)).cause is Cause.KNOWN
+
+
+async def test_memory_that_somebody_else_holds_is_not_held_against_the_candidate(tmp_path):
+    told = await World(tmp_path, needs=1 << 60).refused()
+    assert str(told).startswith("out of memory: Each rank is predicted to need")
+    assert told.lasts_s == 0
+
+
+async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 1 << 60})
+    world = World(tmp_path)
+    await world.take()
+    with pytest.raises(EngineError, match="memory are left on this") as caught:
+        await world.ranks.watch_memory()
+    told = await world.ranks.diagnose(caught.value, None)
+    assert told.cause is Cause.MEMORY
+    assert "left on this" in told.says
+    assert told.lasts_s > 0
+
+
+async def test_memory_that_was_waited_for_does_not_explain_how_the_start_ends(tmp_path, monkeypatch):
+    left = [1 << 30, 100 << 30]
+
+    async def memory(rank):
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    monkeypatch.setattr(module, "ROOM_S", 60.0)
+    monkeypatch.setattr(module, "ROOM_LOOK_S", 0.0)
+    world = World(tmp_path, needs=50 << 30)
+    await world.take()
+    assert world.waited == ["waiting for memory: this has 1.0 GiB"]
+    assert (await world.ranks.diagnose(EngineError("it exited"), None)).cause is Cause.UNKNOWN
+
+
+async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candidate(tmp_path):
+    """Of one rank; the other has started, and says nothing that would explain it."""
+    world = World(tmp_path, nodes=("this", "that"))
+
+    async def start(spec):
+        raise NodeError("the image x is not on this node", because=Cause.MISSING)
+
+    world.runtimes[1].start = start
+    told = await world.refused()
+    assert (told.cause, told.says) == (Cause.MISSING, "the image x is not on this node")
+    assert told.lasts_s == 0
+    assert len(world.runtimes[0].started) == 1
+
+
+async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    world = World(tmp_path)
+    candidate = world.order.candidate.model_copy(update={"model": "org/nowhere"})
+    world.holders[0]._order = world.order.model_copy(update={"candidate": candidate})
+    told = await world.refused()
+    assert told.cause is Cause.MISSING
+    assert "org/nowhere" in told.says
+
+
+async def test_what_somebody_else_holds_is_told_as_it_was_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkfleet.group.rank.OWNED_S", 0.0)
+    world = World(tmp_path)
+    world.write_log(OF_NEXTN)
+    told = await world.refused()
+    assert told.cause is Cause.UNKNOWN
+    assert "held by somebody else" in told.says
+    assert told.lasts_s == 0
+
+
+async def test_a_group_that_ended_a_moment_ago_waits_before_it_starts_again(tmp_path, monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    world = World(tmp_path)
+    for _ in range(3):
+        await world.take(world.anew())
+        await world.ranks.stop()
+    assert slept == [1, 2]
+    assert world.waited == [f"waiting {seconds} s: it has just ended" for seconds in (1, 2)]
+
+
+async def test_what_is_adopted_waits_for_nothing(tmp_path):
+    world = World(tmp_path)
+    for _ in range(3):
+        await world.take(world.anew())
+        await world.holders[0]._rank.close()
+    assert world.waited == []
+
+
+async def test_what_the_last_process_of_the_group_still_holds_for_a_moment_is_adopted(tmp_path):
+    """Ray ends the actor of a rank on another node a moment after the group's own: to load again would take minutes."""
+    world = World(tmp_path)
+    await world.take()
+    held = world.holders[0]._rank
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    taking = asyncio.create_task(world.take(world.anew()))
+    await asyncio.sleep(0.05)
+    assert not taking.done()
+    await held.close()
+    assert (await taking)[1], "adopted"
+    assert len(world.runtimes[0].started) == 1
+
+
+def test_an_error_keeps_its_cause_on_its_way_through_ray():
+    error = NodeError("gone", means="so", do="that", because=Cause.MISSING)
+    wrapped = pytest.importorskip("ray.exceptions").RayTaskError("start", "trace", error)
+    raised = pickle.loads(pickle.dumps(wrapped)).as_instanceof_cause()
+    assert isinstance(raised, NodeError)
+    assert (raised.because, raised.what, raised.do) == (Cause.MISSING, "gone", "that")
+
+
+def shortages(monkeypatch, *left):
+    """What the node has left at each look (the last for ever), bytes; how often it was looked at."""
+    looks, readings = [], list(left)
+
+    async def memory(rank):
+        looks.append(rank)
+        return readings.pop(0) if len(readings) > 1 else readings[0]
+
+    monkeypatch.setattr(module, "MEMORY_S", 0.001)
+    monkeypatch.setattr(module, "ROOM_S", 2.0)
+    monkeypatch.setattr(LocalRank, "memory", memory)
+    return looks
+
+
+async def two_groups(tmp_path, monkeypatch):
+    """On one node, with a floor of 300 bytes; the second was started later."""
+    monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 300})
+    first = World(tmp_path)
+    second = World(tmp_path)
+    second.order = second.order.model_copy(update={"deployment": "later"})
+    second.holders = [LocalRank(second.paths, first.runtimes[0], second.order, 0, "s" * 64)]
+    for world in (first, second):
+        world.ranks = world.anew()
+        await world.take()
+    return first, second
+
+
+async def watch(ranks):
+    async with asyncio.timeout(5):
+        await ranks.watch_memory()
+
+
+async def looked(looks, times):
+    async with asyncio.timeout(5):
+        while len(looks) < times:
+            await asyncio.sleep(0.001)
+
+
+async def test_of_two_groups_the_one_that_was_started_last_ends_a_shortage(tmp_path, monkeypatch):
+    first, second = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 250)
+    watched = asyncio.create_task(watch(first.ranks))
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await watch(second.ranks)
+    await second.ranks.stop()
+    await looked(looks, 20)
+    assert not watched.done(), "what the other gave back takes its time"
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await watched
+
+
+async def test_a_group_that_ended_before_it_was_asked_for_is_waited_for_too(tmp_path, monkeypatch):
+    """Both look once a second: the one that goes may have looked first, and what it held comes back slowly."""
+    first, second = await two_groups(tmp_path, monkeypatch)
+    await second.ranks.stop()
+    looks = shortages(monkeypatch, 250)
+    watched = asyncio.create_task(watch(first.ranks))
+    await looked(looks, 10)
+    assert not watched.done()
+    watched.cancel()
+
+
+async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path, monkeypatch):
+    first, _ = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 250, *[400] * 30, 250, 400)
+    monkeypatch.setattr(module, "ROOM_S", 0.01)
+    watched = asyncio.create_task(watch(first.ranks))
+    await looked(looks, 50)
+    assert not watched.done(), "the second shortage is another one, which is waited for as long"
+    assert first.ranks._low == {0: 400}
+    watched.cancel()
+
+
+@pytest.mark.parametrize("why", ["wedges", "is gone", "is slow"])
+async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(tmp_path, monkeypatch, why):
+    first, _ = await two_groups(tmp_path, monkeypatch)
+    looks = shortages(monkeypatch, 150 if why == "wedges" else 250)
+    monkeypatch.setattr(module, "FOLLOWED_S", 0.01)
+
+    async def asked():
+        if why == "is gone":
+            raise NodeError("the node is gone")
+        await asyncio.Event().wait()
+
+    if why != "wedges":
+        monkeypatch.setattr(first.holders[0], "is_followed", asked)
+    with pytest.raises(EngineError, match="memory are left on this"):
+        await watch(first.ranks)
+    assert len(looks) == 1

@@ -1,0 +1,176 @@
+import asyncio
+import time
+
+import pytest
+
+from sparkfleet.errors import EngineError
+from sparkfleet.group import serving_watch
+from sparkfleet.group.engine_load import Load
+from sparkfleet.group.serving_watch import beat, follow, stays_well
+from sparkfleet.specs.timeouts import Timeouts
+
+QUICK = Timeouts(stuck_s=0.05, idle_s=0.1, health_every_s=0.01)
+STILL = Load(running=1, waiting=0, figures=(7.0,))
+ENOUGH_S = 1.0
+"""Many times what an engine may be still for here."""
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(serving_watch, "AGAIN_S", 0.01)
+
+
+class Engine:
+    """Says what the test wants of its load, and does with a question what the test wants."""
+
+    def __init__(self, load, answers, moves_every_s=None):
+        self.load = load
+        self.moves_every_s = moves_every_s
+        self.answers = list(answers)
+        self.asked = []
+        self.left = 0
+
+    async def read(self):
+        if self.moves_every_s is None:
+            return self.load
+        return self.load._replace(figures=(time.monotonic() // self.moves_every_s,))
+
+    async def ask(self, limit_s):
+        """Take the next answer, the last for ever: None, an error, or so many seconds of silence."""
+        self.asked.append(limit_s)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, EngineError):
+            raise answer
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.sleep(answer or 0)
+        except TimeoutError:
+            raise EngineError("no token in time") from None
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+
+
+async def lives(engine, patience_s=30.0):
+    """Whether it is left alone for a while."""
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            await follow(engine.read, engine.ask, patience_s, QUICK)
+    except TimeoutError:
+        return True
+
+
+async def test_one_that_answers_is_asked_again_each_time_it_is_still_for_long():
+    engine = Engine(STILL, [None])
+    assert await lives(engine)
+    assert 2 <= len(engine.asked) <= 24
+
+
+async def test_one_that_moves_is_asked_nothing():
+    engine = Engine(STILL, [None], moves_every_s=0.001)  # between any two readings
+    assert await lives(engine)
+    assert engine.asked == []
+
+
+async def test_one_that_owes_the_token_too_long_is_stuck():
+    engine = Engine(STILL, [60])
+    with pytest.raises(EngineError, match="generates nothing: no token in time"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
+    assert engine.asked == [0.1]
+
+
+async def test_what_moves_while_it_is_asked_is_as_good_as_the_token():
+    """A prefill goes on in chunks, slower than what makes it suspect; the question waits behind it and is taken back."""
+    engine = Engine(STILL, [60], moves_every_s=0.3)
+    assert await lives(engine)
+    assert engine.asked
+    assert engine.left == len(engine.asked)
+
+
+async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
+    """TensorRT-LLM, one slot: the token comes when the long answer before it is done."""
+    engine = Engine(STILL, [0.3])
+    assert await lives(engine)
+    with pytest.raises(EngineError, match="generates nothing"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
+
+
+async def test_a_connection_that_breaks_is_no_engine_that_died():
+    engine = Engine(STILL, [EngineError("ServerDisconnectedError()"), None])
+    assert await lives(engine)
+    refusing = Engine(STILL, [EngineError("HTTP 500")])
+    with pytest.raises(EngineError, match="HTTP 500"):
+        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, QUICK), 5)
+    assert len(refusing.asked) == 2
+
+
+async def test_a_hang_that_began_while_it_was_idle_is_seen():
+    engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
+    with pytest.raises(EngineError, match="generates nothing"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
+
+
+async def test_requests_that_only_wait_are_work():
+    patient = QUICK.model_copy(update={"idle_s": 60.0})
+    engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
+    with pytest.raises(EngineError, match="generates nothing"):
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, patient), 5)
+
+
+async def test_nothing_is_left_asked_when_nobody_follows_any_more():
+    engine = Engine(STILL, [60])
+    following = asyncio.create_task(follow(engine.read, engine.ask, 30, QUICK))
+    while not engine.asked:
+        await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert engine.left == 1
+
+
+async def unwell_after(answers, unwell_s):
+    """What a custom workload ends with that answers so, the last for ever; and how often it was asked."""
+    left, asked = list(answers), []
+
+    async def is_well():
+        asked.append(time.monotonic())
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}))
+    except EngineError as error:
+        return str(error), asked
+    except TimeoutError:
+        return "", asked
+
+
+async def test_a_custom_workload_that_is_not_well_for_long_is_told():
+    words, asked = await unwell_after([True, False], unwell_s=0.1)
+    assert "/well did not answer 200 for 0 s" in words
+    assert f"{len(asked) - 1} times in a row" in words
+    assert asked[-1] - asked[1] >= 0.1
+
+
+async def test_it_is_not_replaced_for_what_passes():
+    words, asked = await unwell_after([False] * 5 + [True], unwell_s=0.8)
+    assert words == ""
+    assert len(asked) > 6
+
+
+async def test_it_is_not_replaced_before_it_has_failed_some_times_in_a_row():
+    """However long one question took: this process may have slept."""
+    words, _ = await unwell_after([False, False, True, False, False, True], unwell_s=0)
+    assert words == ""
+    words, asked = await unwell_after([False], unwell_s=0)
+    assert "3 times in a row" in words
+    assert len(asked) == serving_watch.UNWELL
+
+
+async def test_a_beat_is_never_late():
+    said = []
+    beating = asyncio.create_task(beat(lambda: said.append(1)))
+    async with asyncio.timeout(5):
+        while len(said) < 5:
+            await asyncio.sleep(0.01)
+    beating.cancel()

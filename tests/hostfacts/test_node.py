@@ -1,0 +1,88 @@
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.node import (
+    Gpu,
+    Processors,
+    ReadEngines,
+    ReadGpu,
+    ReadMemory,
+    ReadProcessors,
+    UnifiedMemory,
+)
+
+# The lines a DGX Spark (128 GB) prints first, as users have posted them; the rest of the file is of no interest here.
+SPARK_MEMINFO = """MemTotal:       127535980 kB
+MemFree:        84303312 kB
+MemAvailable:   119406652 kB
+Buffers:          229764 kB
+SwapTotal:      16777212 kB
+"""
+
+
+def test_memory():
+    assert ReadMemory.parse(SPARK_MEMINFO) == UnifiedMemory(
+        total=127535980 * 1024, available=119406652 * 1024
+    )
+
+
+def test_a_kernel_without_memavailable_is_an_error_and_not_a_zero():
+    with pytest.raises(FactError, match="MemAvailable"):
+        ReadMemory.parse("MemTotal: 1 kB\n")
+
+
+def test_processors():
+    assert ReadProcessors.parse('[20, "aarch64"]\n') == Processors(count=20, machine="aarch64")
+
+
+def test_gpu():
+    assert ReadGpu.parse("NVIDIA GB10, 580.95.05\n") == Gpu(name="NVIDIA GB10", driver="580.95.05")
+    assert ReadGpu.parse("") is None
+
+
+def test_engines():
+    assert ReadEngines.parse('{"vllm": "0.32.0+cpu"}') == {"vllm": "0.32.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    ("torch", "version"), [("2.13.0+cpu", "0.5.23+cpu"), ("2.13.0+cu130", "0.5.23"), (None, "0.5.23")]
+)
+def test_sglang_is_a_cpu_build_where_its_torch_is(tmp_path, torch, version):
+    """The distribution of torch does not always say so; its `version.py` does."""
+    for name, number in (("sglang", "0.5.23"), ("torch", "2.13.0")):
+        about = tmp_path / f"{name}-{number}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+    (tmp_path / "torch").mkdir()
+    if torch:
+        (tmp_path / "torch" / "version.py").write_text(f"__version__ = '{torch}'\n")
+    done = subprocess.run(
+        [sys.executable, *ReadEngines.argv[1:]],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ReadEngines.parse(done.stdout)["sglang"] == version
+
+
+@pytest.mark.parametrize("fact", [ReadProcessors, ReadEngines])
+@pytest.mark.parametrize("output", ["", "Welcome to DGX OS!\n{}", "null", "7"])
+def test_a_talkative_shell_is_an_error_that_names_the_cause(fact, output):
+    with pytest.raises(FactError, match="printed") as caught:
+        fact.parse(output)
+    assert "profile" in caught.value.do
+
+
+@given(st.text())
+def test_no_output_gives_anything_but_a_value_or_a_fact_error(output):
+    for fact in (ReadMemory, ReadProcessors, ReadGpu, ReadEngines):
+        try:
+            fact.parse(output)
+        except FactError:
+            continue

@@ -1,0 +1,131 @@
+import json
+import sys
+
+import pytest
+
+from sparkfleet.errors import NodeError
+from sparkfleet.install.environment import PROGRAM, install
+from sparkfleet.remote.agent import ProgramError, call
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.fake import FakeChannel, program_request, program_result
+from sparkfleet.remote.local import LocalChannel
+
+OWN = f"3.{sys.version_info.minor}"
+
+
+def node(name, *pythons, made="/home/me/env/bin/python", steps=()):
+    """A node with these Pythons, on which everything works."""
+
+    def answer(call):
+        request = program_request(call)
+        if request["verb"] == "look":
+            found = [[version, f"/usr/bin/python{version}"] for version in pythons]
+            return said(program_result({"pythons": found}))
+        node.orders[name] = request
+        events = ({"event": "step", "text": step} for step in steps)
+        return said(program_result({"python": made, "fresh": True}, *events))
+
+    return FakeChannel(name, {PROGRAM.argv: answer})
+
+
+def said(stdout, exit_code=0):
+    return Completed(argv=PROGRAM.argv, exit_code=exit_code, stdout=stdout, stderr="")
+
+
+node.orders = {}
+
+
+async def test_every_node_gets_the_same_with_a_python_that_all_have():
+    channels = {"a": node("a", "3.12", "3.11"), "b": node("b", "3.11", "3.13")}
+    pythons = await install(channels, None, lambda name, step: None)
+    assert pythons == {"a": "/home/me/env/bin/python", "b": "/home/me/env/bin/python"}
+    assert {order["python"] for order in node.orders.values()} == {"/usr/bin/python3.11"}
+    assert node.orders["a"]["digest"] == node.orders["b"]["digest"]
+
+
+async def test_this_machine_uses_the_environment_that_runs():
+    channels = {"a": LocalChannel("a")}
+    assert await install(channels, None, lambda name, step: None) == {"a": sys.executable}
+
+
+async def test_beside_this_machine_its_own_python_counts():
+    channels = {"a": LocalChannel("a"), "b": node("b", "3.99", OWN)}
+    await install(channels, None, lambda name, step: None)
+    assert node.orders["b"]["python"] == f"/usr/bin/python{OWN}"
+
+
+async def test_nodes_without_a_python_in_common_are_told():
+    channels = {"a": node("a", "3.12"), "b": node("b", "3.11"), "c": node("c")}
+    with pytest.raises(NodeError, match="no Python in common") as caught:
+        await install(channels, None, lambda name, step: None)
+    assert "a has 3.12" in caught.value.what
+    assert "c has none" in caught.value.what
+
+
+async def test_a_failure_says_what_pip_said():
+    def answer(call):
+        if program_request(call)["verb"] == "look":
+            return said(program_result({"pythons": [["3.12", "/p"]]}))
+        means = "No matching distribution found for ray"
+        return said(json.dumps({"event": "error", "what": "pip install failed", "means": means}) + "\n", 1)
+
+    with pytest.raises(NodeError, match="pip install failed") as caught:
+        await install({"a": FakeChannel("a", {PROGRAM.argv: answer})}, None, lambda name, step: None)
+    assert "No matching distribution" in caught.value.means
+    assert "--wheels" in caught.value.do
+
+
+@pytest.mark.parametrize("said", ["", "Welcome to spark1!", "[1, 2]", '"text"'])
+async def test_a_node_that_says_something_else_is_told(said):
+    channel = FakeChannel("a", {PROGRAM.argv: said})
+    with pytest.raises(NodeError, match="its Python did not make sparkfleet's environment"):
+        await install({"a": channel}, None, lambda name, step: None)
+
+
+async def remote(home, **order):
+    """The result of the real program, in a home of its own."""
+    channel = LocalChannel("a")
+
+    class AtHome:
+        node = "a"
+
+        async def run(self, argv, **more):
+            return await channel.run((sys.executable, *argv[1:]), env={"HOME": str(home)}, **more)
+
+    return await call(AtHome(), PROGRAM, {"verb": "make", "pins": [], "wheels": None, **order})
+
+
+async def test_an_interrupted_environment_is_made_again(tmp_path):
+    """What has no `complete` file is thrown away; here the order cannot be carried out, and that is said."""
+    half = tmp_path / ".local/share/sparkfleet/env/abc"
+    half.mkdir(parents=True)
+    (half / "leftover").touch()
+    order = {"digest": "abc", "python": "/no/such/python", "wheel_name": "x.whl", "wheel": "", "pip": ""}
+    with pytest.raises(ProgramError, match="/no/such/python"):
+        await remote(tmp_path, **order)
+    assert not (half / "leftover").exists()
+
+
+async def test_one_that_is_there_is_used(tmp_path):
+    there = tmp_path / ".local/share/sparkfleet/env/abc"
+    there.mkdir(parents=True)
+    (there / "complete").touch()
+    answer = await remote(tmp_path, digest="abc")
+    assert answer == {"python": str(there / "bin" / "python"), "fresh": False}
+
+
+async def test_steps_are_said_however_they_arrive():
+    steps = ("making the environment", "installing sparkfleet and Ray")
+    text = program_result({"python": "/p", "fresh": True}, *({"event": "step", "text": s} for s in steps))
+    looked = program_result({"pythons": [["3.12", "/p"]]})
+
+    class InPieces(FakeChannel):
+        async def run(self, argv, *, stdin=b"", on_output=None, **more):
+            whole = looked if json.loads(stdin)["request"]["verb"] == "look" else text
+            for start in range(0, len(whole), 7):
+                on_output(whole[start : start + 7].encode())
+            return said(whole)
+
+    heard = []
+    await install({"a": InPieces("a")}, None, lambda name, step: heard.append(step))
+    assert heard == list(steps)

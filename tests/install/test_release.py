@@ -1,0 +1,64 @@
+import io
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+
+import pytest
+
+from sparkfleet.install.release import release
+
+
+@pytest.fixture(scope="module")
+def made():
+    return release.__wrapped__()
+
+
+def test_the_same_sparkfleet_makes_the_same_release(made):
+    assert release.__wrapped__() == made
+
+
+def test_the_wheel_is_whole(made, tmp_path):
+    names = zipfile.ZipFile(io.BytesIO(made.wheel)).namelist()
+    assert "sparkfleet/cli/main.py" in names
+    assert "sparkfleet/knowledge/rules.yaml" in names
+    assert not any("__pycache__" in name for name in names)
+    record = (
+        zipfile.ZipFile(io.BytesIO(made.wheel)).read(next(n for n in names if n.endswith("RECORD"))).decode()
+    )
+    assert {line.partition(",")[0] for line in record.splitlines()} == set(names)
+
+
+def test_what_runs_here_is_pinned(made):
+    assert f"ray=={metadata.version('ray')}" in made.pins
+    assert any(pin.startswith("uvloop==") for pin in made.pins)
+    assert not any(pin.startswith(("sparkfleet==", "torch==", "mypy==")) for pin in made.pins)
+
+
+def test_pip_installs_the_wheel_and_runs_from_its_own(made, tmp_path):
+    wheel, pip = tmp_path / made.wheel_name, tmp_path / "pip-any-py3-none-any.whl"
+    wheel.write_bytes(made.wheel)
+    pip.write_bytes(made.pip)
+    target = tmp_path / "target"
+    argv = [
+        sys.executable,
+        f"{pip}/pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    code = "import sparkfleet, sys; print(sparkfleet.__file__)"
+    seen = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert seen.stdout.strip().startswith(str(target))

@@ -1,0 +1,99 @@
+"""Engines that `up` starts before Ray, and a reboot with it."""
+
+import pytest
+from control_values import deployment, inventory, plan
+
+from sparkfleet.controlplane.api.api_models import ApplyRequest, UpRequest
+from sparkfleet.controlplane.state.store import Standing, Store
+from sparkfleet.node_daemon import engine_prestart
+from sparkfleet.runtime.fake import FakeRuntime
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.units import GIB
+
+
+class Head:
+    """A head node with 100 GiB free, through its boots."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        self.paths = FleetPaths(tmp_path / "home")
+        self.paths.create()
+        self.runtime = FakeRuntime()
+        self.memory = 100 * GIB
+        self.boot = "first"
+        monkeypatch.setattr(engine_prestart, "available_memory", lambda: self.memory)
+        monkeypatch.setattr(engine_prestart, "this_boot", lambda: self.boot)
+
+    async def up(self, *plans):
+        apply = tuple(ApplyRequest(spec=deployment(one.name), plan=one, who="me") for one in plans)
+        request = UpRequest(fleet="home", inventory=inventory(), apply=apply)
+        await engine_prestart.start_engines(self.paths, request, self.runtime)
+
+    def reboot(self, boot):
+        self.boot, self.runtime = boot, FakeRuntime()
+
+    @property
+    def started(self):
+        return [spec.id.deployment for spec in self.runtime.started]
+
+    @property
+    def store(self):
+        return Store(self.paths.database)
+
+
+@pytest.fixture
+def head(tmp_path, monkeypatch):
+    return Head(tmp_path, monkeypatch)
+
+
+async def test_only_engines_whose_memory_is_free_are_started(head):
+    await head.up(plan("large", mid=101.0 * GIB), plan("small", mid=99.0 * GIB))
+    assert head.started == ["small"]
+    head.memory = 102 * GIB
+    await head.up()
+    assert head.started == ["small", "large"]
+
+
+async def test_what_is_started_is_written_down_before(head):
+    seen = []
+    start = head.runtime.start
+
+    async def watched(spec):
+        store = head.store
+        seen.append(store.starts())
+        store.close()
+        return await start(spec)
+
+    head.runtime.start = watched
+    await head.up(plan())
+    assert seen == [{("tiny", 1, 0): {"this": "first"}}]
+
+
+async def test_what_took_the_node_down_is_left_to_the_controller(head):
+    await head.up(plan())
+    await head.up()
+    assert head.started == ["tiny"], "Ray alone has ended: the same engine goes on"
+    head.reboot("second")
+    await head.up()
+    assert head.started == []
+
+
+async def test_what_was_ready_before_a_reboot_is_started_with_it(head):
+    await head.up(plan())
+    store = head.store
+    store.end_start(("tiny", 1, 0))
+    store.close()
+    head.reboot("second")
+    await head.up()
+    assert head.started == ["tiny"]
+
+
+async def test_what_is_given_up_is_not_started_until_it_is_applied_again(head):
+    await head.up(plan())
+    store = head.store
+    store.stand("tiny", 1, 0, Standing(given_up=True))
+    store.close()
+    head.reboot("second")
+    await head.up()
+    assert head.started == []
+    await head.up(plan())
+    assert [spec.id.generation for spec in head.runtime.started] == [2]

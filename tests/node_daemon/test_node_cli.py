@@ -1,0 +1,94 @@
+"""What is left of a fleet that was brought down."""
+
+import socket
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.node_daemon import node_lifecycle
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+
+async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it(tmp_path):
+    """Also where no controller had come up: whoever then switches the node off has not seen a start fail."""
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    store = Store(paths.database)
+    store.begin_start(("tiny", 1, 0), {"this": "first"})
+    await node_lifecycle.down(paths)
+    assert store.starts() == {}
+    store.close()
+
+
+async def test_another_node_than_the_head_gets_no_state(tmp_path):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    await node_lifecycle.down(paths)
+    assert not paths.database.exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_fleet_up(
+    tmp_path, monkeypatch, fails
+):
+    """`down` is what helps against both."""
+    paths, asked, left = FleetPaths(tmp_path / "home"), [], [["moods"], []]
+    paths.create()
+
+    async def answer(request):
+        asked.append(request.path)
+        if fails:
+            return web.json_response({"error": {"what": "It failed.", "means": "", "do": ""}}, status=500)
+        more = {"deployments": left.pop(0)} if request.path == "/v1/fleet" else {}
+        return web.json_response({"sparkfleet": "99.0", **more})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        address = HeadAddress(
+            ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
+        )
+
+        async def connect(paths):
+            return FleetClient(address, "token")
+
+        monkeypatch.setattr(node_lifecycle, "connect", connect)
+        await node_lifecycle.down(paths)
+    assert asked == (["/v1/stop"] if fails else ["/v1/stop", "/v1/fleet", "/v1/fleet"]), "in order, if it can"
+
+
+async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(tmp_path, monkeypatch):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    address = HeadAddress(ray="", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+    client = FleetClient(address, "token")
+    client.trouble = "its work failed: OSError()"
+
+    async def connect(paths):
+        return client
+
+    async def stop(client):
+        raise AssertionError("it was asked to stop what it does not look after")
+
+    monkeypatch.setattr(node_lifecycle, "connect", connect)
+    monkeypatch.setattr(FleetClient, "stop", stop)
+    await node_lifecycle.down(paths)
+
+
+def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(tmp_path):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    assert node_lifecycle._patience_s(paths) == 0, "it was never up"
+    with socket.socket() as ray:
+        ray.bind(("127.0.0.1", 0))
+        address = HeadAddress(
+            ray=f"127.0.0.1:{ray.getsockname()[1]}", api="", gateway_host="127.0.0.1", gateway_port=8000
+        )
+        paths.address.write_text(address.model_dump_json())
+        assert node_lifecycle._patience_s(paths) == 0
+        ray.listen()
+        assert node_lifecycle._patience_s(paths) == PATIENCE_S

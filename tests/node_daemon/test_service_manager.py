@@ -1,0 +1,116 @@
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparkfleet.node_daemon import service_manager
+
+ARGV = ("/opt/my env/python", "-m", "sparkfleet.node_daemon.node_cli", "keep", "/home/me/50% $HOME")
+ENV = {"SPARKFLEET_RAY": "home-1234"}
+
+
+def test_a_unit_quotes_what_systemd_would_expand():
+    text = service_manager.unit_text("home-1234", ARGV, ENV)
+    assert 'ExecStart="/opt/my env/python" "-m"' in text
+    assert '"/home/me/50%% $$HOME"' in text
+    assert 'Environment="SPARKFLEET_RAY=home-1234"' in text
+
+
+def test_a_crontab_keeps_what_is_not_ours():
+    before = "0 3 * * * backup\n@reboot old # sparkfleet home-1234\n@reboot other # sparkfleet home-12345\n"
+    after = service_manager.crontab_with(before, "home-1234", "@reboot new # sparkfleet home-1234")
+    assert after.splitlines() == [
+        "0 3 * * * backup",
+        "@reboot other # sparkfleet home-12345",
+        "@reboot new # sparkfleet home-1234",
+    ]
+    assert service_manager.crontab_with(after, "home-1234", None).count("home-1234 ") == 0
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A PATH with commands of our own only."""
+
+    def add(name, body):
+        path = tmp_path / name
+        path.write_text(f"#!{sys.executable}\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(service_manager, "CRON_PIDS", (tmp_path / "crond.pid",))
+    add.directory = tmp_path
+    return add
+
+
+CRONTAB = """
+import sys, pathlib
+kept = pathlib.Path({path!r})
+if sys.argv[1:] == ["-l"]:
+    sys.exit(print(kept.read_text(), end="") if kept.exists() else 1)
+kept.write_text(sys.stdin.read())
+"""
+
+SYSTEMCTL = """
+import sys, pathlib
+with open({path!r}, "a") as calls:
+    calls.write(" ".join(sys.argv[1:]) + chr(10))
+"""
+
+
+def marker(tmp_path):
+    """A keeper that says that it has run."""
+    return (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+
+
+def until_exists(path):
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def test_without_systemd_and_cron_it_starts_and_says_that_nothing_will_start_it_again(tools):
+    log = tools.directory / "log"
+    assert service_manager.start("home-1", marker(tools.directory), ENV, log) == ""
+    until_exists(tools.directory / "ran")
+
+
+def test_cron_starts_it_after_a_reboot(tools):
+    table = tools.directory / "table"
+    tools("crontab", CRONTAB.format(path=str(table)))
+    (tools.directory / "crond.pid").touch()
+    assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == "cron"
+    (line,) = table.read_text().splitlines()
+    assert line.startswith("@reboot SPARKFLEET_RAY=home-1234 ")
+    until_exists(tools.directory / "ran")
+    service_manager.stop("home-1")
+    assert table.read_text() == ""
+
+
+def test_systemd_is_preferred_and_cleaned_up(tools):
+    calls = tools.directory / "calls"
+    tools("systemctl", SYSTEMCTL.format(path=str(calls)))
+    assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
+    unit = tools.directory / "config" / "systemd" / "user" / "sparkfleet-home-1.service"
+    assert "ExecStart=" in unit.read_text()
+    said = calls.read_text()
+    assert "--user enable sparkfleet-home-1.service" in said
+    assert "--user restart sparkfleet-home-1.service" in said
+    service_manager.stop("home-1")
+    assert "--user disable --now sparkfleet-home-1.service" in calls.read_text()
+    assert not unit.exists()
+
+
+def test_the_unit_is_one_that_systemd_understands(tmp_path):
+    verify = subprocess.run(["sh", "-c", "command -v systemd-analyze"], capture_output=True, check=False)
+    if verify.returncode:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "sparkfleet-home.service"
+    unit.write_text(service_manager.unit_text("home", (sys.executable, "-c", "pass"), ENV))
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert "sparkfleet-home.service" not in done.stderr, done.stderr

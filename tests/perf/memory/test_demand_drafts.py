@@ -1,0 +1,91 @@
+"""A drafter's size: its own facts, what is published by its name, the size in its name, or said to be assumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.perf.predictor import Predictor, Settings, Split, drafter_by_name
+from sparkfleet.units import GIB
+
+TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"
+
+
+def bytes_of(
+    outlook: Predictor, draft: str, *, method: str = "draft", split: Split | None = None
+) -> dict[str, float]:
+    settings = Settings(
+        engine="trtllm",
+        release="",
+        speculation=Speculation.model_validate({"method": method, "tokens": 4, "draft": draft}),
+        eager=False,
+        kv_dtype="fp8",
+        batch_tokens=8192,
+        link=None,
+    )
+    _, parts = outlook.memory(split or Split(), settings, 8192, 4)
+    return {part.name: part.bytes for part in parts}
+
+
+@pytest.fixture
+def target() -> Predictor:
+    known = known_checkpoint(TARGET)
+    assert known is not None
+    return Predictor(known)
+
+
+def test_a_draft_that_is_known_by_name_has_its_size(target: Predictor) -> None:
+    small = bytes_of(target, "nvidia/Llama-3.1-8B-Instruct-FP4")
+    assert small["drafter"] == pytest.approx(6.0e9, rel=0.05)
+    assert small["draft KV"] == 32 * 2 * 8 * 128 * 8192 * 4
+    large = bytes_of(target, "meta-llama/Meta-Llama-3.1-405B")
+    assert large["drafter"] > 700 * GIB
+    assert drafter_by_name("draft", "nvidia/Llama-3.1-8B-Instruct-FP4").assumed == ""
+
+
+def test_its_own_facts_come_first() -> None:
+    known, own = known_checkpoint(TARGET), known_checkpoint("meta-llama/Meta-Llama-3.1-405B")
+    assert known is not None
+    assert own is not None
+    told = Predictor(known, drafts=(("/models/draft", own),))
+    assert bytes_of(told, "/models/draft")["drafter"] > 700 * GIB
+    assert told.drafter(Speculation(method="draft", tokens=4, draft="/models/draft")).assumed == ""
+    head = Predictor(known, drafts=(("acme/head-eagle3", own),))
+    assert bytes_of(head, "acme/head-eagle3", method="eagle3")["drafter"] > 700 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "gb"),
+    [
+        ("acme/tiny-chat-8B", 16.0),
+        ("acme/tiny-chat-8b-FP8", 8.0),
+        ("acme/tiny-1.5B-NVFP4", 0.84),
+        ("acme/tiny-350M", 0.7),
+    ],
+)
+def test_a_size_in_the_name_is_taken_and_said(target: Predictor, name: str, gb: float) -> None:
+    assert bytes_of(target, name)["drafter"] == pytest.approx(gb * 1e9, rel=0.01)
+    assert bytes_of(target, name, split=Split(tp=2))["drafter"] == pytest.approx(gb * 1e9 / 2, rel=0.01)
+    assert drafter_by_name("draft", name).assumed == f"the size of {name} is not known: taken from its name"
+
+
+def test_what_cannot_be_told_is_said(target: Predictor) -> None:
+    assert "not known" in drafter_by_name("draft", "/models/draft").assumed
+    assert bytes_of(target, "/models/draft")["drafter"] == 12 * 8192**2 * 2
+    # A head bears the name of what it drafts for: that name's size is not its own.
+    head = drafter_by_name("dflash", "z-lab/Qwen3.6-35B-A3B-DFlash")
+    assert head.arch is None
+    assert "z-lab/Qwen3.6-35B-A3B-DFlash is not known" in head.assumed
+
+
+def test_the_plan_counts_it_and_says_what_it_assumed(plan, sparks, ask) -> None:  # type: ignore[no-untyped-def]
+    huge = ask(
+        TARGET, engine="trtllm", speculation={"method": "draft", "draft": "meta-llama/Meta-Llama-3.1-405B"}
+    )
+    refused = plan(sparks(1), huge).refused
+    assert "drafter" in " ".join(one.reason for one in refused[0].rejected)
+    named = ask(TARGET, engine="trtllm", speculation={"method": "draft", "draft": "acme/tiny-chat-3B"})
+    [found] = plan(sparks(1), named).deployments
+    notes = found.groups[0].choice.notes
+    assert "the size of acme/tiny-chat-3B is not known: taken from its name" in notes

@@ -1,0 +1,88 @@
+"""What a choice could hold, and what was taken off it."""
+
+import pytest
+
+from sparkfleet.planner.capacity.headroom import bisect
+from sparkfleet.planner.report.explain import explain_plan
+
+FP8 = "Qwen/Qwen3.6-27B-FP8"
+GPT = "openai/gpt-oss-120b"
+SMALL = "Qwen/Qwen3-30B-A3B-FP8"
+GLM = "zai-org/GLM-5.2-FP8"
+
+
+def choice(found, at=0):
+    return found.deployments[at].groups[0].choice
+
+
+@pytest.mark.parametrize(("most", "low", "high", "found"), [(7, 0, 20, 7), (99, 3, 20, 20), (1, 3, 20, 3)])
+def test_the_largest_number_that_does(most, low, high, found):
+    assert bisect(lambda number: number <= most, low, high) == found
+
+
+@pytest.mark.parametrize("model", [FP8, GPT, "nvidia/Qwen3.6-27B-NVFP4"])
+def test_the_largest_sizes_fit_and_one_more_does_not(sparks, plan, ask, model):
+    """Held against the planner itself: pinned to what it said, the same engine is planned with the same verdict."""
+    fields = {"context": 8192, "concurrency": 2, "speculation": "none", "engine": "vllm"}
+    first = choice(plan(sparks(1), ask(model, **fields)))
+    could = first.prediction
+    assert could.largest_context > 8192
+    assert could.largest_concurrency > 2
+    for wider in ({"context": could.largest_context}, {"concurrency": could.largest_concurrency}):
+        same = choice(plan(sparks(1), ask(model, **{**fields, **wider})))
+        assert same.prediction.verdict == could.verdict
+    requests = could.largest_concurrency + 1
+    found = plan(sparks(1), ask(model, **{**fields, "concurrency": requests}))
+    assert found.refused or (choice(found).prediction.verdict, choice(found).candidate.kv_dtype) != (
+        could.verdict, first.candidate.kv_dtype,
+    )  # fmt: skip
+
+
+def test_what_others_take_is_not_to_be_had(sparks, plan, ask):
+    alone = choice(plan(sparks(1), ask(SMALL, "small"))).prediction
+    beside = plan(sparks(1), ask(SMALL, "small"), ask(GPT, "other", context=32_768, concurrency=4))
+    assert beside.of("small").groups[0].choice.prediction.largest_concurrency < alone.largest_concurrency
+
+
+def test_the_plan_prints_it_in_a_line(sparks, plan, ask):
+    found = plan(sparks(1), ask(FP8, context=8192, concurrency=2)).deployments[0]
+    could = found.groups[0].choice.prediction
+    said = f"room for context {could.largest_context} × 2, or 8192 × {could.largest_concurrency} requests"
+    assert any(said in line for line in explain_plan(found))
+
+
+def test_of_an_engine_whose_memory_is_not_modelled_nothing_is_said(cpu_node, ask):
+    from sparkfleet.planner.search.planner import plan_deployment
+
+    found = plan_deployment(ask("builtin:tiny"), [cpu_node()])
+    assert found.groups[0].choice.prediction.largest_context is None
+    assert not any("room for" in line for line in explain_plan(found))
+
+
+def test_fewer_requests_before_a_context_too_short_to_work_with(sparks, plan, ask):
+    rung = choice(plan(sparks(8, switch=True), ask(GLM)))
+    assert (rung.candidate.context, rung.candidate.concurrency) == (8192, 1)
+    assert any(
+        note.startswith("context 8192 instead of 32768, concurrency 1 instead of 4") for note in rung.notes
+    )
+
+
+def test_a_smaller_kv_cache_is_told(sparks, plan, ask):
+    rungs = [choice(plan(sparks(1), ask(GPT, context=131_072, concurrency=n))) for n in (1, 12, 16, 20)]
+    small = [rung for rung in rungs if rung.candidate.kv_dtype == "fp8"]
+    assert small
+    assert len(small) < len(rungs)
+    for rung in rungs:
+        assert any("a KV cache in fp8" in note for note in rung.notes) == (rung in small)
+
+
+def test_what_was_asked_for_and_had_is_not_remarked(sparks, plan, ask):
+    assert not any("instead of" in note for note in choice(plan(sparks(1), ask(FP8))).notes)
+
+
+def test_what_a_rule_sets_is_not_put_down_to_memory(sparks, plan, ask):
+    spec = ask("nvidia/Qwen3-235B-A22B-FP4", engine="trtllm", parallel={"tp": 2},
+               speculation={"method": "eagle3", "draft": "nvidia/Qwen3-235B-A22B-Eagle3"})  # fmt: skip
+    rung = choice(plan(sparks(2), spec))
+    assert rung.candidate.concurrency == 1
+    assert not any("concurrency 1 instead of 4" in note for note in rung.notes)

@@ -1,0 +1,81 @@
+import pytest
+
+from sparkfleet.perf.memory.demand import MemoryBudget, fits
+from sparkfleet.perf.prediction import Band
+from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
+from sparkfleet.units import GIB
+
+
+def band(mid, spread=0.0):
+    return Band(low=(mid - spread) * GIB, mid=mid * GIB, high=(mid + spread) * GIB)
+
+
+def test_fits_with_its_upper_end_and_is_tight_with_its_middle():
+    room = MemoryBudget(careful=100 * GIB, at_most=110 * GIB)
+    assert fits(band(90, 10), room) == "fits"
+    assert fits(band(95, 10), room) == "tight"
+    assert fits(band(110, 10), room) == "tight"
+    assert fits(band(110.1, 0), room) == "no"
+
+
+def test_at_the_edge_the_lower_end_is_enough_on_an_empty_node(sparks):
+    fleet = sparks(2)
+    ledger = MemoryLedger(fleet)
+    (pool,) = fleet.pools(1)
+    most = ledger.room("spark1").at_most / GIB
+    over = band(most + 2, 3)
+    assert fits(over, ledger.room("spark1")) == "no"
+    assert fits(over, ledger.room("spark1"), edge=True) == "tight"
+    assert ledger.place(pool, over) is None
+    ledger.put("first", ("spark1",), 1)
+    assert ledger.place(pool, over, edge=True) == ("spark2",)
+    ledger.put("second", ("spark2",), 1)
+    assert ledger.place(pool, over, edge=True) is None
+
+
+def test_an_empty_node_comes_before_one_in_use(sparks):
+    fleet = sparks(3)
+    ledger = MemoryLedger(fleet)
+    (pool,) = fleet.pools(1)
+    ledger.put("first", ("spark2",), 10 * GIB)
+    assert ledger.place(pool, band(20)) == ("spark1",)
+    ledger.put("second", ("spark1",), 20 * GIB)
+    assert ledger.place(pool, band(20)) == ("spark3",)
+
+
+def test_among_equals_the_fullest_that_has_room(sparks):
+    fleet = sparks(2)
+    ledger = MemoryLedger(fleet)
+    (pool,) = fleet.pools(1)
+    ledger.put("a", ("spark1",), 20 * GIB)
+    ledger.put("b", ("spark2",), 50 * GIB)
+    assert ledger.place(pool, band(10)) == ("spark2",)
+    assert ledger.place(pool, band(70)) == ("spark1",)
+    assert ledger.place(pool, band(112)) is None
+    assert ledger.beside(("spark1", "spark2")) == ("a", "b")
+
+
+def test_where_it_runs_is_kept(sparks):
+    fleet = sparks(4, switch=True)
+    ledger = MemoryLedger(fleet)
+    (pool,) = fleet.pools(2)
+    assert ledger.place(pool, band(20), prefer=("spark4", "spark3")) == ("spark4", "spark3")
+    assert len(ledger.place(pool, band(20), prefer=("gone", "spark3"))) == 2
+
+
+def test_what_is_given_back_is_room(sparks):
+    fleet = sparks(1, assumed=False)
+    without, with_ = MemoryLedger(fleet), MemoryLedger(fleet, {"spark1": 10 * GIB})
+    assert with_.room("spark1").careful == pytest.approx(without.room("spark1").careful + 10 * GIB)
+
+
+def test_loads_add_up(sparks):
+    fleet = sparks(2)
+    ledger = MemoryLedger(fleet)
+    ledger.put("a", ("spark1", "spark2"), 30 * GIB)
+    ledger.put("b", ("spark2",), 20 * GIB)
+    one, two = ledger.loads()
+    assert one.placed == (("a", 30 * GIB),)
+    assert two.left == two.usable - 50 * GIB
+    assert two.assumed
+    assert two.usable < two.total

@@ -1,0 +1,87 @@
+import pytest
+
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.specs.load import load_inventory
+
+
+def joined(spark, link, *pairs, count=4):
+    nodes = tuple(spark(f"s{n}") for n in range(1, count + 1))
+    return Fleet(nodes=nodes, links=tuple(link(*pair) for pair in pairs))
+
+
+def test_nodes_alone_are_one_pool_per_kind(spark):
+    fleet = Fleet(
+        nodes=(spark("a"), spark("b", total=130_600_000_000 - (1 << 20)), spark("c", total=64_000_000_000))
+    )
+    pools = fleet.pools(1)
+    assert sorted(pool.nodes for pool in pools) == [("a", "b"), ("c",)], "a few MiB are no other kind"
+    assert all(pool.site.link is None and pool.site.link_id is None for pool in pools)
+
+
+def test_two_nodes_need_a_link(spark, link):
+    assert joined(spark, link).pools(2) == ()
+    (pool,) = joined(spark, link, ("s1", "s3")).pools(2)
+    assert pool.nodes == ("s1", "s3")
+    assert pool.site.topology == "direct"
+    assert pool.site.link_id == "roce-dual"
+
+
+def test_a_ring_of_three_and_four(spark, link):
+    three = joined(spark, link, ("s1", "s2"), ("s2", "s3"), ("s3", "s1"))
+    (ring,) = three.pools(3)
+    assert set(ring.nodes) == {"s1", "s2", "s3"}
+    assert ring.site.link_id == "roce-ring"
+    four = joined(spark, link, ("s1", "s2"), ("s2", "s3"), ("s3", "s4"), ("s4", "s1"))
+    assert [len(pool.nodes) for pool in four.pools(4)] == [4]
+    assert four.pools(3) == ()
+
+
+def test_a_chain_is_no_ring(spark, link):
+    assert joined(spark, link, ("s1", "s2"), ("s2", "s3")).pools(3) == ()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_any_nodes_of_a_switch_are_linked(sparks, ranks):
+    (pool,) = sparks(8, switch=True).pools(ranks)
+    assert len(pool.nodes) == 8
+    assert pool.site.ranks == ranks
+    assert pool.site.link_id == "roce-switch"
+
+
+def test_nodes_of_two_switches_are_not_linked(spark, link):
+    nodes = tuple(spark(f"s{n}") for n in range(1, 5))
+    links = tuple(link(node.name, switch=f"sw{at % 2}") for at, node in enumerate(nodes))
+    fleet = Fleet(nodes=nodes, links=links)
+    assert sorted(pool.nodes for pool in fleet.pools(2)) == [("s1", "s3"), ("s2", "s4")]
+    assert fleet.pools(4) == ()
+
+
+def test_small_nodes_make_a_class_of_their_own(spark, link):
+    nodes = (spark("big1"), spark("big2"), spark("small", total=64_000_000_000))
+    fleet = Fleet(nodes=nodes, links=tuple(link(node.name, switch="sw") for node in nodes))
+    pools = {pool.nodes: pool.site.memory_total for pool in fleet.pools(2)}
+    assert set(pools) == {("big1", "big2"), ("big1", "big2", "small")}
+    assert pools["big1", "big2", "small"] < 65e9, "the smallest counts"
+
+
+def test_only_allowed_nodes(sparks):
+    fleet = sparks(8, switch=True)
+    assert fleet.pools(2, ("spark2", "spark5"))[0].nodes == ("spark2", "spark5")
+    assert fleet.pools(4, ("spark2", "spark5")) == ()
+
+
+def test_the_slowest_link_counts(spark, link):
+    nodes = tuple(spark(name) for name in ("a", "b", "c"))
+    links = (link("a", "b"), link("b", "c", latency_us=90.0, gb_per_s=3.0), link("c", "a"))
+    (ring,) = Fleet(nodes=nodes, links=links).pools(3)
+    assert ring.site.link.latency_us == 90.0
+    assert ring.site.link.gb_per_s == 3.0
+
+
+def test_links_of_the_example_inventories(root):
+    two = links_of(load_inventory(root / "docs/examples/inventory-two-sparks.yaml"))
+    assert [(one.rails, one.kind, one.provenance.value) for one in two] == [(2, "roce", "default")]
+    assert 20 < two[0].latency_us < 30
+    eight = links_of(load_inventory(root / "docs/examples/inventory-eight-on-a-switch.yaml"))
+    assert len({one.switch for one in eight}) == 1
+    assert links_of(load_inventory(root / "docs/examples/inventory-one-spark.yaml")) == ()

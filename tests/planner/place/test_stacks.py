@@ -1,0 +1,175 @@
+import pytest
+
+from sparkfleet.hostfacts.node import InstalledEngine
+from sparkfleet.knowledge.images import load_images
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.perf.predictor import Predictor, Split, format_of, release_of
+from sparkfleet.planner.place.stacks import drafting_for, in_order, proves, splits_for, stacks_for
+
+MODEL = "Qwen/Qwen3.6-27B-FP8"
+
+
+@pytest.fixture
+def variant(ask):
+    return lambda **fields: ask(**{"model": MODEL, **fields}).resolved()[0]
+
+
+def methods(drafting):
+    return [str(one) for one in drafting.options]
+
+
+class TestStacks:
+    def test_the_pinned_image_is_the_only_one(self, variant):
+        found = stacks_for(variant(image="vllm/vllm-openai:v0.26.0"), "vllm", "fp8", ())
+        assert [stack.version for stack in found.options] == ["0.26.0"]
+        assert stacks_for(variant(image="vllm/vllm-openai:v0.26.0"), "sglang", "fp8", ()).options == ()
+
+    def test_an_unknown_image_is_obeyed_without_a_version(self, variant):
+        (stack,) = stacks_for(variant(image="example.org/mine:1", engine="vllm"), "vllm", "fp8", ()).options
+        assert (stack.version, stack.name) == ("", "vLLM (mine:1)")
+
+    @pytest.mark.parametrize(
+        ("image", "engines"),
+        [
+            ("me/my-vllm:1", ["vllm"]),
+            ("me/sglang-spark:1", ["sglang"]),
+            ("me/tensorrt-llm:1", ["trtllm"]),
+            ("me/mine:1", []),
+            ("me/vllm-and-sglang:1", []),
+        ],
+    )
+    def test_the_engine_of_an_unknown_image_by_its_name(self, variant, image, engines):
+        found = [
+            e for e in ("vllm", "sglang", "trtllm") if stacks_for(variant(image=image), e, "fp8", ()).options
+        ]
+        assert found == engines
+
+    def test_of_a_moved_tag_a_pull_gives_the_last_build(self, variant):
+        versions = [stack.version for stack in stacks_for(variant(), "sglang", "fp8", ()).options]
+        assert "0.5.12 re-tag" in versions
+        assert "0.5.12 original" not in versions
+
+    def test_a_pinned_tag_that_was_moved_has_no_build(self, variant):
+        (stack,) = stacks_for(variant(image="scitrera/dgx-spark-sglang:0.5.12"), "sglang", "fp8", ()).options
+        assert stack.version == "0.5.12"
+        assert stack.known is None
+
+    def test_what_was_seen_to_work_comes_first(self, variant):
+        options = stacks_for(variant(), "vllm", "gptq-int4", ()).options
+        assert options[0].image == "nvcr.io/nvidia/vllm:26.04-py3"
+        assert options[0].evidence > options[-1].evidence
+
+    def test_broken_images_are_rejected_with_their_source(self, variant):
+        found = stacks_for(variant(), "vllm", "nvfp4", ())
+        broken = {
+            image.image for image in load_images() if image.status == "broken" and image.engine == "vllm"
+        }
+        assert broken <= {one.what for one in found.rejected}
+        assert all(one.source for one in found.rejected)
+        assert not broken & {stack.image for stack in found.options}
+
+    def test_what_no_registry_has_is_not_chosen(self, variant):
+        found = stacks_for(variant(model="openai/gpt-oss-120b"), "vllm", "mxfp4", ())
+        assert "built on a node" in {one.what: one.reason for one in found.rejected}["vllm-node-mxfp4:latest"]
+        assert all("/" in stack.image for stack in found.options)
+
+    def test_images_made_for_one_family_serve_only_it(self, variant):
+        other = stacks_for(variant(), "vllm", "nvfp4", ()).options
+        own = stacks_for(variant(model="deepseek-ai/DeepSeek-V4-Flash"), "vllm", "nvfp4", ()).options
+        assert "dspark" not in " ".join(stack.image for stack in other)
+        assert "dspark" in " ".join(stack.image for stack in own)
+
+    def test_an_environment_on_the_nodes(self, variant, spark):
+        home = {"vllm": InstalledEngine(python="/opt/vllm/bin/python", version="0.30.0")}
+        node = spark("a").model_copy(update={"engines": home})
+        (stack,) = stacks_for(variant(runtime="process"), "vllm", "fp8", (node,)).options
+        assert (stack.runtime, stack.python) == ("process", "/opt/vllm/bin/python")
+        found = stacks_for(variant(runtime="process"), "vllm", "fp8", (node, spark("b")))
+        assert found.options == ()
+        assert "not installed" in found.rejected[0].reason
+
+    def test_trained_drafters_look_for_an_image_that_was_seen_with_them(self, variant):
+        options = stacks_for(variant(), "vllm", "fp8", ()).options
+        assert proves(in_order(options, "dflash")[0], "dflash") is True
+        assert in_order(options, "ngram") == options
+
+
+class TestDrafting:
+    def test_sglang_tries_the_published_beam_then_spells_it_out(self, variant):
+        found = drafting_for(variant(), known_checkpoint(MODEL), "sglang", 1)
+        assert methods(found)[:2] == ["NEXTN k=5 top-4", "EAGLE k=5 top-4, 20 draft tokens"]
+        assert methods(found)[-1] == "no speculation"
+
+    def test_the_depth_follows_the_crowd(self, variant):
+        checkpoint = known_checkpoint("nvidia/Qwen3.6-27B-NVFP4")
+        model = variant(model="nvidia/Qwen3.6-27B-NVFP4")
+        assert "MTP k=3" in methods(drafting_for(model, checkpoint, "vllm", 1))
+        assert "MTP k=2" in methods(drafting_for(model, checkpoint, "vllm", 64))
+
+    def test_without_a_head_there_is_no_mtp(self, variant):
+        checkpoint = known_checkpoint("Qwen/Qwen3-30B-A3B-FP8")
+        found = drafting_for(variant(model="Qwen/Qwen3-30B-A3B-FP8"), checkpoint, "vllm", 1)
+        assert methods(found) == ["NGRAM k=4", "no speculation"]
+        pinned = variant(model="Qwen/Qwen3-30B-A3B-FP8", speculation="mtp")
+        refused = drafting_for(pinned, checkpoint, "vllm", 1)
+        assert refused.options == ()
+        assert "no MTP head" in refused.rejected[0].reason
+
+    def test_a_pinned_method_is_the_only_one(self, variant):
+        found = drafting_for(
+            variant(speculation={"method": "mtp", "tokens": 2}), known_checkpoint(MODEL), "vllm", 1
+        )
+        assert methods(found) == ["MTP k=2"]
+        assert methods(drafting_for(variant(speculation="none"), known_checkpoint(MODEL), "vllm", 1)) == [
+            "no speculation"
+        ]
+
+    def test_a_drafter_without_a_name_has_to_be_named(self, variant):
+        auto = drafting_for(variant(), known_checkpoint(MODEL), "vllm", 1)
+        assert any("not published" in one.reason for one in auto.rejected)
+        named = variant(speculation={"method": "dflash", "draft": "me/draft"})
+        (only,) = drafting_for(named, known_checkpoint(MODEL), "vllm", 1).options
+        assert (only.draft, only.tokens) == ("me/draft", 10)
+
+    def test_vllm_has_no_nextn(self, variant):
+        assert drafting_for(variant(speculation="nextn"), known_checkpoint(MODEL), "vllm", 1).options == ()
+
+
+class TestSplits:
+    def test_heads_have_to_be_divided(self, variant):
+        outlook = Predictor(known_checkpoint(MODEL))  # 24 heads, 4 KV heads
+        assert Split(2) in splits_for(variant(), outlook, 2)
+        assert Split(8) in splits_for(variant(), outlook, 8), "KV heads are copied"
+        assert splits_for(variant(), outlook, 3) == (Split(1, 3),)
+
+    def test_experts_can_be_dealt_out(self, variant):
+        outlook = Predictor(known_checkpoint("Qwen/Qwen3-30B-A3B-FP8"))
+        assert splits_for(variant(), outlook, 2) == (Split(2), Split(2, 1, 2), Split(1, 2))
+
+    def test_what_is_pinned_is_obeyed(self, variant):
+        outlook = Predictor(known_checkpoint("Qwen/Qwen3-30B-A3B-FP8"))
+        pinned = variant(parallel={"tp": 2, "ep": 2})
+        assert splits_for(pinned, outlook, 1) == ()
+        assert splits_for(pinned, outlook, 2) == (Split(2, 1, 2),)
+        assert splits_for(variant(parallel={"pp": 2}), outlook, 4) == (Split(2, 2), Split(2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (MODEL, "fp8"),
+        ("nvidia/Qwen3.6-27B-NVFP4", "nvfp4"),
+        ("openai/gpt-oss-120b", "mxfp4"),
+        ("Qwen/Qwen3-235B-A22B-GPTQ-Int4", "int4"),
+        ("Qwen/Qwen3-30B-A3B", "bf16"),
+        ("rdtand/Qwen3.6-35B-A3B-PrismaQuant-4.75bit-vllm", "prismaquant"),
+    ],
+)
+def test_formats_as_the_speed_model_names_them(model, expected):
+    assert format_of(known_checkpoint(model)) == expected
+
+
+def test_releases_as_factors_name_them():
+    assert release_of("vllm/vllm-openai:v0.27.1", "0.27.1") == "0.27"
+    assert release_of("scitrera/dgx-spark-sglang:0.5.12", "0.5.12") == "scitrera"
+    assert release_of("", "") == ""

@@ -1,0 +1,77 @@
+from sparkfleet.planner.report.diff import compare, same_launch
+
+
+def test_nothing_before_is_a_start(sparks, plan, ask):
+    spec = ask()
+    change = compare(spec, plan(sparks(1), spec).deployments[0], None)
+    assert (change.verb, change.name, change.fields) == ("start", "m", ())
+
+
+def test_the_same_again_is_kept(sparks, plan, ask):
+    spec = ask()
+    one, two = plan(sparks(1), spec).deployments[0], plan(sparks(1), spec).deployments[0]
+    assert compare(spec, one, (spec, two)).verb == "keep"
+
+
+def test_a_share_of_the_memory_that_is_predicted_anew_starts_nothing_again(sparks, plan, ask):
+    spec, fleet = ask(), sparks(1)
+    found = plan(fleet, spec).deployments[0]
+    candidate = found.groups[0].choice.candidate.model_copy(update={"memory_fraction": 0.99})
+    rung = found.groups[0].choice.model_copy(update={"candidate": candidate})
+    older = found.model_copy(update={"groups": (found.groups[0].model_copy(update={"ladder": (rung,)}),)})
+    assert compare(spec, found, (spec, older)).verb == "keep"
+    assert compare(spec, found, (ask(context=4096), older)).verb == "change"
+
+
+def test_variables_of_variants_are_named_and_not_shown(sparks, plan, ask):
+    variants = [{"model": "Qwen/Qwen3-30B-A3B-FP8", "env": {"HF_TOKEN": secret}} for secret in ("one", "two")]
+    before, after = (ask(None, variants=[variant]) for variant in variants)
+    fleet = sparks(1)
+    change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
+    assert "HF_TOKEN" in "".join(change.fields)
+    assert not {"one", "two"} & set("".join(change.fields).replace("'", " ").split())
+
+
+def test_predictions_do_not_matter(sparks, plan, ask):
+    found = plan(sparks(1), ask()).deployments[0]
+    choice = found.groups[0].ladder[0]
+    other = choice.model_copy(update={"reason": "else", "notes": ("a note",)})
+    group = found.groups[0].model_copy(update={"ladder": (other,)})
+    assert same_launch(found, found.model_copy(update={"groups": (group,), "rejected": ()}))
+
+
+def test_a_change_names_the_fields(sparks, plan, ask):
+    before, after = ask(context=4096), ask(context=8192)
+    fleet = sparks(1)
+    change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
+    assert change.verb == "change"
+    assert "context: 4096 → 8192" in change.fields
+    assert "plan.context: 4096 → 8192" in change.fields
+
+
+def test_every_group_is_looked_at(sparks, plan, ask):
+    spec = ask(replicas=2)
+    fleet = sparks(4, switch=True)
+    both = plan(fleet, spec).deployments[0]
+    first, second = both.groups
+    rung = second.choice
+    moved = rung.model_copy(
+        update={
+            "candidate": rung.candidate.model_copy(
+                update={"shape": rung.candidate.shape.model_copy(update={"nodes": ("spark4",)})}
+            )
+        }
+    )
+    other = both.model_copy(update={"groups": (first, second.model_copy(update={"ladder": (moved,)}))})
+    change = compare(spec, other, (spec, both))
+    assert change.verb == "change"
+    assert any("group 2 shape" in field for field in change.fields)
+
+
+def test_secrets_are_not_shown(sparks, plan, ask):
+    before, after = ask(env={"TOKEN": "old-secret"}), ask(env={"TOKEN": "new-secret"})
+    fleet = sparks(1)
+    change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
+    assert change.verb == "change"
+    assert "secret" not in " ".join(change.fields)
+    assert "TOKEN" in " ".join(change.fields)

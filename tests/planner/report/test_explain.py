@@ -1,0 +1,123 @@
+import re
+
+from sparkfleet.planner.report.diff import compare
+from sparkfleet.planner.report.explain import (
+    explain_change,
+    explain_fleet,
+    explain_nodes,
+    explain_plan,
+    explain_refusal,
+    explain_why,
+)
+
+FP8 = "Qwen/Qwen3.6-27B-FP8"
+PINNED = {"engine": "sglang", "image": "scitrera/dgx-spark-sglang:0.5.12"}
+
+
+def test_the_headline_says_what_was_asked_of_what(sparks, plan, ask):
+    fleet, spec = sparks(2), ask(FP8, context=8192)
+    found = plan(fleet, spec).deployments[0]
+    line = explain_fleet(spec, found, fleet.nodes, "home", links=fleet.links, assumed=fleet.assumed)
+    assert "objective interactive · context 8192 · concurrency 4" in line
+    assert "(2 Sparks, 1 link: RoCE both rails, 22.1 GB/s, 24 µs; assumed, not read from nodes)" in line
+
+
+def test_asked_nodes_with_unmeasured_links(sparks, plan, ask):
+    fleet, spec = sparks(2, assumed=False), ask(FP8)
+    line = explain_fleet(spec, None, fleet.nodes, "home", links=fleet.links)
+    assert line.endswith("; links not measured)\n")
+
+
+def test_choice_ladder_and_rejected(sparks, plan, ask):
+    lines = explain_plan(plan(sparks(2), ask(FP8, **PINNED)).deployments[0])
+    text = "\n".join(lines)
+    assert lines[0].startswith("  choice      spark1 · TP=1 · SGLang 0.5.12 · FP8 · NEXTN k=5 top-4")
+    assert re.search(
+        r"TTFT [\d.]+ s \(.*\) @2K · prefill \d+ tok/s · [\d.]+ tok/s alone \(.*\), \d+ at 4 with prefill",
+        text,
+    )
+    assert re.search(r"calibrated on \d+ measurements|modelled", text)
+    assert "  then        spark1" in text
+    assert "  rejected    TP=2 · SGLang 0.5.12" in text
+    assert "image-retag-drift" in text
+
+
+def test_all_shows_what_is_hidden(sparks, plan, ask):
+    found = plan(sparks(2), ask(FP8)).deployments[0]
+    short, full = explain_plan(found), explain_plan(found, everything=True)
+    hidden = int(re.search(r"… (\d+) more \(--all\)", short[-1])[1])
+    assert hidden > 0
+    assert len(full) > len(short)
+    assert not any("--all" in line for line in full)
+    assert len([line for line in full if "rejected" in line or line.startswith(" " * 14)]) >= len(
+        found.rejected
+    )
+
+
+def test_unlike_groups_are_told_each_and_alike_ones_once(sparks, plan, ask):
+    alike = explain_plan(plan(sparks(2), ask(FP8, replicas=2, **PINNED)).deployments[0])
+    assert sum(line.startswith("  choice") for line in alike) == 1
+    assert "2 replicas (spark1, spark2)" in alike[0]
+    unlike = ask(
+        None, variants=[{"model": FP8, **PINNED}, {"model": "nvidia/Qwen3.6-27B-NVFP4", "engine": "vllm"}]
+    )
+    assert (
+        sum(line.startswith("  choice") for line in explain_plan(plan(sparks(2), unlike).deployments[0])) == 2
+    )
+
+
+def test_a_variant_that_nothing_can_serve_is_told_with_what_is_nearest(sparks, plan, ask):
+    spec = ask(None, variants=[{"model": FP8, **PINNED}, {"model": "Qwen/Qwen3-235B-A22B-GPTQ-Int4"}])
+    lines = explain_plan(plan(sparks(1), spec).deployments[0])
+    at = next(n for n, line in enumerate(lines) if line.startswith("  not served"))
+    assert "Qwen/Qwen3-235B-A22B-GPTQ-Int4: does not fit: " in lines[at]
+    assert lines[at + 1].strip() == "nearest: fits with two more linked nodes"
+
+
+def test_why_tells_everything_about_a_candidate(sparks, plan, ask):
+    found = plan(sparks(2), ask(FP8, **PINNED)).deployments[0]
+    text = "\n".join(explain_why(found, found.rejected, "nextn top-4"))
+    assert "GiB  weights" in text
+    assert "tokens per step expected" in text
+    assert "memory fraction" in text
+    slower = "\n".join(explain_why(found, found.rejected, "TP=2"))
+    assert "tok/s alone against" in slower
+    assert "no candidate is described" in explain_why(found, found.rejected, "TP=64")[0]
+
+
+def test_why_tells_how_much_is_prefilled_at_a_time(sparks, plan, ask):
+    found = plan(sparks(1), ask(FP8, engine="vllm", speculation="none")).deployments[0]
+    text = "\n".join(explain_why(found, (), "no speculation"))
+    assert "prefill 8192 tokens at a time; vLLM by itself takes 2048 on a Spark" in text
+
+
+def test_a_refusal_with_what_is_nearest(sparks, plan, ask):
+    (refusal,) = plan(sparks(1), ask("Qwen/Qwen3.5-122B-A10B")).refused
+    text = "\n".join(explain_refusal(refusal))
+    assert "infeasible" in text
+    assert "does not fit" in text
+    assert re.search(
+        r"nearest     fits on \w+ linked nodes · fits as NVFP4 \(about \d+ GB of weights\)", text
+    )
+
+
+def test_changes_and_nodes(sparks, plan, ask):
+    spec = ask(FP8)
+    found = plan(sparks(2), spec, ask("Qwen/Qwen3-30B-A3B-FP8", "other"))
+    change = compare(spec, found.of("m"), None)
+    lines = explain_change(change, found.of("m"))
+    assert re.fullmatch(
+        r"  changes     \+ start  m on spark\d   needs about 30 GB of weights \(config alone, estimated\)",
+        lines[1],
+    )
+    assert lines[-1].endswith("1 to start, 0 to change")
+    nodes = "\n".join(explain_nodes(found.nodes))
+    assert re.search(r"nodes       spark1: \w+ \d+ GiB; \d+ of 122 GiB left", nodes)
+
+
+def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
+    from sparkfleet.planner.search.planner import plan_deployment
+
+    text = "\n".join(explain_plan(plan_deployment(ask("builtin:tiny"), [cpu_node()])))
+    assert "speed not predicted: it is measured once it runs" in text
+    assert "1.3 GiB (1.1 to 1.8)" in text

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.knowledge.rule_context import RuleContext
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+
+QWEN_NEXT = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "vocab_size": 151936,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "max_position_embeddings": 262144,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+
+
+def candidate(**changes: Any) -> Candidate:
+    fields: dict[str, Any] = {
+        "model": "Qwen/Qwen3.6-27B-FP8",
+        "shape": GroupShape(nodes=("a", "b"), tp=2, ep=2),
+        "engine": "vllm",
+        "engine_version": "0.26.0",
+        "context": 32768,
+        "concurrency": 4,
+    }
+    return Candidate(**(fields | changes))
+
+
+def checkpoint(quantization: str | None = None) -> Checkpoint:
+    return checkpoint_from_config(QWEN_NEXT, id="Qwen/Qwen3-Next", quantization=quantization)
+
+
+def test_what_a_candidate_says() -> None:
+    found = situation_of(candidate(speculation=Speculation(method="mtp", tokens=3)))
+    assert (found.engine, found.engine_version, found.model) == ("vllm", "0.26.0", "Qwen/Qwen3.6-27B-FP8")
+    assert (found.tp, found.pp, found.ep, found.nodes) == (2.0, 1.0, 2.0, 2.0)
+    assert (found.speculation, found.speculation_tokens) == ("mtp", 3.0)
+    assert (found.context, found.concurrency) == (32768.0, 4.0)
+    assert (found.memory_fraction, found.memory_fraction_set, found.kv_pinned) == (None, False, False)
+    # A process has no image, and that is known.
+    assert (found.image, found.image_digest) == ("", "")
+
+
+def test_what_no_flag_sets_is_left_to_the_engine() -> None:
+    found = situation_of(candidate())
+    assert {found.attention_backend, found.moe_backend, found.kv_dtype, found.load_format} == {"auto"}
+    assert (found.executor, found.cuda_graphs) == ("mp", True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "args", "facts"),
+    [
+        ("vllm", ("--moe-backend", "marlin"), {"moe_backend": "marlin"}),
+        ("vllm", ("--enforce-eager",), {"cuda_graphs": False}),
+        ("vllm", ("--max-num-batched-tokens=8192",), {"batch_tokens": 8192.0}),
+        ("vllm", ("--max-num-batched-tokens=lots",), {"batch_tokens": None}),
+        (
+            "vllm",
+            ("--gpu-memory-utilization", "0.87"),
+            {"memory_fraction": 0.87, "memory_fraction_set": True},
+        ),
+        ("sglang", ("--mem-fraction-static=0.82",), {"memory_fraction": 0.82, "memory_fraction_set": True}),
+        ("sglang", ("--disable-cuda-graph",), {"cuda_graphs": False, "executor": None}),
+        ("vllm", ("--kv-cache-memory-bytes", "8G"), {"kv_pinned": True}),
+        ("vllm", ("--enforce-eager",), {"kv_pinned": False}),
+        ("sglang", ("--max-total-tokens=65536",), {"kv_pinned": True}),
+        ("trtllm", ("--anything",), {"cuda_graphs": None, "moe_backend": None}),
+    ],
+)
+def test_flags_become_facts(engine: str, args: tuple[str, ...], facts: dict[str, object]) -> None:
+    found = situation_of(candidate(engine=engine, engine_args=args))
+    assert {name: getattr(found, name) for name in facts} == facts
+
+
+def test_a_candidate_counts_more_than_what_was_known() -> None:
+    known = RuleContext(driver="580.142", engine_version="0.19.0", context=1.0)
+    found = situation_of(candidate(), known)
+    assert (found.driver, found.engine_version, found.context) == ("580.142", "0.26.0", 32768.0)
+
+
+def test_a_candidate_that_does_not_know_leaves_what_was_known() -> None:
+    known = RuleContext(memory_fraction=0.7)
+    assert situation_of(candidate(), known).memory_fraction == 0.7
+
+
+def test_a_pinned_image_keeps_tag_and_digest() -> None:
+    found = situation_of(candidate(runtime="container", image="x/y:1@sha256:ab"))
+    assert (found.image, found.image_digest) == ("x/y:1", "sha256:ab")
+
+
+def test_what_a_checkpoint_is() -> None:
+    found = checkpoint_situation(checkpoint(), GroupShape(nodes=("a", "b"), tp=2))
+    assert found.features is not None
+    assert {"moe", "gdn", "hybrid"} <= set(found.features)
+    assert not {"mla", "sliding", "mamba", "vision"} & set(found.features)
+    assert (found.model, found.model_type, found.quant) == ("Qwen/Qwen3-Next", "qwen3_next", "bf16")
+    assert found.weight_gb == pytest.approx(2 * (found.weight_gb_per_node or 0))
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "nvfp4", "mxfp4"])
+def test_a_format_is_called_as_in_the_rules(quantization: str) -> None:
+    assert checkpoint_situation(checkpoint(quantization), GroupShape(nodes=("a",))).quant == quantization
+
+
+@pytest.mark.parametrize(("tp", "divides"), [(1, True), (2, True), (4, True), (3, False), (5, False)])
+def test_heads_are_shared_out_or_not(tp: int, divides: bool) -> None:
+    shape = GroupShape(nodes=tuple(f"n{at}" for at in range(tp)), tp=tp)
+    assert checkpoint_situation(checkpoint(), shape).tp_divides_heads is divides
+
+
+def test_what_an_image_holds() -> None:
+    found = image_situation("vllm/vllm-openai:v0.27.1")
+    assert (found.engine_version, found.flashinfer_version, found.nccl_version) == (
+        "0.27.1",
+        "0.6.16.post3",
+        None,
+    )
+    assert image_situation("").image == ""
+    assert image_situation("a/b:c").engine_version is None

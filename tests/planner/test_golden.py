@@ -1,0 +1,52 @@
+"""What `sparkfleet plan` prints, with numbers masked: they change whenever factors are fitted again, the words should not.
+
+`SPARKFLEET_GOLDEN=write pytest tests/planner/test_golden.py` writes the files; read them before you commit them.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.planner.report.diff import compare
+from sparkfleet.planner.report.explain import explain_change, explain_fleet, explain_plan, explain_refusal
+from sparkfleet.specs.load import load_deployment
+
+GOLDEN = Path(__file__).parents[0] / "golden"
+CASES = [
+    ("qwen235b-tp2", 2),
+    ("qwen3.6-27b-fp8-nextn", 2),
+    ("qwen3.6-27b-both", 2),
+    ("orpheus-tts", 1),
+    ("nemotron-3-super-open", 1),
+    ("qwen3.6-35b-a3b-dflash-k6", 1),
+]
+
+
+def printed(spec, found, fleet):
+    plan = found.of(spec.name)
+    lines = [explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)]
+    if plan is None:
+        return lines + explain_refusal(found.refused[0])
+    # What else was slower is told by numbers alone, and in their order.
+    rejected = tuple(one for one in plan.rejected if one.why == "rule")
+    shown = plan.model_copy(update={"rejected": rejected})
+    return lines + explain_plan(shown) + explain_change(compare(spec, plan, None), plan)
+
+
+def masked(lines):
+    text = re.sub(r"(?<![\w.-])\d+(\.\d+)?(?![\w.-]*[a-zA-Z])", "#", "\n".join(lines))
+    text = re.sub(r"\((± # %|# to #)\)", "(±)", text)
+    text = re.sub(r"calibrated on # measurements|modelled from physics", "…", text)
+    return re.sub(r" {3,}(?=\S)", "   ", text).rstrip() + "\n"
+
+
+@pytest.mark.parametrize(("name", "nodes"), CASES, ids=[name for name, _ in CASES])
+def test_the_words_of_a_plan(sparks, plan, root, name, nodes):
+    spec, fleet = load_deployment(root / "deployments" / f"{name}.yaml"), sparks(nodes)
+    text = masked(printed(spec, plan(fleet, spec), fleet))
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("SPARKFLEET_GOLDEN") == "write":
+        file.write_text(text)
+    assert text == file.read_text()

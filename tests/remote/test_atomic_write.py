@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from sparkfleet.remote.atomic_write import make_private, write_atomically
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with path.open("rb") as reader:
+        write_atomically(path, b"new", durable=True)
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        write_atomically(path, b"new", durable=True)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"file": b"old"}
+
+
+def test_missing_directories_are_private_and_existing_ones_left_alone(tmp_path):
+    (tmp_path / "there").mkdir(mode=0o755)
+    make_private(tmp_path / "there" / "a" / "b")
+    modes = [stat.S_IMODE((tmp_path / d).stat().st_mode) for d in ("there", "there/a", "there/a/b")]
+    assert modes == [0o755, 0o700, 0o700]
+
+
+def test_a_very_long_name_can_still_be_replaced(tmp_path):
+    path = tmp_path / ("n" * 250)
+    write_atomically(path, b"content")
+    assert path.read_bytes() == b"content"

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.runtime.exit_codes import meaning
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "should not end"),
+        (1, "exited with code 1: failed"),
+        (2, "refused its arguments"),
+        (42, "exited with code 42: failed"),
+        (127, "was not found"),
+        (-9, "ended by SIGKILL: by the kernel for lack of memory, or by somebody"),
+        (-7, "/dev/shm"),
+        (-2, "ended by SIGINT"),
+        (-63, "ended by signal 63"),
+        (137, "exited with code 137: a child was ended by SIGKILL"),
+        (139, "a child was ended by SIGSEGV"),
+        (255, "exited with code 255: failed"),
+    ],
+)
+def test_meaning(code, words):
+    assert words in meaning(code)
+
+
+@given(st.integers(-128, 255))
+def test_every_code_has_a_meaning_of_one_line(code):
+    assert len(meaning(code).splitlines()) == 1

@@ -1,0 +1,284 @@
+"""Ranks in real containers. No registry is asked: the image is made of programs of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.engines.base import RankCommand
+from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
+from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec, RankStatus
+from sparkfleet.runtime.environment import labels
+from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.processes import labelled, process
+
+pytestmark = pytest.mark.integration
+
+IMAGE = "localhost/sparkfleet-test:1"
+SECRET = "s3cret-token"
+SERVE = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+def podman(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(("podman", *words), capture_output=True, text=True, check=False, timeout=120)
+
+
+def write_image(path: Path) -> None:
+    """A shell, sleep and env, with the libraries that they need."""
+    programs = [found for name in ("sh", "sleep", "env") if (found := shutil.which(name))]
+    told = subprocess.run(("ldd", *programs), capture_output=True, text=True, check=True).stdout
+    libraries = {word for word in re.split(r"\s+", told) if word.startswith("/") and not word.endswith(":")}
+    with tarfile.open(path, "w") as tar:
+        for file in programs:
+            tar.add(os.path.realpath(file), f"bin/{Path(file).name}")
+        for file in libraries:
+            tar.add(os.path.realpath(file), file.lstrip("/"))
+
+
+def limits() -> str:
+    """Of this process: a root without CAP_SYS_RESOURCE cannot have the higher ones that podman asks for by itself."""
+    known = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    hard = {name: min(resource.getrlimit(number)[1] % (1 << 63), 32_768) for name, number in known.items()}
+    return json.dumps([f"{name}={limit}:{limit}" for name, limit in hard.items()])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A podman of this module alone, with the image in it."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    directory = tmp_path_factory.mktemp("podman")
+    storage = f'driver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
+    (directory / "storage.conf").write_text(f"[storage]\n{storage}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
+        patch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
+        write_image(directory / "image.tar")
+        refusals = [refused(directory, name) for name in ("crun", "runc") if shutil.which(name)]
+        if all(refusals):
+            pytest.skip(f"podman runs nothing here: {refusals}")
+        yield directory
+        podman("rmi", "--all", "--force")  # never `system reset`: it resets what is not in this store, too
+
+
+def refused(directory: Path, runtime: str) -> str:
+    """Why nothing runs with this OCI runtime; "" if it does."""
+    # Locks and the mark of a boot are shared by all stores of a user, unless they are told to be elsewhere.
+    apart = f'lock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
+    engine = f'runtime = "{runtime}"\nevents_logger = "file"\n{apart}'
+    (directory / "containers.conf").write_text(
+        f"[containers]\ndefault_ulimits = {limits()}\n[engine]\n{engine}"
+    )
+    podman("import", str(directory / "image.tar"), IMAGE)
+    tried = podman("run", "--rm", "--network", "host", "--log-driver=none", IMAGE, "sh", "-c", "exit 7")
+    return "" if tried.returncode == 7 else tried.stderr.strip()
+
+
+@pytest.fixture
+async def runtime(store: Path, tmp_path: Path) -> Iterator[ProcessRuntime]:
+    runtime = ProcessRuntime(tmp_path / "run", f"podman-{os.getpid()}", tools=("podman",))
+    yield runtime
+    await runtime.sweep(frozenset())
+    assert containers() == []
+
+
+@pytest.fixture
+def in_container(runtime: ProcessRuntime, make_spec) -> Callable[..., RankSpec]:
+    """A spec of a rank that runs a shell script in a container."""
+
+    def make(
+        script: str, *, rank: int = 0, image: str = IMAGE, argv: tuple[str, ...] = (), **fields
+    ) -> RankSpec:
+        identity = RankLabels(fleet=runtime._fleet, deployment="qwen", generation=1, group=0, rank=rank)
+        launch = RankCommand(argv=argv or ("sh", "-c", script), env=(("A", "1"),), token_env="TOKEN")
+        box = ContainerOptions(tool="podman", image=image, identity=identity, gpu=False)
+        return make_spec(
+            run_argv(launch, box),
+            id={**identity.model_dump(exclude={"group"}), "replica": 0},
+            container=ContainerSpec(tool="podman", image=image),
+            secret_env=(("TOKEN", SECRET),),
+            log_path=str(runtime._run_dir.parent / "logs" / f"{rank}.log"),
+            **fields,
+        )
+
+    return make
+
+
+def containers() -> list[str]:
+    return podman("ps", "--all", "--format", "{{.Names}}").stdout.split()
+
+
+async def printed(spec: RankSpec, line: str) -> None:
+    async with asyncio.timeout(20):
+        while line not in log(spec):
+            await asyncio.sleep(0.05)
+
+
+def log(spec: RankSpec) -> list[str]:
+    path = Path(spec.log_path)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def name_of(spec: RankSpec) -> str:
+    return spec.argv[spec.argv.index("--name") + 1]
+
+
+def supervisor_of(status: RankStatus) -> int:
+    found = process(status.pid)
+    assert found
+    return found.parent
+
+
+async def test_a_life(runtime, running, in_container):
+    spec = in_container(f"echo $TOKEN $A; {SERVE}", grace_s=5.0)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    assert log(spec)[1:] == ["*** 1", "ready"]
+    assert (await rank.status()).phase is Phase.RUNNING
+    told = podman("container", "inspect", "--format", "{{json .Config}}", name_of(spec)).stdout
+    assert SECRET not in " ".join(spec.argv)
+    assert json.loads(told)["Labels"]["sparkfleet.deployment"] == "qwen"
+    inside = [p for p in labelled(labels(runtime._fleet, str(spec.id))) if "echo ready" in p.command]
+    assert (
+        [Path(f"/proc/{p.pid}/oom_score_adj").read_text() for p in inside if p.parent]
+        == ["500\n"] * len(inside)
+        != []
+    )
+
+    stopped = await rank.stop()
+    assert (stopped.phase, stopped.exit_code, stopped.reason) == (
+        Phase.EXITED,
+        0,
+        "stopped: it was asked to stop",
+    )
+    assert "bye" in log(spec)
+    assert containers() == []
+    assert not [p for p in inside if process(p.pid) == p]
+
+
+async def test_an_engine_that_ignores_sigterm_is_killed(running, in_container):
+    spec = in_container(STUBBORN)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    assert (await rank.stop()).exit_code == -signal.SIGKILL
+    assert containers() == []
+
+
+@pytest.mark.parametrize(("script", "code", "words"), [
+    ("echo last words; exit 125", 125, "the engine exited with code 125: failed"),
+    ("echo last words; exit 3", 3, "the engine exited with code 3: failed"),
+    ("echo last words; exit 137", -9, "the engine ended by SIGKILL: by the kernel for lack of memory, or by somebody"),
+    ("echo last words; exit 0", 0, "should not end"),
+])  # fmt: skip
+async def test_the_owner_is_told_how_an_engine_ended(running, in_container, script, code, words):
+    rank = await running(in_container(script))
+    end = await rank.wait()
+    assert (end.phase, end.exit_code) == (Phase.EXITED, code)
+    assert words in end.reason.splitlines()[0]
+    assert end.reason.endswith("last words")
+    assert containers() == []
+
+
+async def test_what_cannot_be_run_is_told_in_words(running, in_container):
+    missing = "localhost/none:1"
+    end = await (await running(in_container("", image=missing))).wait()
+    assert (end.exit_code, end.reason.splitlines()[0]) == (
+        125, f"the image {missing} is not on this node: podman pull {missing}",
+    )  # fmt: skip
+    end = await (await running(in_container("", argv=("no-such-engine",)))).wait()
+    assert (end.exit_code, end.reason.splitlines()[0]) == (
+        127,
+        f"its command was not found in the image {IMAGE}",
+    )
+    end = await (await running(in_container("", argv=("/etc",)))).wait()
+    assert (end.exit_code, end.reason.splitlines()[0]) == (
+        126,
+        f"its command is not executable in the image {IMAGE}",
+    )
+
+
+async def test_two_ranks_side_by_side(runtime, running, in_container):
+    specs = [in_container(SERVE, rank=rank, grace_s=5.0) for rank in (0, 1)]
+    ranks = [await running(spec) for spec in specs]
+    for spec in specs:
+        await printed(spec, "ready")
+    assert sorted(containers()) == [name_of(spec) for spec in specs]
+    await ranks[0].stop()
+    assert containers() == [name_of(specs[1])]
+    assert (await ranks[1].status()).phase is Phase.RUNNING
+
+
+async def test_another_runtime_adopts_it(tmp_path, runtime, in_container):
+    spec = in_container(SERVE)
+    started = await runtime.start(spec)
+    other = ProcessRuntime(tmp_path / "run", runtime._fleet)
+    assert (await other.list())[0].pid == started.pid
+    assert await other.start(spec) == started
+    rank = await other.own(spec.id)
+    assert (await rank.status()).digest == spec.digest
+    await rank.close()
+
+
+async def test_the_owner_removes_what_a_killed_supervisor_left(running, in_container):
+    spec = in_container(STUBBORN)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    os.kill(supervisor_of(await rank.status()), signal.SIGKILL)
+    end = await rank.wait()
+    assert end.reason == (
+        "its supervisor was killed, and the engine with it; "
+        f"killed what was left: container {name_of(spec)} (podman)"
+    )
+    assert containers() == []
+
+
+async def test_a_start_removes_what_a_killed_supervisor_left(runtime, in_container, ended):
+    spec = in_container(STUBBORN)
+    started = await runtime.start(spec)
+    await printed(spec, "ready")
+    first = podman("ps", "-q").stdout
+    lost = supervisor_of(started)
+    os.kill(lost, signal.SIGKILL)
+    await ended(lost)
+    assert containers() == [name_of(spec)]
+    assert (await runtime.start(spec)).phase is Phase.RUNNING
+    await printed(spec, "ready")
+    assert podman("ps", "-q").stdout.split() != first.split()
+
+
+async def test_sweep_removes_by_label_what_nobody_remembers(runtime, in_container, ended):
+    kept, lost = in_container(SERVE), in_container(STUBBORN, rank=1)
+    statuses = [await runtime.start(spec) for spec in (kept, lost)]
+    await printed(lost, "ready")
+    await printed(kept, "ready")
+    supervisor = supervisor_of(statuses[1])
+    os.kill(supervisor, signal.SIGKILL)
+    await ended(supervisor)
+    for path in runtime._run_dir.glob("*_1-*"):
+        path.unlink()
+    assert await runtime.sweep(frozenset({kept.id})) == (f"container {name_of(lost)} (podman)",)
+    assert containers() == [name_of(kept)]
+    assert len(await runtime.list()) == 1
+
+
+async def test_a_client_that_is_killed_takes_its_container_along(running, in_container):
+    spec = in_container(STUBBORN)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    os.kill((await rank.status()).pid, signal.SIGKILL)
+    end = await rank.wait()
+    assert end.exit_code == -signal.SIGKILL
+    assert end.reason.startswith("the podman client that ran it ended by SIGKILL")
+    assert containers() == []

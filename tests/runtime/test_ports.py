@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.errors import NodeError
+from sparkfleet.runtime import ports
+from sparkfleet.runtime.ports import free_port
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_the_port_can_be_bound(host):
+    with socket.create_server((host, free_port(host))):
+        pass
+
+
+def test_no_outgoing_connection_can_take_it():
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert 20_000 <= free_port() < lowest
+
+
+def test_a_port_in_use_is_not_given(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(ports, "_LOWEST", taken)
+        monkeypatch.setattr(ports, "_ephemeral_start", lambda: taken + 1)
+        assert free_port() not in (0, taken)
+
+
+def test_without_room_below_the_ephemeral_range(monkeypatch):
+    monkeypatch.setattr(ports, "_ephemeral_start", lambda: 1024)
+    assert free_port() > 0
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "not an address"])
+def test_an_address_that_is_not_ours(host):
+    with pytest.raises(NodeError, match="is not an address"):
+        free_port(host)

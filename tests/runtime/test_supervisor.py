@@ -1,0 +1,47 @@
+"""What a supervisor is made of; what it does is tested in test_process.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import sparkfleet
+from sparkfleet.runtime.base import RankSpec
+from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.processes import process
+from sparkfleet.runtime.supervisor import Order
+
+
+def test_it_imports_the_standard_library_only():
+    script = "import sparkfleet.runtime.supervisor, sys; print(*{m.partition('.')[0] for m in sys.modules})"
+    root = str(Path(sparkfleet.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-P", "-S", "-c", script],
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) <= {*sys.stdlib_module_names, "__main__", "sparkfleet"}
+
+
+async def test_it_is_small(runtime, herald, make_spec):
+    started = await runtime.start(make_spec(herald.script("signal.pause()")))
+    supervisor = process(started.pid).parent
+    resident = int(Path(f"/proc/{supervisor}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert resident < 25 << 20
+
+
+def test_an_order_is_what_a_runtime_writes(tmp_path: Path, make_spec):
+    spec: RankSpec = make_spec(("a",), env=(("A", "1"),), secret_env=(("B", "2"),), prepare=("p",))
+    path = tmp_path / "spec"
+    runtime = ProcessRuntime(tmp_path, "fleet")
+    written = runtime._order(spec, runtime._files(spec.id))
+    path.write_text(json.dumps(written))
+    order = Order.take(path)
+    assert (order.argv, dict(order.env), dict(order.secret_env)) == (["a"], {"A": "1"}, {"B": "2"})
+    assert (order.rank, order.digest, order.fleet) == (str(spec.id), spec.digest, "fleet")
+    assert not path.exists()

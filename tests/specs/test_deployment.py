@@ -1,0 +1,330 @@
+"""What a deployment holds, how its variants are resolved, and every sentence it is refused with."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from sparkfleet.errors import SpecError
+from sparkfleet.specs.deployment import (
+    Constraints,
+    Deployment,
+    Method,
+    Parallel,
+    SpeculationChoice,
+    VariantEntry,
+)
+from sparkfleet.specs.load import parse_deployment, to_yaml
+
+EXAMPLES = Path(__file__).parents[0] / "examples"
+QWEN235B = (EXAMPLES / "deployment-qwen235b.yaml").read_text()
+VARIANTS = (EXAMPLES / "deployment-variants.yaml").read_text()
+CUSTOM = (EXAMPLES / "deployment-custom.yaml").read_text()
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        parse_deployment(text, "d.yaml")
+    return str(caught.value).splitlines()
+
+
+def with_line(line: str) -> str:
+    return f"name: x\nmodel: builtin:tiny\n{line}\n"
+
+
+def test_defaults() -> None:
+    deployment = parse_deployment("name: x\nmodel: builtin:tiny")
+    (variant,) = deployment.resolved()
+    assert (deployment.objective, deployment.license, deployment.needs, deployment.keys) == (
+        "interactive",
+        "any",
+        (),
+        None,
+    )
+    assert (variant.model, variant.engine, variant.runtime, variant.health) == (
+        "builtin:tiny",
+        "auto",
+        "auto",
+        None,
+    )
+    assert (variant.context, variant.concurrency, variant.parallel, variant.replicas) == (None,) * 4
+    assert variant.speculation == SpeculationChoice(method="auto")
+    assert (variant.image, variant.memory, variant.memory_bytes, variant.port) == (None,) * 4
+    assert (variant.engine_args, variant.nodes, variant.command, dict(variant.env)) == ((), (), (), {})
+
+
+def test_qwen235b() -> None:
+    (variant,) = parse_deployment(QWEN235B).resolved()
+    assert variant.parallel == Parallel(tp=2, ep=2)
+    assert (variant.model, variant.context, variant.concurrency) == (
+        "Qwen/Qwen3-235B-A22B-GPTQ-Int4",
+        32768,
+        4,
+    )
+
+
+def test_variants_override_the_deployment() -> None:
+    fp8, nvfp4 = parse_deployment(VARIANTS).resolved()
+    assert (fp8.engine, fp8.context, dict(fp8.env), fp8.nodes) == ("sglang", 32768, {"A": "1", "B": "1"}, ())
+    assert (nvfp4.engine, nvfp4.context, nvfp4.nodes) == ("vllm", 8192, ("spark2",))
+    assert dict(nvfp4.env) == {"A": "1", "B": "2", "C": "3"}
+    assert (fp8.speculation, nvfp4.speculation) == (
+        SpeculationChoice(method="nextn", tokens=5),
+        SpeculationChoice(method="mtp", tokens=3),
+    )
+    for variant in (fp8, nvfp4):
+        assert (variant.engine_args, variant.replicas, variant.runtime) == (
+            ("--enable-prefix-caching",),
+            1,
+            "container",
+        )
+
+
+def test_a_variant_may_go_back_to_auto() -> None:
+    text = "name: x\nspeculation: mtp\nengine: vllm\nvariants: [{model: a/b, speculation: auto, engine: auto}, {model: a/c}]"
+    first, second = parse_deployment(text).resolved()
+    assert (first.speculation.method, first.engine) == ("auto", "auto")
+    assert (second.speculation.method, second.engine) == ("mtp", "vllm")
+
+
+def test_a_variant_can_say_what_a_deployment_can() -> None:
+    assert set(VariantEntry.model_fields) == {"model", *Constraints.model_fields}
+
+
+def test_custom() -> None:
+    (variant,) = parse_deployment(CUSTOM).resolved()
+    assert variant.memory_bytes == 24 * 2**30
+    assert (variant.command, variant.port, variant.health) == (
+        ("serve", "--port", "5005"),
+        5005,
+        "/v1/health",
+    )
+
+
+@pytest.mark.parametrize("text", [QWEN235B, VARIANTS, CUSTOM])
+def test_it_travels(text: str) -> None:
+    deployment = parse_deployment(text)
+    assert Deployment.model_validate_json(deployment.model_dump_json()) == deployment
+    assert pickle.loads(pickle.dumps(deployment)) == deployment
+    assert parse_deployment(to_yaml(deployment)) == deployment
+    assert hash(parse_deployment(text)) == hash(deployment)
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_every_method_may_stand_alone(method: str) -> None:
+    assert parse_deployment(with_line(f"speculation: {method}")).speculation == SpeculationChoice(
+        method=method
+    )
+
+
+@pytest.mark.parametrize("form", ["speculation: mpt", "speculation: {method: mpt, tokens: 3}"])
+def test_an_unknown_method(form: str) -> None:
+    assert problems(f"name: x\nmodel: a/b\ncontext: 32768\n{form}") == [
+        'd.yaml:4: speculation: unknown method "mpt". Known: none, ngram, nextn, mtp, eagle3, dflash, draft. '
+        'Did you mean "mtp"?'
+    ]
+
+
+METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, draft."
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("speculation: atuo", f'speculation: unknown method "atuo". {METHODS} Did you mean "auto"?'),
+        ("speculation: 3", "speculation: found the number 3. Expected a mapping (`key: value` lines)."),
+        (
+            "speculation: {tokens: 3}",
+            "speculation.method: missing. Expected the way draft tokens are made.",
+        ),
+        (
+            "speculation: {method: none, tokens: 3}",
+            "speculation.tokens: given, but method none makes no drafts. Expected none.",
+        ),
+        (
+            "speculation: {method: ngram, draft: a/b}",
+            "speculation.draft: given, but method ngram needs no checkpoint. Expected none.",
+        ),
+        (
+            "objective: fast",
+            'objective: unknown objective "fast". Known: interactive, throughput, context.',
+        ),
+        ("engine: vlm", 'engine: unknown engine "vlm". Known: auto, vllm, sglang, trtllm, custom. Did you mean "vllm"?'),
+        ("engine: 3", "engine: found the number 3. Expected one of auto, vllm, sglang, trtllm, custom."),
+        ("license: yes", 'license: unknown license "yes". Known: open, any.'),
+        ("needs: [vison]", 'needs[0]: unknown need "vison". Known: vision, tools. Did you mean "vision"?'),
+        ("needs: vision", 'needs: found "vision". Expected a list.'),
+        ("needs: [tools, tools]", 'needs: "tools" is given twice. Expected each once.'),
+        ("context: 32k", 'context: found "32k". Expected a whole number. Did you mean 32768?'),
+        ("context: 32 k", 'context: found "32 k". Expected a whole number.'),
+        ("context: 1.5", "context: found the number 1.5. Expected a whole number."),
+        ("context: 0", "context: found the number 0. Expected at least 1."),
+        ("engine_args:  # none", "engine_args: found nothing. Expected a list."),
+        ("engine_args: [--port, 80]", "engine_args[1]: found the number 80. Expected text; write it in quotes."),
+        (
+            'engine_args: ["a\\nb"]',
+            'engine_args[0]: found "a\\nb". Expected one line of text without control characters.',
+        ),
+        (
+            'engine_args: ["\\ud800"]',
+            'engine_args[0]: found "\\ud800". Expected one line of text without control characters.',
+        ),
+        ("env: [A=b]", "env: found a list of 1. Expected a mapping (`key: value` lines)."),
+        ("env: {1A: x}", 'env.1A: found "1A". Expected a variable name: letters, digits and _, no digit first.'),
+        ("keys: []", "keys: found a list of 0. Expected at least 1."),
+        ("parallel: {tp: 2, tpx: 2}", 'parallel.tpx: unknown field "tpx". Known: tp, pp, ep. Did you mean "tp"?'),
+        ("image: Registry/Name", 'image: found "Registry/Name". Expected an image: [registry/]name[:tag][@sha256:digest].'),
+        ("memory: 24", "memory: found the number 24. Expected text; write it in quotes."),
+        ("memory: 24 GB/s", 'memory: found "24 GB/s". Expected a size with its unit, such as "24 GiB".'),
+        ("port: 80", "port: given, but only `engine: custom` takes it. Expected none."),
+        ("runtime: process\nimage: a:b", "image: given, but `runtime: process` uses none. Expected one or the other."),
+        ("variants: [{model: a/b}]", "`model` or `variants`: both are given. Expected exactly one of them."),
+        ("nodes: [Spark1]", 'nodes[0]: found "Spark1". Expected a-z, 0-9 and inner dashes, at most 32 characters.'),
+    ],
+)  # fmt: skip
+def test_a_wrong_field(line: str, expected: str) -> None:
+    (found,) = problems(with_line(line))
+    assert found.partition(": ")[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            "memory: 1 GiB\nport: 80",
+            ["image: missing. `engine: custom` has to say which image or command to run."],
+        ),
+        (
+            "image: a\ncommand: [b]",
+            [
+                'memory: missing. `engine: custom` has to say what it uses, such as "24 GiB".',
+                "port: missing. `engine: custom` has to say on which port it listens.",
+            ],
+        ),
+        (
+            "memory: 1 GiB\nport: 80\nruntime: container\ncommand: [b]",
+            ["image: missing. `engine: custom` has to say which image to run."],
+        ),
+        (
+            "memory: 1 GiB\nport: 80\nruntime: process",
+            ["command: missing. `engine: custom` has to say which command to run as a process."],
+        ),
+        (
+            "memory: 1 GiB\nport: 80\nimage: a\nparallel: {tp: 2}\nspeculation: mtp\nengine_args: [a]",
+            [
+                "parallel: given, but a custom workload is not split. Expected none.",
+                "speculation: given, but a custom workload sets its own. Expected none.",
+                "engine_args: given for `engine: custom`. Expected them in `command`.",
+            ],
+        ),
+    ],
+)
+def test_a_wrong_custom_workload(given: str, expected: list[str]) -> None:
+    found = problems(f"name: x\nmodel: a/b\nengine: custom\n{given}")
+    assert [line.partition(": ")[2] for line in found] == expected
+
+
+def test_a_wrong_variant_is_named() -> None:
+    text = "name: x\nport: 80\nvariants:\n  - model: a/b\n  - model: a/c\n    engine: custom\n    image: a"
+    assert problems(text) == [
+        'd.yaml:5: variants[1].memory: missing. `engine: custom` has to say what it uses, such as "24 GiB".'
+    ]
+
+
+def test_neither_model_nor_variants() -> None:
+    assert problems("name: x") == [
+        "d.yaml:1: `model` or `variants`: neither is given. Expected exactly one of them."
+    ]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Qwen/Qwen3-30B-A3B",
+        "Qwen/Qwen3-30B-A3B@main",
+        "a/b@refs/pr/1",
+        "a/b@0123456789abcdef",
+        "builtin:tiny",
+        "/models/Qwen3.6-27B-FP8",
+        "/models/dir/",
+    ],
+)
+def test_a_model(model: str) -> None:
+    assert parse_deployment(f"name: x\nmodel: {model}").model == model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt2", "a/b/c", "a/b@", "../b", "a/..", "a/b@../x", "builtin:", "builtin:Tiny", "./dir", "/a/../b", "/", "/a//b",
+        "~/models", "a/b;c", "hf://a/b", "/a b", "https://host/a/b", "-a/b", "a/b\\u2028",
+    ],
+)  # fmt: skip
+def test_no_model(model: str) -> None:
+    (found,) = problems(f'name: x\nmodel: "{model}"')
+    assert found.startswith("d.yaml:2: model: found ")
+    assert found.endswith(
+        'Expected a Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory.'
+    )
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["vllm/vllm-openai:v0.19", "scitrera/dgx-spark-sglang:0.5.12", "localhost:5000/a", "h.example/x@sha256:" + "0" * 64],
+)  # fmt: skip
+def test_an_image(image: str) -> None:
+    assert parse_deployment(with_line(f"image: {image}")).image == image
+
+
+@pytest.mark.parametrize("image", ["a b", "-v/x", "a:b:c", "a@sha256:0", "a/$(id)", "", "a//b"])
+def test_no_image(image: str) -> None:
+    (found,) = problems(with_line(f'image: "{image}"'))
+    assert found.startswith("d.yaml:3: image: found ")
+
+
+@pytest.mark.parametrize("name", ["qwen3-235b", "a", "qwen3.6-27b_x", "0" * 63])
+def test_a_public_name(name: str) -> None:
+    assert parse_deployment(f'name: "{name}"\nmodel: a/b').name == name
+
+
+@pytest.mark.parametrize("name", ["", "Qwen", "-a", "a/b", "a b", "0" * 64, "a\\n"])
+def test_no_public_name(name: str) -> None:
+    (found,) = problems(f'name: "{name}"\nmodel: a/b')
+    assert found.startswith("d.yaml:1: name: found ")
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("24 GiB", 25769803776), ("24GiB", 25769803776), ("1.5 GB", 1_500_000_000), ("512 MiB", 2**29), ("0.5 TB", 5 * 10**11)],
+)  # fmt: skip
+def test_a_size(size: str, expected: int) -> None:
+    text = f"engine: custom\nport: 80\nimage: a\nmemory: {size}"
+    assert parse_deployment(with_line(text)).memory_bytes == expected
+
+
+def test_secrets_are_not_shown() -> None:
+    found = problems(with_line("env: {HF_TOKEN: 4242, OTHER: \"4242\\n\", BAD-NAME: '4242'}"))
+    assert [line.split(":")[2] for line in found] == [" env.HF_TOKEN", " env.OTHER", " env.BAD-NAME"]
+    assert "4242" not in "".join(found)
+    assert "4242" not in repr(parse_deployment(with_line("env: {HF_TOKEN: '4242'}")).resolved())
+    with pytest.raises(ValidationError) as caught:
+        Deployment.model_validate_json('{"name": "x", "model": "a/b", "env": {"HF_TOKEN": 4242}}')
+    assert "4242" not in str(caught.value)
+
+
+def test_a_misspelt_field_is_told_once_and_checks_behind_it_run() -> None:
+    assert problems("nmae: x\nmodel: a/b\nobjectiv: context\nport: 80\n") == [
+        'd.yaml:1: nmae: unknown field "nmae". ' + KNOWN + ' Did you mean "name"?',
+        'd.yaml:3: objectiv: unknown field "objectiv". ' + KNOWN + ' Did you mean "objective"?',
+    ]
+    assert problems("name: x\nmodel: a/b\nobjectiv: context\nport: 80\n") == [
+        'd.yaml:3: objectiv: unknown field "objectiv". ' + KNOWN + ' Did you mean "objective"?',
+        "d.yaml:4: port: given, but only `engine: custom` takes it. Expected none.",
+    ]
+
+
+KNOWN = f"Known: {', '.join(Deployment.model_fields)}."

@@ -1,0 +1,193 @@
+"""Files: found or not, readable or not, several at once; every line of an error names its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.errors import SpecError
+from sparkfleet.specs.load import (
+    MAX_FINDINGS,
+    NoFile,
+    load_deployment,
+    load_deployments,
+    load_inventory,
+    parse_deployment,
+    parse_inventory,
+    to_yaml,
+)
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = Path(__file__).parents[0] / "examples"
+MAPPING = "Expected a mapping (`key: value` lines)."
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "inventory.yaml", *EXAMPLES.glob("inventory-*.yaml")], ids=lambda path: path.name
+)
+def test_inventories_load(path: Path) -> None:
+    assert parse_inventory(to_yaml(load_inventory(path))) == load_inventory(str(path))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*(ROOT / "deployments").glob("*.yaml"), *EXAMPLES.glob("deployment-*.yaml")],
+    ids=lambda path: path.name,
+)
+def test_deployments_load(path: Path) -> None:
+    assert parse_deployment(to_yaml(load_deployment(path))) == load_deployment(str(path))
+
+
+def test_the_embedded_default() -> None:
+    inventory = load_inventory(ROOT / "inventory.yaml")
+    assert (inventory.fleet, inventory.head) == ("home", "this")
+    assert inventory.nodes["this"].is_local
+    assert (inventory.gateway.host, inventory.gateway.port) == ("127.0.0.1", 8000)
+    (tiny,) = load_deployment(ROOT / "deployments" / "tiny-local.yaml").resolved()
+    assert (tiny.model, tiny.context, tiny.concurrency) == ("builtin:tiny", 512, 16)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", f": is empty. {MAPPING}"),
+        (b"- a\n- b", f":1: found a list of 2. {MAPPING}"),
+        (b"just words", f':1: found "just words". {MAPPING}'),
+        (b"\x7fELF\0\0", ": is binary. Expected a YAML file in UTF-8."),
+        (b"name: x\nmodel: \xff", ":2: the byte 0xff is not UTF-8. Expected a YAML file in UTF-8."),
+        ("name: x".encode("utf-16"), ": is binary. Expected a YAML file in UTF-8."),
+        (b"#" * (1 << 20) + b"#", ": is larger than 1 MiB. Expected a YAML file."),
+    ],
+)
+def test_a_file_that_is_no_spec(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        load_deployment(path)
+    assert str(caught.value) == f"{path}{expected}"
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_bytes(b"\xef\xbb\xbfname: x\r\nmodel: a/b\r\n")
+    assert load_deployment(path).name == "x"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("missing.yaml", "no such file. Expected a YAML file."),
+        ("", "is a directory. Expected a YAML file."),
+        ("d.yaml/x", "cannot be read: Not a directory. Expected a YAML file."),
+        ("a\0b", "cannot be read: embedded null byte. Expected a YAML file."),
+    ],
+)
+def test_a_path_that_is_no_file(tmp_path: Path, path: str, expected: str) -> None:
+    (tmp_path / "d.yaml").touch()
+    with pytest.raises(SpecError) as caught:
+        load_inventory(f"{tmp_path}/{path}")
+    assert caught.value.what == f"{tmp_path}/{path}: {expected}".replace("\0", "\\x00")
+    assert isinstance(caught.value, NoFile) == (path == "missing.yaml")
+    assert ("sparkfleet init" in caught.value.do) == (path == "missing.yaml")
+
+
+def test_all_problems_at_once_in_the_order_of_the_file() -> None:
+    text = "fleet: Home\nnodes:\n  a: {address: local, usr: u}\n  2: {}\nfleet: x\nhead: 3\n"
+    with pytest.raises(SpecError) as caught:
+        parse_inventory(text, "i.yaml")
+    known = "Known: address, user, port, host_key, identity_file, jump, engines."
+    assert str(caught.value).splitlines() == [
+        'i.yaml:1: fleet: found "Home". Expected a-z, 0-9 and inner dashes, at most 32 characters.',
+        f'i.yaml:3: nodes.a.usr: unknown field "usr". {known} Did you mean "user"?',
+        "i.yaml:4: nodes: the key 2 is not text. Expected text; write it in quotes.",
+        "i.yaml:5: fleet: given already on line 1. Expected once.",
+        "i.yaml:6: head: found the number 3. Expected text; write it in quotes.",
+    ]
+
+
+def test_a_file_of_the_other_kind() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_inventory("name: x\nmodel: a/b\nnodes: [a]", "i.yaml")
+    assert str(caught.value) == (
+        "i.yaml:2: model: belongs in a deployment, and that is what this file is. Expected an inventory."
+    )
+    with pytest.raises(SpecError) as caught:
+        parse_deployment("fleet: x\nhead: a\nnodes: {a: {address: local}}", "d.yaml")
+    assert str(caught.value) == (
+        "d.yaml:1: fleet: belongs in an inventory, and that is what this file is. Expected a deployment."
+    )
+
+
+def test_missing_fields() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_inventory("gateway: {}", "i.yaml")
+    assert str(caught.value).splitlines() == [
+        "i.yaml:1: fleet: missing. Expected a name for the fleet: a-z, 0-9 and inner dashes.",
+        "i.yaml:1: head: missing. Expected the node that runs the controller.",
+        "i.yaml:1: nodes: missing. Expected the machines, by name.",
+    ]
+
+
+def test_too_many_problems_are_counted() -> None:
+    text = "name: x\nmodel: a/b\n" + "".join(f"k{number}: 1\n" for number in range(MAX_FINDINGS + 7))
+    with pytest.raises(SpecError) as caught:
+        parse_deployment(text, "d.yaml")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == MAX_FINDINGS + 1
+    assert lines[-1] == "d.yaml: and 7 more problems."
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("a b", '"a b"'),
+        ("a.b", '"a.b"'),
+        ("[key]", '"[key]"'),
+        ("\\u2028\\e[31m", '"\\u2028\\x1b[31m"'),
+        ("x" * 100, f'"{"x" * 59}…"'),
+    ],
+)
+def test_strange_keys_stay_on_their_line(key: str, shown: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_deployment(f'name: x\nmodel: a/b\n"{key}": 1', "d.yaml")
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"d.yaml:3: {shown}: unknown field {shown}. Known: ")
+
+
+def test_a_strange_file_name_stays_on_its_line() -> None:
+    with pytest.raises(SpecError, match=r"^a\\nb\\x1b:1: found a list of 0"):
+        parse_deployment("[]", "a\nb\x1b")
+
+
+def test_several_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"name: {name}\nmodel: builtin:tiny")
+    assert [found.name for found in load_deployments([tmp_path / "b", str(tmp_path / "a")])] == ["b", "a"]
+    assert load_deployments([]) == ()
+
+
+def test_names_are_unique_across_files_and_all_files_are_checked(tmp_path: Path) -> None:
+    files = {
+        "a": "name: x\nmodel: a/b",
+        "b": "model: a/b\nname: x",
+        "c": "name: y",
+        "e": "name: x\nmodel: a/b\nengine: vlm",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_deployments(tmp_path / name for name in ("a", "b", "c", "missing", "e"))
+    assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
+        'b:2: name: "x" is the name in a:1 already. Expected one of its own.',
+        "c:1: `model` or `variants`: neither is given. Expected exactly one of them.",
+        "missing: no such file. Expected a YAML file.",
+        'e:3: engine: unknown engine "vlm". Known: auto, vllm, sglang, trtllm, custom. Did you mean "vllm"?',
+    ]
+
+
+def test_a_dump_starts_with_the_name() -> None:
+    assert (
+        to_yaml(parse_deployment("context: 5\nmodel: a/b\nname: '1'"))
+        == "name: '1'\nmodel: a/b\ncontext: 5\n"
+    )

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import hashlib
+import os
+
+import pytest
+
+from sparkfleet.staging.agent import hash_tree
+from sparkfleet.staging.agent.hash_tree import SealRequest, work
+from sparkfleet.staging.agent.protocol import LineReporter
+from sparkfleet.staging.errors import StagingError
+
+
+class Quiet(LineReporter):
+    def progress(self, done_bytes, total_bytes, *, now=False):
+        pass
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = tmp_path / "model"
+    (directory / "sub").mkdir(parents=True)
+    (directory / "config.json").write_bytes(b"{}")
+    (directory / "sub" / "model.safetensors").write_bytes(b"w" * 1000)
+    (directory / ".hidden").write_text("x")
+    (directory / "model.safetensors.incomplete").write_text("x")
+    return directory
+
+
+def sealed(directory):
+    return work(SealRequest(kind="directory", name=str(directory)), Quiet())
+
+
+def test_every_file_with_its_digest_and_nothing_hidden_or_begun(model):
+    manifest = sealed(model)
+    assert [(file.path, file.size, file.digest) for file in manifest.files] == [
+        ("config.json", 2, hashlib.sha256(b"{}").hexdigest()),
+        ("sub/model.safetensors", 1000, hashlib.sha256(b"w" * 1000).hexdigest()),
+    ]
+
+
+def test_the_second_time_nothing_is_read(model, monkeypatch):
+    first = sealed(model)
+    monkeypatch.setattr(hash_tree.hashlib, "sha256", lambda *content: _only_names(content))
+    assert sealed(model) == first
+
+
+def _only_names(content):
+    assert content, "a file was hashed again"
+    return hashlib.new("sha256", *content)
+
+
+def test_a_changed_file_is_read_again_even_of_the_same_size(model):
+    before = sealed(model)
+    found = (model / "config.json").stat()
+    (model / "config.json").write_bytes(b"[]")
+    os.utime(model / "config.json", ns=(found.st_atime_ns, found.st_mtime_ns))
+    after = sealed(model)
+    assert before.files[0].digest != after.files[0].digest
+    assert before.files[1] == after.files[1]
+
+
+def test_damaged_notes_are_no_harm(model, tmp_path):
+    first = sealed(model)
+    (notes,) = (tmp_path / "cache" / "sparkfleet" / "digests").iterdir()
+    notes.write_bytes(b"\xff{")
+    assert sealed(model) == first
+
+
+def test_links_within_are_followed_and_directories_that_are_links_are_not(model):
+    (model / "tokenizer.json").symlink_to("sub/model.safetensors")
+    (model / "loop").symlink_to(model)
+    assert [file.path for file in sealed(model).files] == [
+        "config.json",
+        "sub/model.safetensors",
+        "tokenizer.json",
+    ]
+
+
+def test_a_link_that_leads_out_is_refused(model, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"shared")
+    (model / "tokenizer.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StagingError, match="leads out") as refused:
+        sealed(model)
+    assert "Hub id" in refused.value.do
+
+
+@pytest.mark.parametrize("name", ["a b.json", "a*.json", "ü.json", "a\nb.json"])
+def test_a_name_that_rsync_would_read_otherwise_is_refused(model, name):
+    (model / name).write_text("{}")
+    with pytest.raises(StagingError, match="cannot be staged") as refused:
+        sealed(model)
+    assert "Rename" in refused.value.do
+
+
+def test_what_is_no_directory_and_what_is_empty(model, tmp_path):
+    with pytest.raises(StagingError, match="not a directory"):
+        sealed(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StagingError, match="is empty"):
+        sealed(tmp_path / "empty")

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from io import BytesIO
+
+import pytest
+from fake_registry import FakeRegistry
+
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.staging.agent.images import ImageRequest, in_full, staged_name, work
+from sparkfleet.staging.agent.protocol import LineReporter
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.orchestrate import stage
+from sparkfleet.staging.pin_images import pin
+from sparkfleet.staging.settings import Need
+
+DIGEST = "d" * 64
+IMAGE = f"registry.example/org/vllm@sha256:{DIGEST}"
+ID = "1" * 64
+
+
+@pytest.mark.parametrize(
+    "image", ["vllm", "vllm:latest", "vllm@sha256:12", f"-x@sha256:{DIGEST}", f"a b@sha256:{DIGEST}"]
+)
+def test_an_image_without_a_digest_is_refused_with_the_reason(image):
+    with pytest.raises(StagingError, match="does not name one image for good") as refused:
+        staged_name(image)
+    assert "digest" in refused.value.do
+
+
+@pytest.mark.parametrize("action", ["save", "load", "drop"])
+def test_only_looking_and_pulling_do_with_a_tag(action, tmp_path):
+    request = ImageRequest(action=action, image="registry.example/vllm:1", cache=str(tmp_path))
+    with pytest.raises(StagingError, match="does not name one image for good"):
+        work(request, LineReporter())
+
+
+@pytest.mark.parametrize(
+    ("image", "full"),
+    [
+        ("vllm", "docker.io/library/vllm"),
+        ("vllm:0.12", "docker.io/library/vllm:0.12"),
+        ("vllm/vllm-openai:v0.27.1", "docker.io/vllm/vllm-openai:v0.27.1"),
+        (f"vllm/vllm-openai@sha256:{DIGEST}", f"docker.io/vllm/vllm-openai@sha256:{DIGEST}"),
+        ("nvcr.io/nvidia/vllm:26.04-py3", "nvcr.io/nvidia/vllm:26.04-py3"),
+        ("spark1:5000/vllm", "spark1:5000/vllm"),
+        ("localhost/tts:latest", "localhost/tts:latest"),
+    ],
+)
+def test_a_short_name_is_the_docker_hubs(image, full):
+    assert in_full(image) == full
+
+
+def test_a_staged_image_has_one_name_on_every_node():
+    assert staged_name(IMAGE) == f"localhost/sparkfleet-staged:{DIGEST}"
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """A docker that has one image (or none, or another after a load), and notes what it is asked."""
+    log = tmp_path / "asked"
+
+    def make(name: str = "docker", answer: str = "", version: int = 0, known: str = "*") -> None:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            f'#!/bin/sh\necho {name} "$@" >> {log}\n'
+            f"case $1 in version) echo 'permission denied' >&2; exit {version};; esac\n"
+            f"case $1:$2:$3 in image:inspect:{known}) {f'echo {answer!r}' if answer else 'exit 1'};;"
+            " image:inspect:*) exit 1;; pull:*) test -z \"$OFFLINE\" || { echo 'no such host' >&2; exit 1; };; esac\n"
+        )
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
+    make.log = log
+    return make
+
+
+def described(**more):
+    return json.dumps([{"Id": f"sha256:{ID}", "Size": 1000, **more}])
+
+
+def test_look_says_what_is_there(tool, tmp_path):
+    tool(answer=described())
+    found = work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
+    assert (found.tool, found.id, found.size) == ("docker", ID, 1000)
+    assert f"docker tag {ID} {staged_name(IMAGE)}" in tool.log.read_text()
+
+
+def test_a_tag_is_answered_with_the_digest_that_its_repository_has(tool, tmp_path):
+    others = [f"mirror.example/vllm@sha256:{'e' * 64}", "odd", f"docker.io/org/vllm@sha256:{DIGEST}"]
+    tool(answer=described(RepoDigests=others))
+    found = work(ImageRequest(action="look", image="org/vllm:1", cache=str(tmp_path)), LineReporter())
+    assert (found.id, found.digest) == (ID, DIGEST)
+    assert "docker tag" not in tool.log.read_text(), "it is named once it is known for good"
+
+
+@pytest.mark.parametrize("references", [None, [], [f"localhost/other@sha256:{DIGEST}"]])
+def test_an_image_that_no_registry_has_has_no_digest(tool, tmp_path, references):
+    tool(answer=described(RepoDigests=references))
+    found = work(
+        ImageRequest(action="look", image="localhost/tts:latest", cache=str(tmp_path)), LineReporter()
+    )
+    assert (found.id, found.digest) == (ID, "")
+
+
+def test_and_is_found_by_its_identity(tool, tmp_path):
+    tool(answer=described(), known=ID)
+    image = f"localhost/tts:latest@sha256:{ID}"
+    assert work(ImageRequest(action="look", image=image, cache=str(tmp_path)), LineReporter()).id == ID
+    assert f"docker tag {ID} {staged_name(image)}" in tool.log.read_text()
+
+
+def test_it_is_pulled_by_its_full_name_and_by_its_digest_alone(tool, tmp_path):
+    tool(answer=described())
+    for image in ("org/vllm:1", f"org/vllm:1@sha256:{DIGEST}"):
+        work(ImageRequest(action="pull", image=image, cache=str(tmp_path)), LineReporter())
+    pulled = [line for line in tool.log.read_text().splitlines() if " pull " in line]
+    assert pulled == [
+        "docker pull --quiet docker.io/org/vllm:1",
+        f"docker pull --quiet docker.io/org/vllm@sha256:{DIGEST}",
+    ]
+
+
+def test_a_node_without_a_way_to_the_registry_says_what_else_can_be_done(tool, tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFLINE", "1")
+    tool()
+    with pytest.raises(StagingError, match=r"could not download it: .no such host") as refused:
+        work(ImageRequest(action="pull", image="org/vllm:1", cache=str(tmp_path)), LineReporter())
+    assert "`docker load` it on one node" in refused.value.do
+
+
+def test_what_was_built_on_a_node_is_asked_of_no_registry(tool, tmp_path):
+    tool()
+    with pytest.raises(StagingError, match="built on a node"):
+        work(ImageRequest(action="pull", image="localhost/tts:latest", cache=str(tmp_path)), LineReporter())
+    assert " pull " not in tool.log.read_text()
+
+
+def test_the_tool_that_has_the_image_is_used(tool, tmp_path, monkeypatch):
+    (tmp_path / ".local/share/containers").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    tool("docker")
+    tool("podman", answer=described(Id=ID))
+    found = work(
+        ImageRequest(action="look", image="localhost/tts:latest", cache=str(tmp_path)), LineReporter()
+    )
+    assert (found.tool, found.id) == ("podman", ID)
+
+
+def test_a_docker_that_does_not_answer_gives_way_to_podman(tool, tmp_path):
+    tool("docker", version=1)
+    tool("podman", answer=described(Id=ID))
+    found = work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
+    assert (found.tool, found.id) == ("podman", ID)
+
+
+def test_a_docker_that_this_user_may_not_ask_is_said(tool, tmp_path):
+    tool("docker", version=1)
+    with pytest.raises(StagingError, match="permission denied") as refused:
+        work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path), tool="docker"), LineReporter())
+    assert "group docker" in refused.value.do
+
+
+@pytest.mark.parametrize("answer", ["no json", "[]", "{}", described(Id="x"), described(Size="big")])
+def test_a_tool_that_describes_images_oddly(tool, tmp_path, answer):
+    tool(answer=answer)
+    with pytest.raises(StagingError, match="not understood"):
+        work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
+
+
+class Apart(LocalChannel):
+    """A node with container storage of its own."""
+
+    def __init__(self, node, own):
+        super().__init__(node)
+        self._own = own
+
+    async def run(self, argv, *, env=None, **more):
+        return await super().run(argv, env={**self._own, **(env or {})}, **more)
+
+
+def storage(root):
+    root.mkdir()
+    conf = root / "storage.conf"
+    conf.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{root}/graph"\nrunroot = "{root}/run"\n')
+    return {"CONTAINERS_STORAGE_CONF": str(conf)}
+
+
+def podman(own, *words):
+    done = subprocess.run(
+        ["podman", *words],
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nowhere", **own},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def built(own, directory):
+    """`localhost/tiny:1` in a node's storage."""
+    with tarfile.open(directory / "root.tar", "w") as tar:
+        entry = tarfile.TarInfo("hello")
+        entry.size = 200_000
+        tar.addfile(entry, BytesIO(b"x" * 200_000))
+    podman(own, "import", "-q", str(directory / "root.tar"), "localhost/tiny:1")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
+async def test_a_tag_is_pulled_once_and_all_nodes_get_that_image(machines, tmp_path, serve):
+    """And the registry knows it by the digest that was found."""
+    own = {name: storage(tmp_path / name) for name in ("n1", "n2", "other")}
+    built(own["other"], tmp_path)
+    podman(
+        own["other"], "save", "--format", "oci-dir", "--output", str(tmp_path / "layout"), "localhost/tiny:1"
+    )
+    registry = FakeRegistry(tmp_path / "layout")
+    place = (await serve(registry.app())).removeprefix("http://")
+    conf = tmp_path / "registries.conf"
+    conf.write_text(f'[[registry]]\nlocation = "{place}"\ninsecure = true\n')
+    nodes = ("n1", "n2")
+    channels = {name: Apart(name, {**own[name], "CONTAINERS_REGISTRIES_CONF": str(conf)}) for name in nodes}
+    settings = machines.settings(*nodes, tool="podman")
+    tag = f"{place}/tiny:1"
+    found = await pin(channels, Need.image(tag, nodes), machines.heard.append, settings=settings)
+    assert (found.image, found.node) == (f"{tag}@sha256:{registry.digest}", "n1")
+    need = Need.image(found.image, nodes)
+    (staged,) = await stage(
+        machines.inventory(*nodes), channels, [need], machines.heard.append, settings=settings
+    )
+    ids = {podman(own[name], "image", "inspect", staged.paths[name], "--format", "{{.Id}}") for name in nodes}
+    assert ids == {podman(own["other"], "image", "inspect", "localhost/tiny:1", "--format", "{{.Id}}")}
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
+async def test_an_image_goes_from_node_to_node(machines, tmp_path):
+    one, two = storage(tmp_path / "s1"), storage(tmp_path / "s2")
+    built(one, tmp_path)
+    digest = podman(one, "image", "inspect", "localhost/tiny:1", "--format", "{{.Digest}}")
+    wanted = podman(one, "image", "inspect", "localhost/tiny:1", "--format", "{{.Id}}")
+    image = f"localhost/tiny@{digest}"
+    (staged,) = await stage(
+        machines.inventory("n1", "n2"),
+        {"n1": Apart("n1", one), "n2": Apart("n2", two)},
+        [Need.image(image, ("n1", "n2"))],
+        machines.heard.append,
+        settings=machines.settings("n1", "n2", tool="podman"),
+    )
+    assert staged.paths == dict.fromkeys(("n1", "n2"), staged_name(image))
+    for own in (one, two):
+        assert podman(own, "image", "inspect", staged_name(image), "--format", "{{.Id}}") == wanted
+    assert staged.moved_bytes > 200_000
+    assert any(progress.phase == "link" for progress in machines.heard)
+    assert not [path for node in ("n1", "n2") for path in machines.cache(node).rglob("*.tar")]

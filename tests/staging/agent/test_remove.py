@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sparkfleet.errors import FactError
+from sparkfleet.staging.agent.remove import RemoveRequest, work
+from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.locks import try_lock
+from sparkfleet.staging.manifest import File, Manifest
+from sparkfleet.staging.storage_layout import HubPlace
+
+OLD, NEW = "1" * 40, "2" * 40
+SHARED = File(path="tokenizer.json", size=1, digest="a" * 64)
+FIRST = File(path="model.safetensors", size=2, digest="b" * 64)
+SECOND = File(path="model.safetensors", size=3, digest="c" * 64)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Two commits of one model that share a file; `main` is the new one."""
+    place = HubPlace(tmp_path, "org/name")
+    for file in (SHARED, FIRST, SECOND):
+        place.final(file).parent.mkdir(parents=True, exist_ok=True)
+        place.final(file).write_bytes(b"x" * file.size)
+    for commit, file, revision in ((OLD, FIRST, "v1"), (NEW, SECOND, "main")):
+        place.publish(Manifest(kind="hub", name="org/name", commit=commit, files=(SHARED, file)), revision)
+    return place
+
+
+def remove(tmp_path, commit, name="org/name"):
+    return work(RemoveRequest(name=name, commit=commit, cache=str(tmp_path)), None).freed_bytes
+
+
+def test_one_commit_goes_and_the_other_stays_loadable(place, tmp_path):
+    assert remove(tmp_path, OLD) == 2
+    assert {path.name for path in (place.root / "blobs").iterdir()} == {SHARED.digest, SECOND.digest}
+    assert [path.name for path in (place.root / "refs").iterdir()] == ["main"]
+    assert [path.name for path in (place.root / "snapshots").iterdir()] == [NEW]
+
+
+def test_with_the_last_commit_everything_goes(place, tmp_path):
+    remove(tmp_path, OLD)
+    assert remove(tmp_path, NEW) == 4
+    assert not place.root.exists()
+
+
+def test_what_has_begun_to_arrive_for_another_commit_stays(place, tmp_path):
+    coming = File(path="model.safetensors", size=9, digest="d" * 64)
+    place.note(Manifest(kind="hub", name="org/name", commit="3" * 40, files=(coming,)))
+    place.part(coming).write_bytes(b"xyz")
+    place.part(coming).with_name("e" * 64 + ".incomplete").write_bytes(b"nobody's")
+    assert remove(tmp_path, OLD) == 2 + len(b"nobody's")
+    assert place.part(coming).read_bytes() == b"xyz"
+
+
+def test_what_is_being_staged_is_not_removed(place, tmp_path):
+    handle = try_lock(place.lock)
+    try:
+        with pytest.raises(StagingError, match="being staged"):
+            remove(tmp_path, OLD)
+    finally:
+        os.close(handle)
+    assert remove(tmp_path, OLD) == 2
+
+
+@pytest.mark.parametrize("commit", ["", "..", "main", "1" * 39, "1" * 40 + "/.."])
+def test_a_commit_is_one(place, tmp_path, commit):
+    with pytest.raises(StagingError, match="not a commit"):
+        remove(tmp_path, commit)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b/c", ""])
+def test_a_name_is_one(place, tmp_path, name):
+    with pytest.raises(FactError):
+        remove(tmp_path, OLD, name)

@@ -1,0 +1,71 @@
+"""A controller on fakes, which the tests of `controlplane/controller.py` and `control/policy/` share."""
+
+from control_values import deployment, inventory, plan
+
+from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.fake_serve_backend import FakeServeBackend
+from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.nodes import FakeNodes
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.engines.failure_signatures import Cause, Diagnosis
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.telemetry.metrics import ControlMetrics
+from sparkfleet.units import GIB
+
+
+class World:
+    """A controller on fakes, and what it did to them."""
+
+    def __init__(self, tmp_path):
+        self.store = Store(tmp_path / "s.db")
+        self.apps = FakeServeBackend()
+        self.metrics = ControlMetrics()
+        self.inventory_nodes = ("this",)
+        self.nodes = FakeNodes({"this": 100 * GIB})
+        self.controller = self.restarted()
+
+    def restarted(self):
+        self.controller = Controller(
+            fleet="home",
+            store=self.store,
+            apps=self.apps,
+            metrics=self.metrics,
+            endpoint="http://127.0.0.1:8000/v1",
+            orders_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
+            nodes=self.nodes,
+            here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),
+        )
+        return self.controller
+
+    def inventory(self):
+        names = self.inventory_nodes
+        return inventory(*names, cable=len(names) > 1)
+
+    async def put(self, **fields):
+        high, rungs = fields.pop("high", 1.0), fields.pop("rungs", 1)
+        desired, _ = await self.controller.put(deployment(), plan(high=high, rungs=rungs, **fields), "me")
+        await self.controller.reconcile()
+        return desired.generation
+
+    async def ready(self, generation, replica=0):
+        self.apps.become("tiny", generation, "running")
+        await self.controller.report(report(generation, replica=replica, phase=GroupPhase.READY))
+        await self.controller.reconcile()
+
+    async def look(self):
+        """What the controller's watch over the nodes does every two seconds."""
+        await self.controller._watch.look()
+
+    async def table(self):
+        return await self.controller.table(known=-1, wait_s=0)
+
+
+def report(generation=1, **fields):
+    fields = {"replica": 0, "phase": GroupPhase.STARTING, "node": "this", "since": 1.0, **fields}
+    return GroupReport(deployment="tiny", generation=generation, **fields)
+
+
+def diagnosed(cause="memory", **fields):
+    diagnosis = Diagnosis(cause=Cause(cause), says="too little memory")
+    return report(phase=GroupPhase.FAILED, was_starting=True, diagnosis=diagnosis, **fields)

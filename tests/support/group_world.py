@@ -1,0 +1,80 @@
+"""A group on fakes, which the tests of `group/group.py` share: a runtime per node, and a fake engine on the first."""
+
+from pathlib import Path
+
+from sparkfleet.group import rank as rank_module
+from sparkfleet.group import rank_set as ranks
+from sparkfleet.group import serving_watch
+from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.group import Group
+from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
+from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.rank_place import spec_here as spec_of
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+from sparkfleet.runtime.fake import FakeRuntime
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.timeouts import Timeouts
+
+SECRET = "s" * 64
+ROOT = Path("/nowhere/state/home")
+TWO = (RankPlacement(node="a"), RankPlacement(node="b"))
+
+
+def order(**fields):
+    candidate = Candidate(
+        model="/models/tiny",
+        shape=GroupShape(nodes=("this",)),
+        engine="vllm",
+        engine_version="0.32.0+cpu",
+        context=512,
+        concurrency=4,
+        device="cpu",
+    )
+    fields = {"generation": 1, "seats": (RankPlacement(node="this"),), "candidate": candidate, **fields}
+    return GroupLaunch(deployment="tiny", **fields)
+
+
+def rank_spec(order, rank, port, secret):
+    return spec_of(FleetPaths(ROOT), order, rank, Ports(http=port), secret)
+
+
+class World:
+    """A runtime per node, of which the first is where the engine listens."""
+
+    def __init__(self, tmp_path):
+        self.backoff = Backoff(tmp_path / "begun", Timeouts())
+        self.paths = FleetPaths(tmp_path)
+        self.runtimes = [FakeRuntime(), FakeRuntime()]
+        self.runtime = self.runtimes[0]
+        self.reports = []
+
+    def group(self, **fields):
+        wanted = order(**fields)
+        ranks = [
+            LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
+            for rank in range(len(wanted.seats))
+        ]
+        return Group(wanted, ranks, SECRET, self.reports.append, self.backoff)
+
+    @property
+    def phases(self):
+        return list(dict.fromkeys(report.phase for report in self.reports))
+
+    def rank_id(self, rank=0):
+        return order().rank_id(FleetPaths(ROOT).label, rank)
+
+
+def quick_world(engine, monkeypatch, tmp_path):
+    """A world whose engine listens on this port, and in which nothing is waited for longer than a moment."""
+    monkeypatch.setattr(rank_module, "free_port", lambda host: engine)
+    monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(serving_watch, "AGAIN_S", 0.01)
+    monkeypatch.setattr(ranks, "MEMORY_S", 0.01)
+    return World(tmp_path)
+
+
+async def vanish(group):
+    """As if the group's process had died: its leases are free, its ranks go on."""
+    for rank in group._ranks.holders:
+        await rank._rank.close()
+    await group._session.close()

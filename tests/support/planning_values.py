@@ -1,0 +1,50 @@
+"""Values that the tests of `planning` share."""
+
+from __future__ import annotations
+
+from sparkfleet.accuracy.models import Size, Stored, find_arch
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.perf.memory.demand import NodeMemory
+from sparkfleet.perf.model_shape import ModelShape
+from sparkfleet.units import GIB
+
+NVFP4 = "nvidia/Llama-3.3-70B-Instruct-FP4"
+FP8, MOE = "Qwen/Qwen3.6-27B-FP8", "Qwen/Qwen3-30B-A3B-FP8"
+
+SPARK_TOTAL = 121.6 * GIB
+SPARK = NodeMemory(total=SPARK_TOTAL).room
+
+
+BESIDE = ("mtp", "vision")
+
+
+def model(
+    name: str, format_: str, gb: float | None = None, total: float | None = None, active: float | None = None
+) -> ModelShape:
+    """A model's decoder by its name; a published size is that of the decoder alone."""
+    if total is None and gb is not None:
+        total = 2 * gb  # of models whose config is not understood: as many as that size has in four bits
+    found = find_arch(name, architectures(), Stored(format_), Size(total, active))
+    decoder = tuple(part for part in found.parts if part.kind not in BESIDE)
+    stored = found.model_copy(update={"parts": decoder})
+    return sized(stored, gb) if gb else stored
+
+
+def sized(arch: ModelShape, gb: float) -> ModelShape:
+    scale = gb * 1e9 / arch.bytes
+    parts = tuple(part.model_copy(update={"bits": part.bits * scale}) for part in arch.parts)
+    return arch.model_copy(update={"parts": parts})
+
+
+def choice(found):
+    assert not found.refused, found.refused
+    return found.deployments[0].groups[0].choice
+
+
+def ladder(found):
+    return found.deployments[0].groups[0].ladder
+
+
+def refusal(found):
+    (one,) = found.refused
+    return one
