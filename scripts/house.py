@@ -1,0 +1,71 @@
+"""Checks of the house that no linter has: unique class names, docstrings that open with a verb or a noun, words for things.
+
+Usage: python scripts/house.py. Prints one line per finding; exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "sparkfleet"
+
+QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b")
+"""A docstring's first line is a verb phrase or a noun phrase."""
+OUTSIDE = re.compile(
+    r"\.\./shared|shared/(research|design|house|style|field-reports)|research/[a-z-]+\.(md|csv|yaml|json)"
+)
+"""Files that are not part of the repository: nobody who reads the code can open them."""
+
+
+def public_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """Public classes at the top level of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and first line of every docstring of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text.splitlines()[0]
+
+
+def findings(root: Path) -> Iterator[str]:
+    """Everything that is wrong, as `file:line: message`."""
+    classes: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        name = path.relative_to(root.parent)
+        tree = ast.parse(source)
+        for one in public_classes(tree):
+            classes[one.name].append(f"{name}:{one.lineno}")
+        for line, first in docstrings(tree):
+            if found := QUESTION.match(first):
+                yield f"{name}:{line}: a docstring opens with {found[0]!r}: begin with a verb or a noun"
+        for number, text in enumerate(source.splitlines(), start=1):
+            if OUTSIDE.search(text):
+                yield f"{name}:{number}: cites a file outside the repository"
+    for class_name, places in classes.items():
+        if len(places) > 1:
+            yield f"{places[0]}: class {class_name} exists {len(places)} times: {', '.join(places[1:])}"
+
+
+def main() -> int:
+    """Prints the findings. Returns the exit code."""
+    lines = list(findings(PACKAGE))
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
