@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.accuracy.accuracy import run as measure
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import console
+from sparkfleet.errors import SparkfleetError
 
 
 def accuracy(
@@ -28,6 +28,15 @@ def accuracy(
     json: JsonOption = False,
 ) -> int:
     """Predict every row of a file of measurements and show the errors."""
+    try:
+        from sparkfleet.accuracy.accuracy import run as measure
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("sparkfleet."):
+            raise
+        raise SparkfleetError(
+            "This environment cannot measure accuracy: `sparkfleet up` made it for serving, without the measurements.",
+            do="Run `sparkfleet accuracy` on the machine on which you installed sparkfleet.",
+        ) from None
     report = measure(rows, configs, head_to_heads)
     if json:
         sys.stdout.write(report.json() + "\n")

@@ -15,7 +15,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.checkpoints import find_checkpoint, search, whole_here
 from sparkfleet.fleet.session import Session
-from sparkfleet.tiny_models import cache as builtin_cache
+from sparkfleet.runtime.builtin_models import builtin_path
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
@@ -64,12 +64,12 @@ def inspect(
 def _find(model: str, inventory: Path | None) -> Checkpoint:
     if model.startswith("builtin:"):
         name = model.removeprefix("builtin:")
-        if not builtin_cache.is_built(name):
+        if not builtin_path(name).is_dir():
             raise FactError(
                 f"{model} is not there yet: it is trained on the node that serves it, when it is first served.",
                 do=f"`sparkfleet apply` a deployment of it, or `python -m sparkfleet.tiny_models build {name}`.",
             )
-        return read_checkpoint(builtin_cache.path(name), id=model)
+        return read_checkpoint(builtin_path(name), id=model)
     whole = whole_here(model)
     if whole is not None:
         return whole

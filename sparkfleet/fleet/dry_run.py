@@ -22,9 +22,9 @@ from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import image_of
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan
+from sparkfleet.runtime.builtin_models import builtin_path
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory, Node
-from sparkfleet.tiny_models import cache as builtin_cache
 from sparkfleet.values import Value
 
 PORT, RENDEZVOUS = 30000, 29500
@@ -207,7 +207,7 @@ def _lies(model: str, home: str) -> str:
     if not model or model.startswith("/"):
         return model
     if model.startswith("builtin:"):
-        return str(builtin_cache.path(model.removeprefix("builtin:")))
+        return str(builtin_path(model))
     name, _, revision = model.partition("@")
     return f"{home}/{CACHE}/models--{name.replace('/', '--')}/snapshots/{revision or COMMIT}"
 

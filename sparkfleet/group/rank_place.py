@@ -12,8 +12,8 @@ from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlace, RankPlac
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.remote.netdev import netdev_of
 from sparkfleet.runtime.base import ContainerSpec, RankSpec
+from sparkfleet.runtime.builtin_models import builtin_path
 from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.tiny_models import cache as builtin_cache
 
 
 def spec_here(
@@ -58,7 +58,7 @@ def model_path(model: str) -> Path:
         FactError: it is a model of the Hub and is not in this node's cache.
     """
     if model.startswith("builtin:"):
-        return builtin_cache.path(model.removeprefix("builtin:"))
+        return builtin_path(model)
     if model.startswith("/"):
         return Path(model)
     name, _, revision = model.partition("@")

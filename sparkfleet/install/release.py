@@ -23,6 +23,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every file's date in a wheel that is made here: the same content must give the same bytes."""
 
 
+NOT_ON_NODES = ("accuracy/", "lab/", "tiny_models/", "knowledge/measurements/benchmarks.csv")
+"""Parts of the package that only developers and the lab use. A node's environment is without them."""
+
+
 class Release(Value):
     """Wheels and pins; the same on every node."""
 
@@ -56,7 +60,7 @@ def _own_wheel() -> bytes:
     content = {
         f"sparkfleet/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(package.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and not _stays_here(path.relative_to(package))
     }
     about = _distribution("sparkfleet").read_text("METADATA")
     if about is None:
@@ -68,6 +72,10 @@ def _own_wheel() -> bytes:
     )
     content[f"{info}/entry_points.txt"] = b"[console_scripts]\nsparkfleet = sparkfleet.cli.main:main\n"
     return _zip(content, f"{info}/RECORD")
+
+
+def _stays_here(path: Path) -> bool:
+    return path.as_posix().startswith(NOT_ON_NODES)
 
 
 def _pip_wheel() -> bytes:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache
 from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.builtin_models import builtin_path
 from sparkfleet.staging.errors import StagingError
-from sparkfleet.staging.manifest import BUILTIN, File, Manifest
-from sparkfleet.tiny_models import cache as builtin
+from sparkfleet.staging.manifest import File, Manifest
 
 PART = ".incomplete"
 """Suffix of a file that is not whole, as huggingface_hub 1.x names its own: what that has begun is continued."""
@@ -147,7 +147,7 @@ def hub_directory(cache: str = "") -> Path:
 def directory_of(kind: str, name: str, cache: str = "") -> Path:
     """The directory of anything that does not come from the Hub."""
     if kind == "builtin":
-        return builtin.path(name.removeprefix(BUILTIN), Path(cache) / ".builtin" if cache else None)
+        return builtin_path(name, Path(cache) / ".builtin" if cache else None)
     if kind == "image":
         return images_directory(cache) / hashlib.sha256(name.encode()).hexdigest()[:32]
     return Path(name)

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from sparkfleet.install.release import release
+from sparkfleet.install.release import NOT_ON_NODES, release
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +23,34 @@ def test_the_wheel_is_whole(made, tmp_path):
     assert "sparkfleet/cli/main.py" in names
     assert "sparkfleet/knowledge/rules.yaml" in names
     assert not any("__pycache__" in name for name in names)
+    assert not any(name.startswith(f"sparkfleet/{part}") for part in NOT_ON_NODES for name in names)
     record = (
         zipfile.ZipFile(io.BytesIO(made.wheel)).read(next(n for n in names if n.endswith("RECORD"))).decode()
     )
     assert {line.partition(",")[0] for line in record.splitlines()} == set(names)
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sparkfleet
+for module in pkgutil.walk_packages(sparkfleet.__path__, "sparkfleet."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print(sparkfleet.__file__)
+"""
+
+
+def test_every_module_of_it_imports_without_what_stays_here(made, tmp_path):
+    zipfile.ZipFile(io.BytesIO(made.wheel)).extractall(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().startswith(str(tmp_path))
 
 
 def test_what_runs_here_is_pinned(made):

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
 from sparkfleet.errors import FactError
+from sparkfleet.runtime.builtin_models import builtin_directory
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.manifest import BUILTIN, File, Kind, Manifest, StagingItem, by_path
 from sparkfleet.staging.storage_layout import (
@@ -26,7 +27,6 @@ from sparkfleet.staging.storage_layout import (
     place_of,
     size_of,
 )
-from sparkfleet.tiny_models import cache as builtin
 from sparkfleet.values import Value
 
 REF_BYTES = 256
@@ -216,8 +216,8 @@ def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
 
 
 def _builtins(override: str) -> Iterator[Path]:
-    parent = builtin.path("tiny", Path(override) / ".builtin" if override else None).parent
-    if parent.is_dir():
+    parent = builtin_directory(Path(override) / ".builtin" if override else None)
+    if parent is not None and parent.is_dir():
         yield from (path for path in sorted(parent.iterdir()) if path.is_dir() and path.name[0] != ".")
 
 

@@ -1,0 +1,41 @@
+"""Paths of built-in models on this machine. Nodes need not have what builds them: `up` does not install it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkfleet.errors import FactError
+
+PREFIX = "builtin:"
+
+
+def builtin_path(name: str, cache: Path | None = None) -> Path:
+    """The directory of a built-in model's checkpoint, built or not.
+
+    Args:
+        name: of the recipe, with or without `builtin:`.
+        cache: the directory of all built checkpoints; None: the user's own.
+
+    Raises:
+        SpecError: there is no such recipe.
+        FactError: this environment has no built-in models, or the user has no home.
+    """
+    try:
+        from sparkfleet.tiny_models.cache import path
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("sparkfleet."):
+            raise
+        raise FactError(
+            f"{PREFIX}{name.removeprefix(PREFIX)} cannot be built here: this environment has no built-in models.",
+            means="`sparkfleet up` installs on nodes only what serves; built-in models are for a machine with a checkout.",
+            do="Serve a model of the Hub or a directory, or name in the inventory an `environment:` with all of sparkfleet.",
+        ) from None
+    return path(name.removeprefix(PREFIX), cache)
+
+
+def builtin_directory(cache: Path | None = None) -> Path | None:
+    """The directory of all built checkpoints; None if this environment has no built-in models."""
+    try:
+        return builtin_path("tiny", cache).parent
+    except FactError:
+        return None
