@@ -17,10 +17,6 @@ PACKAGE = ROOT / "sparkfleet"
 
 QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b")
 """A docstring's first line is a verb phrase or a noun phrase."""
-OUTSIDE = re.compile(
-    r"\.\./shared|shared/(research|design|house|style|field-reports)|research/[a-z-]+\.(md|csv|yaml|json)"
-)
-"""Files that are not part of the repository: nobody who reads the code can open them."""
 
 
 def public_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
@@ -51,9 +47,6 @@ def findings(root: Path) -> Iterator[str]:
         for line, first in docstrings(tree):
             if found := QUESTION.match(first):
                 yield f"{name}:{line}: a docstring opens with {found[0]!r}: begin with a verb or a noun"
-        for number, text in enumerate(source.splitlines(), start=1):
-            if OUTSIDE.search(text):
-                yield f"{name}:{number}: cites a file outside the repository"
     for class_name, places in classes.items():
         if len(places) > 1:
             yield f"{places[0]}: class {class_name} exists {len(places)} times: {', '.join(places[1:])}"

@@ -1,1 +1,1 @@
-"""Commands, environment and files of each engine's ranks. Pure but for the fake engine."""
+"""Commands, environment and files of each engine's ranks. A fake engine beside them."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from control_values import GIB, deployment, plan
+from control_values import deployment, plan
 from controller_world import World, diagnosed, report
 
 from sparkfleet.controlplane.policy import pending_starts as module
@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.boot_id import this_boot
+from sparkfleet.units import GIB
 
 TINY = ("tiny", 1, 0)
 HEAD = NodeReport(name="head", joined=True, boot="h1")

@@ -5,6 +5,7 @@ import aiohttp
 import pytest
 from group_world import SECRET, TWO, order, quick_world, rank_spec, vanish
 
+from sparkfleet.engines.token_api import Scored
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
@@ -212,7 +213,7 @@ async def test_a_failed_start_is_diagnosed_from_the_log(world, tmp_path, monkeyp
 
 async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
     async def noise(probe, text, timeout_s=0):
-        return (Score(own=-11.0, best=-1.0),) * 20
+        return Scored(ids=tuple(range(21)), scores=(Score(own=-11.0, best=-1.0),) * 20)
 
     monkeypatch.setattr(Probe, "scores", noise)
     with pytest.raises(EngineError, match="plain English is noise"):

@@ -108,7 +108,7 @@ def test_eagle3_drafts_from_what_is_known(lesson, monkeypatch):
 
     def listen(states, lesson, step):
         said.append(states.detach())
-        return states.sum() * 0
+        return heads.Taught(states.sum() * 0, 0.0)
 
     monkeypatch.setattr(heads, "_surprise", listen)
     head, place = new_head("eagle3"), 20

@@ -53,7 +53,7 @@ def test_every_one_of_them(sparks, plan, ask, flag):
 )
 def test_a_beginning_that_engines_take_for_one_of_them(sparks, plan, ask, flag, whole):
     (one,) = refused(plan, sparks, ask, flag, "2")
-    assert f"may be read as {whole}, which is not" in one.rejected[0].reason
+    assert f"may be read as {whole}, which is managed" in one.rejected[0].reason
     assert "in full" in one.nearest[0]
     assert "sk-secret" not in str(one)
 
@@ -82,7 +82,7 @@ def test_other_variables_are_the_deployments(sparks, plan, ask):
 
 
 def test_on_a_node_without_a_gpu_too(cpu_node, ask):
-    with pytest.raises(Infeasible, match="--host is not"):
+    with pytest.raises(Infeasible, match="--host is managed"):
         plan_deployment(ask("builtin:tiny", engine_args=("--host", "0.0.0.0")), [cpu_node()])
 
 
