@@ -196,11 +196,11 @@ import asyncio, sys
 from pathlib import Path
 from sparkfleet.remote.open_channel import open_channels
 from sparkfleet.specs.load import load_inventory
-from sparkfleet.staging.settings import Need, Settings
+from sparkfleet.staging.settings import Need, StagingSettings
 from sparkfleet.staging.orchestrate import stage
 
 inventory = load_inventory(Path(sys.argv[1]))
-settings = Settings(python=dict.fromkeys(inventory.nodes, sys.executable), reserve_bytes=0)
+settings = StagingSettings(python=dict.fromkeys(inventory.nodes, sys.executable), reserve_bytes=0)
 need = Need.model("tests/tiny", tuple(inventory.nodes))
 asyncio.run(stage(inventory, open_channels(inventory), [need], lambda p: print(p.phase, p.done_bytes, flush=True),
                   settings=settings))
@@ -216,8 +216,11 @@ async def test_a_killed_operator_leaves_no_process_on_any_node(tmp_path):
             sys.executable, "-c", OPERATOR, str(tmp_path / "inventory.yaml"), stdout=asyncio.subprocess.PIPE
         )
         async with asyncio.timeout(PATIENCE_S):
-            while not (await operator.stdout.readline()).startswith(b"link"):
-                assert operator.returncode is None
+            async for line in operator.stdout:
+                if line.startswith(b"link"):
+                    break
+            else:
+                pytest.fail(f"the operator ended before it copied: exit code {await operator.wait()}")
             assert fleet.processes("spark1")
             operator.send_signal(signal.SIGKILL)
             await operator.wait()

@@ -16,7 +16,7 @@ from sparkfleet.lab.inside.simulated_state import REAL, SimulatedState
 Command = Callable[[list[str], SimulatedState], int]
 
 _MODULES = {
-    "nvidia-smi": "smi:nvidia_smi",
+    "nvidia-smi": "nvidia_smi:nvidia_smi",
     "ibdev2netdev": "rdma:ibdev2netdev",
     "rdma": "rdma:rdma",
     "ibv_devinfo": "rdma:ibv_devinfo",
