@@ -351,13 +351,13 @@ def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: Memory
     where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
     largest = max(sized.parts, key=lambda part: part.bytes)
     share = share_said(case.variant.engine_args, draft.engine)
-    there = f"{max(0.0, room.at_most) / GIB:.0f} there"
+    there = f"{max(0.0, room.at_most) / GIB:.0f} available"
     if sized.cache is not None and sized.cache.requests < 1:
         return _too_long(draft, sized, sized.cache)
     if sized.cache is not None and (share is None or draft.engine == "vllm"):
         there += _smaller(sized, sized.cache, room)
         if _wanting(share, draft, room):
-            there += f", and {share:g} of the memory, set in the deployment, has to be free when vLLM starts"
+            there += f", and {share:g} of the memory, set in the deployment, must be free when vLLM starts"
     elif share is not None and sized.spare:
         there += _less(sized, share, draft, room)
     elif share is not None:
@@ -366,7 +366,7 @@ def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: Memory
     return Rejection(
         what=_on(draft),
         reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
-        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {there}",
+        f" ({largest.bytes / GIB:.0f} for {largest.name}), {there}",
         why="memory",
     )
 
@@ -382,12 +382,10 @@ def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
         one = _pooled(sized.parts, draft.engine) / sized.concurrency / GIB
         words = f"needs {one:.2f} GiB of KV cache, and {pool.said} is {cache.size / GIB:.2f}"
     elif cache.requests:
-        words = f"does not go into the {pool.tokens} of {pool.said}"
+        words = f"exceeds the {pool.tokens} of {pool.said}"
     else:
-        reason = (
-            f"how large the blocks of {pool.said} are is not known for a model with sliding or linear layers"
-        )
-        return Rejection(what=_on(draft), reason=f"{reason}: say --kv-cache-memory-bytes", why="wanted")
+        reason = f"the size of a block of {pool.said} is not known for a model with sliding or linear layers"
+        return Rejection(what=_on(draft), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
     reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
     return Rejection(what=_on(draft), reason=reason, why="memory")
 

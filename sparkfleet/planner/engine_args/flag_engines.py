@@ -67,5 +67,5 @@ def foreign(args: tuple[str, ...], engine: EngineName, *, alone: bool) -> str:
             theirs = " or ".join(ENGINE_LABELS[name] for name in owners)
             return f"{flag} in engine_args is for {theirs}"
         if not owners and not alone:
-            return f"whose flag {flag} in engine_args is, is not known: say it with `engine`"
+            return f"no known engine has {flag} (engine_args): set `engine`"
     return ""

@@ -68,13 +68,13 @@ _WORDS = {
     "--gpu-memory-utilization": "{} of the memory",
     "--mem-fraction-static": "{} of the memory for weights and KV",
     "--kv-cache-dtype": "KV cache in {}",
-    "--attention-backend": "attention by {}",
-    "--quantization": "weights read by {}",
+    "--attention-backend": "attention backend {}",
+    "--quantization": "weights loaded by {}",
     **dict.fromkeys(KV_BYTES, "KV cache of {} bytes on each rank"),
     KV_BLOCKS: "KV cache of {} blocks",
     KV_TOKENS: "KV cache of at most {} tokens",
-    **dict.fromkeys(KV_FREE, "{} of what is free for the KV cache, which is not counted"),
-    "--extra-llm-api-options": "an options file of its own, which is not counted",
+    **dict.fromkeys(KV_FREE, "{} of the free memory for the KV cache, not counted"),
+    "--extra-llm-api-options": "its own options file, not counted",
     "--max-num-batched-tokens": "prefill {} tokens at a time",
     "--chunked-prefill-size": "prefill {} tokens at a time",
     "--max-num-tokens": "prefill {} tokens at a time",
@@ -141,8 +141,8 @@ def _bad_counts(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
         )
     if KV_BLOCKS in flags and KV_BLOCK not in flags:
         yield ReservedFlag(
-            f"{KV_BLOCKS} says how many blocks, and how large one is depends on the attention that vLLM chooses",
-            f"give {KV_BLOCK} too, or say {KV_BYTES[0]} instead",
+            f"{KV_BLOCKS} is a number of blocks, whose size depends on the attention backend that vLLM chooses",
+            f"set {KV_BLOCK} too, or {KV_BYTES[0]} instead",
         )
 
 
@@ -153,8 +153,8 @@ def _ignored(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
     for flag in KV_FREE:
         if flag in flags:
             yield ReservedFlag(
-                f"{flag} is without effect: the options file that sparkfleet writes says how large the KV cache is",
-                "leave it out, and say `context` and `concurrency`: the KV cache is made for them",
+                f"{flag} has no effect: the options file that sparkfleet writes sets the size of the KV cache",
+                "leave it out, and set `context` and `concurrency`: the KV cache is sized for them",
             )
 
 
@@ -167,27 +167,27 @@ def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[Reserv
     )
     if batch is not None and variant.concurrency is not None and batch < variant.concurrency:
         yield ReservedFlag(
-            f"{BATCHED}={flags[BATCHED]} is less than the {variant.concurrency} requests that are asked for at once, "
-            "and vLLM needs a token for each",
-            f"give {BATCHED} at least {variant.concurrency}, or ask for at most {batch} at once",
+            f"{BATCHED}={flags[BATCHED]} is less than the concurrency of {variant.concurrency}, "
+            "and vLLM needs a token for each request",
+            f"set {BATCHED} to at least {variant.concurrency}, or `concurrency` to at most {batch}",
         )
     if batch is not None and WHOLE in flags and batch < (variant.context or 0):
         yield ReservedFlag(
-            f"{BATCHED}={flags[BATCHED]} is less than the context of {variant.context} that is asked for, "
-            "and without chunked prefill vLLM takes no longer prompts",
-            f"leave out {WHOLE}, or give {BATCHED} at least {variant.context}",
+            f"{BATCHED}={flags[BATCHED]} is less than the context of {variant.context}, "
+            "and without chunked prefill vLLM accepts no longer prompts",
+            f"leave out {WHOLE}, or set {BATCHED} to at least {variant.context}",
         )
     if chunk and page and chunk != WHOLE_PROMPT and chunk % page:
         yield ReservedFlag(
-            f"{CHUNKED}={chunk} is no multiple of --page-size={page}, and SGLang starts with multiples only",
-            f"give {CHUNKED} {max(1, chunk // page) * page}",
+            f"{CHUNKED}={chunk} is no multiple of --page-size={page}, which SGLang requires",
+            f"set {CHUNKED} to {max(1, chunk // page) * page}",
         )
 
 
 def _own_speculation(variant: Variant, flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
     if "--speculative-config" in flags and variant.speculation.method not in ("auto", "none"):
         yield ReservedFlag(
-            f"`speculation: {variant.speculation.method}` and --speculative-config both say how to draft",
+            f"`speculation: {variant.speculation.method}` and --speculative-config both configure speculation",
             "leave one of the two out",
         )
 
@@ -197,7 +197,7 @@ def _drafts(flags: Mapping[str, str]) -> bool:
 
 
 def _no_number(flag: str, text: str, wanted: str) -> ReservedFlag:
-    return ReservedFlag(f"{flag} says {text!r}, which is not {wanted}", f"give {flag} {wanted}")
+    return ReservedFlag(f"{flag} is {text!r}, not {wanted}", f"set {flag} to {wanted}")
 
 
 def _contradiction(flag: str, text: str, name: str, said: object) -> ReservedFlag:
@@ -214,7 +214,7 @@ def misread(args: tuple[str, ...], quant: str) -> str:
     able = _READERS.get(value, (quant,))
     if not quant or quant in able:
         return ""
-    return f"--quantization={value} in engine_args reads {' or '.join(able)}, and the weights are {quant}"
+    return f"--quantization={value} in engine_args is for {' or '.join(able)} weights, but these are {quant}"
 
 
 def in_words(args: tuple[str, ...]) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ def in_words(args: tuple[str, ...]) -> tuple[str, ...]:
     sizes = [
         _FIELD_WORDS[name].format(flags[flag]) for flag, name in (SIZES | DEGREES).items() if flag in flags
     ]
-    drafts = ["drafts as its own flags say, which are not predicted"] if _drafts(flags) else []
+    drafts = ["speculation by its own flags, not predicted"] if _drafts(flags) else []
     return (*fixed, *sizes, *drafts)
 
 

@@ -143,7 +143,7 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
             continue  # the tag has been moved since: a pull gives the last build
         stack = Stack(engine, image.engine_version or "", "container", image.image, known=image)
         if "/" not in image.image:
-            reason = "is built on a node, and no registry has it; name it as `image:` where you have it"
+            reason = "exists only where it was built, in no registry; if you have it, set `image:`"
             rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
         elif image.status == "broken":
             reason = image.note or "does not work"
@@ -281,7 +281,7 @@ def _pinned(
 def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | None) -> str:
     """Reason why a method has nothing to draft with; "" if it has."""
     if head == "separate" and draft is None:
-        return "the name of its draft checkpoint is not published; give it as `speculation: {method: …, draft: …}`"
+        return "the name of its draft checkpoint is not published; set `speculation: {method: …, draft: …}`"
     heads = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
     if head == "checkpoint" and not heads and method in ("mtp", "nextn"):
         return "the checkpoint has no MTP head" + (

@@ -9,7 +9,7 @@ from typing import get_args
 from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
-from sparkfleet.perf.prediction import Band, Prediction
+from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
@@ -30,6 +30,10 @@ INDENT = "  "
 LABEL = 12
 COLUMNS = 99
 """Length of the longest line; only a word that is longer by itself exceeds it."""
+WIDTH = COLUMNS - len(INDENT) - LABEL
+"""Length of a text beside its label."""
+WIDE = 42
+"""Column of a short reason behind a rejected candidate."""
 SHOWN = 6
 """Rejections that are shown without `--all`."""
 STEADY = 0.4
@@ -62,9 +66,9 @@ def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequ
     words = _count(len(facts), noun)
     if assumed:
         some = "" if len(assumed) == len(facts) else f"{', '.join(assumed)} "
-        words += f" ({some}assumed, not read from the nodes)"
+        words += f" ({some}assumed, not read)"
     if links:
-        words += f", {_count(len(links), 'link')}: {_link(links[0])}"
+        words += f", {_count(len(links), 'link')} ({_link(links[0])})"
     if not assumed and any(link.provenance is LinkProvenance.DEFAULT for link in links):
         words += "; links not measured"
     return words
@@ -115,7 +119,7 @@ def _group_lines(group: GroupPlan, places: Sequence[str], totals: Mapping[str, i
         else f" · {count} replicas" + ("" if len(set(places)) == 1 else f" ({', '.join(places)})")
     )
     lines = _lines("choice", f"{first.candidate}{more}")
-    lines += _lines("memory", _memory(first, totals))
+    lines += _lines("memory", *_memory(first, totals))
     lines += _speed_lines(first.prediction)
     lines += _lines("why", *first.reason.split("; ")) if first.reason else []
     lines += _lines("also fits", room) if (room := _headroom(first)) else []
@@ -178,10 +182,12 @@ def _grouped(rejected: Sequence[Rejection]) -> Iterator[tuple[Rejection, int]]:
 
 
 def _rejection(one: Rejection, more: int) -> Iterator[str]:
-    """The candidate, and below it the reason with its rule and source."""
-    yield one.what + (f" (and {more} more)" if more else "")
+    """The candidate and the reason with its rule and source: in one line, or if that is too long below each other."""
+    what = one.what + (f" (and {more} more)" if more else "")
     cited = ", ".join(part for part in (one.rule, _short(one.source)) if part)
-    yield from _wrapped(f"{one.reason}{f' ({cited})' if cited else ''}", indent=2)
+    reason = f"{one.reason}{f' ({cited})' if cited else ''}"
+    beside = f"{what:<{WIDE}}   {reason}"
+    yield from (beside,) if len(beside) <= WIDTH else (what, *_wrapped(reason, indent=2))
 
 
 def _short(source: str) -> str:
@@ -191,7 +197,7 @@ def _short(source: str) -> str:
 
 def explain_refusal(refusal: InfeasibleDeployment, *, everything: bool = False) -> list[str]:
     """A deployment that cannot be served: the reasons, and the nearest thing that would fit."""
-    lines = _lines("infeasible", f"no candidate in this fleet can serve {refusal.model}")
+    lines = _lines("infeasible", f"nothing in this fleet can serve {refusal.model}")
     if refusal.nearest:
         lines += _lines("nearest", " · ".join(refusal.nearest))
     return lines + _rejected_lines(refusal.rejected, everything)
@@ -225,7 +231,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
     lines = _lines("choice" if at == 0 else f"rung {at + 1}", str(candidate))
     lines += _lines(
         "memory",
-        _memory(rung, {}),
+        *_memory(rung, {}),
         *(f"{part.bytes / GIB:6.1f} GiB  {part.name}" for part in prediction.memory_parts),
     )
     lines += _speed_lines(prediction)
@@ -295,26 +301,22 @@ def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _memory(rung: Rung, totals: Mapping[str, int]) -> str:
-    """The verdict with the need of one node, and the memory that the smallest of its nodes has."""
+def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
+    """The verdict with the need of a node and the memory of the smallest; its basis if no speed is predicted."""
     need, nodes = rung.prediction.memory_bytes_per_rank, rung.candidate.shape.nodes
     sizes = [totals[node] for node in nodes if node in totals]
     total = f" of {min(sizes) / GIB:.0f} GiB" if sizes else ""
     band = "" if need.low == need.high else f" ({need.low / GIB:.1f} to {need.high / GIB:.1f})"
     each = " on each node" if len(nodes) > 1 else ""
-    return f"{rung.prediction.verdict}: {need.mid / GIB:.1f}{total or ' GiB'}{each}{band}"
+    words = f"{rung.prediction.verdict}: {need.mid / GIB:.1f}{total or ' GiB'}{each}{band}"
+    return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
 
 
 def _speed_lines(prediction: Prediction) -> list[str]:
     """Predicted decode rates, TTFT and prefill rate, and the basis of the prediction."""
     alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
-        basis = prediction.memory_bytes_per_rank
-        return _lines(
-            "speed",
-            "not predicted; measured after the start",
-            f"memory {basis.provenance.value}: {basis.basis}",
-        )
+        return _lines("speed", "not predicted; measured after the start")
     rates = [f"{alone.mid:.3g} tok/s alone{_spread(alone)}"]
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate alone does not.
@@ -325,7 +327,8 @@ def _speed_lines(prediction: Prediction) -> list[str]:
         first.append(f"TTFT {_seconds(prediction.ttft_ms)}{prompt}")
     if prediction.prefill_tps is not None:
         first.append(f"prefill {prediction.prefill_tps.mid:.0f} tok/s")
-    texts = (" · ".join(rates), " · ".join(first), alone.basis)
+    predicted = "" if alone.provenance is Provenance.MEASURED else "predicted, "
+    texts = (" · ".join(rates), " · ".join(first), f"{predicted}{alone.basis}")
     return _lines("speed", *(text for text in texts if text))
 
 
@@ -385,12 +388,11 @@ def _lines(label: str, *texts: str) -> list[str]:
 def _wrapped(text: str, indent: int = 0) -> list[str]:
     """The text in lines that fit beside a label; those after the first are indented by two more columns."""
     start = indent + len(text) - len(text.lstrip())
-    width = COLUMNS - len(INDENT) - LABEL
-    if indent + len(text) <= width:
+    if indent + len(text) <= WIDTH:
         return [" " * indent + text]
     return textwrap.wrap(
         text.strip(),
-        width,
+        WIDTH,
         initial_indent=" " * start,
         subsequent_indent=" " * (start + 2),
         break_long_words=False,

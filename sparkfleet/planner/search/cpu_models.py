@@ -112,7 +112,7 @@ def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejecti
         return _no(
             variant,
             node,
-            f"{variant.model} is not on this node, and a node without a GPU does not fetch weights",
+            f"{variant.model} is not on this node, and nodes without a GPU download no weights",
         )
     if variant.engine not in ("auto", *ENGINES):
         return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
@@ -129,7 +129,7 @@ def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> R
         )
     free, needed = ledger.room(node.name).at_most, _memory(stack).high
     if needed > free:
-        words = f"needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
+        words = f"needs {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are available"
         return _no(variant, node, words, "memory")
     return None
 
@@ -139,7 +139,7 @@ def _lack(variant: Variant, node: NodeFacts) -> str:
     if variant.image:
         return f"{variant.image} needs a GPU, and this node has none"
     if variant.runtime == "container":
-        return "no image of a CPU build is known: give one as `image`, or leave out `runtime: container`"
+        return "no image of a CPU build is known: set `image`, or leave out `runtime: container`"
     wanted = "vllm" if variant.engine == "auto" else variant.engine
     version = node.engines[wanted].version if wanted in node.engines else ""
     if version:
@@ -219,7 +219,7 @@ def _no_site(variant: Variant, able: Sequence[NodeFacts]) -> list[Rejection]:
     if shape.ranks == 1 or not able:
         return []
     names = ", ".join(node.name for node in able)
-    reason = f"{shape.ranks} nodes that are linked are needed, with room on each; usable here: {names}"
+    reason = f"{shape.ranks} linked nodes with room on each are needed; usable here: {names}"
     return [Rejection(what=f"TP={shape.tp}", reason=reason, why="node")]
 
 
@@ -250,7 +250,7 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
         candidate=candidate,
         prediction=Prediction(memory_bytes_per_rank=_memory(stack)),
         reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
-        notes=(f"nothing is known of the image: it is taken for {candidate.stack}",) if stack.image else (),
+        notes=(f"unknown image: assumed to contain {candidate.stack}",) if stack.image else (),
     )
 
 

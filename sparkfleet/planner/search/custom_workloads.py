@@ -13,7 +13,7 @@ from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Reje
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import GIB
 
-UNASKED = "no `health` is given, so once it is ready nobody sees whether it hangs"
+UNASKED = "no `health` path is given: hangs after the start are not detected"
 
 
 def custom_groups(
@@ -44,7 +44,7 @@ def custom_groups(
         return groups, [], []
     for group in groups:
         ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
-    words = f"{size_ / GIB:.0f} GiB are declared, and no node that may be used has that much free"
+    words = f"{size_ / GIB:.0f} GiB declared, and no usable node has that much free"
     if groups:
         words += f" for more than {len(groups)} of {wanted} replicas"
     near = [f"fits with `replicas: {len(groups)}`"] if groups else []

@@ -49,7 +49,8 @@ class ProposalEnumerator:
         for pool, split in self._shapes():
             if enough and split.ranks > max(enough, self._case.share):
                 what = f"{split_words(split)} on {split.ranks} nodes"
-                reason = f"{enough} will do, and other deployments need nodes too"
+                fits_on = f"{enough} node{'s' if enough > 1 else ''}"
+                reason = f"fits on {fits_on}; the others are kept for the other deployments"
                 self.rejected.append(Rejection(what=what, reason=reason, why="node"))
                 continue
             best = self._ledger.best(pool)
@@ -138,7 +139,7 @@ class ProposalEnumerator:
         among = f" among {', '.join(self._case.variant.nodes)}" if self._case.variant.nodes else ""
         return Rejection(
             what=asked, why="node",
-            reason=f"needs as many linked nodes{among} as it has ranks, and heads that can be divided so; there are none",
+            reason=f"needs a linked node{among} per rank, and heads divisible by TP: not met by this fleet or model",
         )  # fmt: skip
 
     def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
@@ -160,12 +161,12 @@ def _no_engine(variant: Variant, quant: str) -> Rejection:
         what = ENGINE_LABELS.get(variant.engine, "any engine")
         return Rejection(
             what=what,
-            reason=f"no image is known to serve {quant} with it; name one as `image:`",
+            reason=f"no known image serves {quant} with this engine; set `image:`",
             why="wanted",
         )
     inside = (
-        "holds another engine"
+        "contains another engine"
         if images_of(variant.image)
-        else "is not known; say which engine it holds as `engine:`"
+        else "unknown image; set `engine:` to the engine in it"
     )
     return Rejection(what=variant.image, reason=inside, why="wanted")

@@ -157,7 +157,7 @@ class VariantPlanner:
     def _fewer(self, judged: Evaluation) -> Rejection:
         how = judged.rung.candidate.how if judged.rung else ""
         what = f"{split_words(judged.draft.split)} · {how}"
-        reason = f"there is no room for {self._case.variant.replicas} replicas of it"
+        reason = f"no room for {self._case.variant.replicas} replicas"
         return Rejection(what=what, reason=reason, why="memory")
 
     def _has_room(self, nodes: Sequence[str], judged: Evaluation) -> bool:
@@ -253,10 +253,10 @@ class VariantPlanner:
             or single is None
         ):
             return
-        alone = "no request is answered sooner" if ranks == 1 else f"{self._promised(single):.3g} tok/s alone"
+        alone = "no faster for one request" if ranks == 1 else f"{self._promised(single):.3g} tok/s alone"
         reason = (
             f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
-            f" {case.concurrency} requests together: `replicas: {copies}` takes it"
+            f" {case.concurrency} requests together; to choose it: `replicas: {copies}`"
         )
         what = f"{copies} × {split_words(single.split)} · {self._drafts.first(single).name} · {single.speculation}"
         self._rejected.append(Rejection(what=what, reason=reason, why="slower"))

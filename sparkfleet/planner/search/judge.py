@@ -188,7 +188,7 @@ def _against_wishes(
             word = name.replace("_", " ")
             return Rejection(
                 what=name_of(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
-                reason=f"{word} {wanted:g} is asked for, at most {most:g} works: {cause.rule.symptom}",
+                reason=f"{word} {wanted:g} is set, at most {most:g} works: {cause.rule.symptom}",
             )  # fmt: skip
     return None
 
@@ -326,17 +326,17 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
     for finding in verdict.doubts:
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.then.do == "reject"
         if serious and not _seen_to_work(case, stack, draft):
-            yield f"possible, {', '.join(finding.unknown)} not known: {finding.rule.title} ({finding.rule.id})"
+            yield f"possible ({', '.join(finding.unknown)} not known): {finding.rule.title} ({finding.rule.id})"
     prompts = verdict.limits.prompt_tokens
     if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
         cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)
         yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
     if proves(stack, draft.speculation.method) is False:
-        yield f"nobody has published {draft.speculation.method.upper()} on {stack.name}"
+        yield f"no published measurement of {draft.speculation.method.upper()} on {stack.name}"
     if assumed := case.outlook.drafter(draft.speculation).assumed:
         yield assumed
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
-        yield "whether the vision tower is among the weights is not known before they are here"
+        yield "the weights may lack the vision tower: known only after the download"
 
 
 def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:

@@ -142,7 +142,7 @@ def infeasible(refusal: InfeasibleDeployment) -> Infeasible:
         means=f"Rejected:\n{reasons}",
         do=f"Nearest: {near}."
         if near
-        else "Change the deployment or the inventory where a reason says so, then `sparkfleet plan` again.",
+        else "Change the deployment or the inventory as a reason indicates, then run `sparkfleet plan` again.",
     )
 
 
@@ -410,7 +410,7 @@ def _case(
     """Stacks for candidates, or the reasons for having none."""
     outlook = desk.outlook(variant.model)
     if outlook is None:
-        reason = "nothing is known about this checkpoint: its directory, a cached download, or a known name is needed"
+        reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
         return Rejection(what=variant.model, reason=reason, why="wanted")
     fleet = desk.fleet
     with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)

@@ -50,16 +50,14 @@ def because(draft: Proposal, choice: Evaluation, tps: float, ours: float, case: 
     if tps > 1.05 * ours:
         faster, nodes = tps / ours, ranks / other if other else float(ranks)
         required = nodes**NODES_COST
-        but = (
-            "but fewer published measurements" if faster >= required else f"{required:.2f} times is required"
-        )
-        return f": {faster:.2f} times as fast on {nodes:g} times the nodes; {but}"
+        but = "but fewer published measurements" if faster >= required else f"{required:.2f}× is required"
+        return f": {faster:.2f}× as fast on {nodes:g}× the nodes, {but}"
     if tps >= ours:
-        return f": hardly faster on {ranks // other if other else ranks} times the nodes"
+        return f": hardly faster on {ranks // other if other else ranks}× the nodes"
     blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
     link = draft.pool.site.link
     if draft.split.tp > 1 and link is not None:
-        return f": {blocks} all-reduces a step over {link.latency_us:.0f} µs links cost more time than the smaller reads save"
+        return f": {blocks} all-reduces a step over {link.latency_us:.0f} µs links cost more than the smaller reads save"
     return ""
 
 
