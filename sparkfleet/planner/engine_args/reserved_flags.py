@@ -1,6 +1,6 @@
-"""Flags and variables that a deployment may not give an engine, because sparkfleet does: scripts that people copy have them.
+"""Flags and variables that sparkfleet sets and a deployment may not: copied launch scripts contain them.
 
-Such a flag would be found out after a quarter of an hour: the engine listens where nobody asks it, or on every address, or
+Such a flag would show after a quarter of an hour: the engine listens on a wrong address, or on every address, or
 waits for ranks that meet elsewhere.
 
 A flag that begins as one of ours is refused like it. vLLM (`FlexibleArgumentParser`) and SGLang (`argparse`) leave

@@ -1,10 +1,10 @@
 """Reads the numbers that a deployment's own arguments fix, and rejects those that cannot be used. Pure.
 
-    take_over     a variant in which what its arguments say stands in its fields, so that all of planning obeys it
-    misread       why the weights cannot be read as the arguments say
+    take_over     a variant whose fields have the values of its arguments, so that all of planning obeys them
+    misread       reason why the weights cannot be read with the arguments
     in_words      what they fix, for plans
 
-How numbers are read is in `engine_args`, whose flags they are in `flag_owners`.
+`engine_args` reads the numbers, `flag_engines` has the engines of flags.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = {
     "--max-running-requests": "concurrency",
     "--max-batch-size": "concurrency",
 }
-"""Flags that say what a field of the deployment says."""
+"""Flags that set the same as a field of the deployment."""
 
 DEGREES = {
     "--tensor-parallel-size": "tp",
@@ -62,7 +62,7 @@ OWN_OPTIONS = ("--extra-llm-api-options", "--config")
 (llmapi/llm_args.py, update_llm_args_with_extra_dict)."""
 
 MOST = {"context": 100_000_000, "concurrency": 65_536, "tp": 1024, "pp": 1024, "ep": 1024}
-"""The largest that a deployment's fields may say."""
+"""Largest values of a deployment's fields."""
 
 _WORDS = {
     "--gpu-memory-utilization": "{} of the memory",
@@ -98,7 +98,7 @@ _READERS = {
 
 
 def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
-    """The variant with what its arguments say in its own fields; and where they say something else than those do."""
+    """The variant with the values of its arguments in its fields; and contradictions between the two."""
     flags = parse_flags(variant.engine_args)
     wrong = [*given(flags, variant.env), *_bad_shares(flags), *_bad_counts(flags)]
     wrong += [*_own_speculation(variant, flags), *_ignored(flags)]
@@ -147,7 +147,7 @@ def _bad_counts(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
 
 
 def _ignored(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
-    """A share that TensorRT-LLM would take from its options file, in which the plan's own KV cache stands."""
+    """A share that TensorRT-LLM would take from its options file, which contains the plan's own KV cache."""
     if any(flag in flags for flag in OWN_OPTIONS):
         return
     for flag in KV_FREE:

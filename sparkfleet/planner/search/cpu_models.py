@@ -1,7 +1,7 @@
 """Planning for engines that run on CPUs: the embedded models, and nodes without a GPU. Pure.
 
-They run as processes of what is installed on a node, or in containers of the image that the deployment names: no image of
-a CPU build is known by itself.
+They run as processes of an engine that is installed on a node, or in containers of the image that the deployment names:
+no image of a CPU build is known by itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 """Engines that have CPU builds, in the order in which `auto` takes them."""
 
 SUPPOSED = {"vllm": "0.32.0+cpu", "sglang": "0.5.23+cpu"}
-"""Versions inside an image, where no node has a CPU build of that engine: those that sparkfleet was tried with."""
+"""Versions assumed inside an image if no node has a CPU build of that engine: those that sparkfleet was tested with."""
 
 
 def takes(variant: Variant, fleet: Fleet) -> bool:
@@ -56,7 +56,7 @@ def takes(variant: Variant, fleet: Fleet) -> bool:
 WHERE = (
     "fits on a node with vLLM's CPU build alone (`sparkfleet[local]`), such as this machine: `address: local`"
 )
-"""The next step where every node's engines run on its GPU."""
+"""The next step if every node's engines run on its GPU."""
 
 
 def uses_gpu(node: NodeFacts) -> bool:
@@ -197,11 +197,11 @@ def _rungs(variant: Variant, fleet: Fleet, ledger: MemoryLedger) -> list[Rung]:
     stacks = {node.name: found for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))}
     if ranks == 1:
         free = [name for name, stack in stacks.items() if ledger.room(name).at_most >= _memory(stack).high]
-        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas lie apart where they can
+        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas on different nodes if possible
         return [_rung(variant, (name,), stacks[name]) for name in free]
     return [
         _rung(variant, nodes, stack)
-        for stack in dict.fromkeys(stacks.values())  # all ranks are told the same: one engine, at one place
+        for stack in dict.fromkeys(stacks.values())  # all ranks get the same command: one engine, at one path
         for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
         if (nodes := ledger.place(pool, _memory(stack))) is not None
     ]

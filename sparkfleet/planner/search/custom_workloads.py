@@ -25,7 +25,7 @@ def custom_groups(
     *,
     runs_on: Sequence[tuple[str, ...]],
 ) -> ServedVariant:
-    """Its groups, as many as are asked for or none; `runs_on`: where those that run now lie."""
+    """Its groups, as many as the deployment requires or none; `runs_on`: nodes of those that run now."""
     size_ = float(variant.memory_bytes or 0)
     needs = Band(
         low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"

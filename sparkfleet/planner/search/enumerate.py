@@ -1,4 +1,4 @@
-"""The drafts of one variant: its engines and images, the ways to cut it, the methods to draft, if there is room. Pure."""
+"""Enumerates the proposals of one variant: engines and images, splits, speculative methods, if they have room. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ProposalEnumerator:
         self._case = case
         self._ledger = ledger
         self.rejected: list[Rejection] = []
-        """What is left out, in the order in which that was found; the ladder goes on with it."""
+        """Excluded options, in the order of discovery; the ladder appends to it."""
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
-        """Of every engine that is left the images to try."""
+        """Images to try, by engine."""
         self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
         """The nodes of each kind that there are."""
         self.places: list[SuggestedPlacement] = []
-        """Of every shape and engine what needs least."""
+        """The proposal with the least need, for every shape and engine."""
 
     def sized(self) -> Iterator[tuple[Proposal, Sizing]]:
         """The drafts that have room, or would have with another share of the memory, with their sizes."""
@@ -57,7 +57,7 @@ class ProposalEnumerator:
             drafts = [draft for engine in engines for draft in self._each(pool, split, engine)]
             sized = [(draft, size(self._case, draft, best, self.settings(draft))) for draft in drafts]
             fitting = any(found.verdict != "no" for _, found in sized)
-            # Of a share of the memory that is too large rules may know better than sizes why.
+            # If a share of the memory is too large, rules may have a better reason than sizes.
             able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
             enough = enough or (split.ranks if fitting else 0)
             yield from able
@@ -69,7 +69,7 @@ class ProposalEnumerator:
                 self.rejected.append(too_large(self._case, draft, least, best))
 
     def first(self, draft: Proposal) -> Stack:
-        """The stack that a draft is told by before it is judged."""
+        """The stack that names a proposal before it is judged."""
         return in_order(self.stacks[draft.engine], draft.speculation.method)[0]
 
     def settings(self, draft: Proposal) -> Settings:
@@ -120,7 +120,7 @@ class ProposalEnumerator:
                 self.rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason, why="wanted"))
 
     def _shapes(self) -> Iterator[tuple[Pool, Split]]:
-        """Sites that are there and ways to cut the model that fit them, each once per class of site."""
+        """Sites of the fleet with the splits that suit them, each once per class of site."""
         variant, outlook = self._case.variant, self._case.outlook
         for ranks in GROUP_SIZES:
             splits = splits_for(variant, outlook, ranks)
