@@ -28,7 +28,7 @@ class Band(Value):
     high: float
     provenance: Provenance = Provenance.MODELLED
     basis: str = ""
-    """What it rests on, e.g. "14 measurements" or "safetensors headers"."""
+    """Its basis, e.g. "14 measurements" or "safetensors headers"."""
 
 
 class Speculation(Value):
@@ -94,7 +94,7 @@ class Prediction(Value):
 
     memory_bytes_per_rank: Band
     memory_parts: tuple[MemoryPart, ...] = ()
-    """What the middle of the band is made of, largest first."""
+    """Parts of the middle of the band, largest first."""
     verdict: Verdict = "fits"
     """`tight`: it fits by the middle of the band, not by its upper end."""
     weights_bytes: int = 0

@@ -81,7 +81,7 @@ class Drafter(NamedTuple):
     arch: ModelShape | None = None
     """Its shapes; None: layers as such drafters have them, or none of its own."""
     assumed: str = ""
-    """What was assumed of its size, and why; "" if nothing had to be."""
+    """Assumptions about its size, with the reason; "" if there are none."""
 
 
 class Predictor:

@@ -40,7 +40,7 @@ TIDIEST_IDLE = 117.0 * GIB
 UNEVEN = 1.03
 """Ranks that are no power of two pad heads and experts (MiniMax-M3 and DeepSeek-V4.1 on three nodes)."""
 OUTSIDE = (MemoryUse.COMMUNICATORS, MemoryUse.CUDA_GRAPHS)
-"""What vLLM takes beside the share that it is given."""
+"""Memory that vLLM takes beside its share."""
 LEAST_STEP = 256
 """Tokens of a prefill step that an engine has room for, however little it is asked for."""
 

@@ -49,7 +49,7 @@ BEYOND_SHARE = {
         MemoryUse.VISION_CACHE,
     )
 }
-"""What an engine takes beside the share of the memory that it is given. SGLang's is weights and KV alone ("static"); vLLM
+"""Memory that an engine takes beside its share. SGLang's is weights and KV alone ("static"); vLLM
 measures what else is in use and takes it off its KV cache."""
 POOLED = {"vllm": VLLM_POOL}
 """Parts inside a KV cache of fixed size, if it holds more than KV: vLLM's states are blocks of it."""

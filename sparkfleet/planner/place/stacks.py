@@ -225,7 +225,7 @@ def _depths(one: Speculator, engine: EngineName, concurrency: int) -> Iterator[S
 
 
 def _spelled(speculation: Speculation, engine: EngineName) -> Iterator[Speculation]:
-    """SGLang's beam as it was published, and with its draft tokens spelled out, as some builds demand."""
+    """SGLang's beam as it was published, and with its draft tokens as a flag, as some builds require."""
     if engine == "sglang" and speculation.method == "nextn" and speculation.tokens == BEAM_STEPS:
         beam = speculation.model_copy(update={"topk": BEAM_TOPK})
         yield beam

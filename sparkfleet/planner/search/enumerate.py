@@ -136,11 +136,16 @@ class ProposalEnumerator:
     def _no_site(self) -> Rejection:
         wanted = self._case.variant.parallel
         asked = f"TP={wanted.tp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
-        among = f" among {', '.join(self._case.variant.nodes)}" if self._case.variant.nodes else ""
-        return Rejection(
-            what=asked, why="node",
-            reason=f"needs a linked node{among} per rank, and heads divisible by TP: not met by this fleet or model",
-        )  # fmt: skip
+        nodes = self._case.variant.nodes
+        among = f" among {', '.join(nodes)}" if nodes else ""
+        ranks = (wanted.tp or 1) * (wanted.pp or 1) if wanted else 1
+        count = len(nodes or self._case.fleet.nodes)
+        reason = (
+            f"needs {ranks} linked nodes{among}; {count} available"
+            if count < ranks
+            else f"needs a linked node{among} per rank, and heads divisible by TP: not met by this fleet or model"
+        )
+        return Rejection(what=asked, reason=reason, why="node")
 
     def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
         case = self._case

@@ -192,7 +192,7 @@ class NodeLoad(Value):
     node: str
     total: int
     usable: int
-    """What engines may take: free now (with what is replaced given back) minus the host's reserve."""
+    """Memory for engines: free now (with what is replaced given back) minus the host's reserve."""
     placed: tuple[tuple[str, int], ...] = ()
     """By deployment."""
     assumed: bool = False
