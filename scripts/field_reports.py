@@ -112,7 +112,7 @@ def _predicted(plan: DeploymentPlan) -> str:
     alone = plan.groups[0].choice.candidate.shape.ranks == 1
     slower = [one for one in plan.rejected if alone and one.why == "slower" and one.what.startswith("TP=2 ")]
     told += (
-        [f"TP=2 not taken: {slower[0].tps:.1f} tok/s ({slower[0].rule or 'not worth two nodes'})"]
+        [f"TP=2 not taken: {slower[0].tps:.1f} tok/s ({slower[0].rule or 'too little faster for two nodes'})"]
         if slower
         else []
     )

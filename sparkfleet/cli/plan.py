@@ -125,9 +125,9 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     return Exit.PENDING if decided.pending else Exit.DONE
 
 
-def _lines(one: Planned, *, everything: bool = False) -> tuple[str, ...]:
+def _lines(one: Planned, fleet: Fleet, *, everything: bool = False) -> tuple[str, ...]:
     return (
-        *explain_plan(one.plan, everything=everything),
+        *explain_plan(one.plan, everything=everything, nodes=fleet.nodes),
         *explain_measured(one.measured),
         *explain_change(one.change, one.plan),
     )
@@ -165,7 +165,7 @@ def _plan_lines(one: Planned, fleet: Fleet, shown: Shown) -> Iterator[str]:
     if shown.why is not None:
         yield from explain_why(one.plan, one.plan.rejected, shown.why)
     else:
-        yield from _lines(one, everything=shown.everything)
+        yield from _lines(one, fleet, everything=shown.everything)
 
 
 def refusal_lines(

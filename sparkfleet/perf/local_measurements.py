@@ -21,7 +21,7 @@ DECODING = ("decode_tps_per_request", "decode_tps_aggregate")
 SAME_PREFILL = 2.0
 """Doublings of what is prefilled beyond which times to the first token have nothing to do with each other."""
 REACH = 2.0
-"""Doublings of concurrency or context over which a measurement loses two thirds of its say."""
+"""Doublings of concurrency or context over which a measurement loses two thirds of its weight."""
 
 
 class Point(Value):
@@ -49,7 +49,7 @@ class LocalMeasurement(Value):
     k: int = 0
     """Draft tokens."""
     release: str = ""
-    """Engine version or patched build as factors know it; "" stands for any."""
+    """Engine version or patched build as factors know it; "" means any."""
     point: Point
 
     def of(self, setup: Setup) -> bool:

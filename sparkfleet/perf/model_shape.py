@@ -21,7 +21,7 @@ PartKind = Literal["embedding", "head", "attention", "mlp", "experts", "shared",
 BF16_BITS = 16.0
 
 EXACT = (1.0, 1.0, 1.0)
-"""`Layers.pool_factor` where shapes are known and pages hold nothing but KV."""
+"""`Layers.pool_factor` if shapes are known and pages hold nothing but KV."""
 
 
 class ShapePart(Value):
@@ -53,7 +53,7 @@ class Layers(Value):
     kv_elements: float = 0.0
     """Cached elements per token, summed over the full layers."""
     read_elements: float | None = None
-    """Elements that a decode step reads per token of context where sparse attention looks at less than it keeps."""
+    """Elements that a decode step reads per token of context if sparse attention reads less than it keeps."""
     sliding_elements: float = 0.0
     """Cached elements per token, summed over the sliding layers."""
     state_bytes: float = 0.0
@@ -63,7 +63,7 @@ class Layers(Value):
     pool_factor: tuple[float, float, float] = EXACT
     """Bytes that a pool takes per byte of KV that it keeps, at least, mostly and at most: `POOLS`, or a guess at shapes."""
     packed_kv_bytes: float = 0.0
-    """Bytes per cached element where engines have one layout, whatever precision is asked for; 0: what is asked for."""
+    """Bytes per cached element if engines have one layout for every precision; 0: by the precision."""
     head_flops: float = 0.0
     """FLOPs per query token and context token, summed over the full layers."""
     window_flops: float = 0.0
@@ -95,7 +95,7 @@ class ModelShape(Value):
     mtp_layers: int = 0
     vision: bool = False
     basis: str = "config"
-    """Where the shapes come from, e.g. "config.json" or "parameter counts"."""
+    """Source of the shapes, e.g. "config.json" or "parameter counts"."""
 
     def part(self, kind: PartKind) -> ShapePart | None:
         """The part of that kind, or None."""
@@ -142,7 +142,7 @@ GUESSED = (0.3, 1.0, 1.5)
 """Shapes that are not known but estimated from parameter counts: DeepSeek-V4.1-Flash keeps 0.31 of what that says
 (tonyd2wild), Laguna-S-2.1 0.75 (MiaAI-Lab)."""
 POOLS = {"qwen4_exp": SPARSE_GROUPED}
-"""`Layers.pool_factor` by `model_type`, where the layers do not say it."""
+"""`Layers.pool_factor` by `model_type`, if the layers do not determine it."""
 
 PART_KINDS: Mapping[CheckpointPart, PartKind] = {
     CheckpointPart.ATTENTION: "attention",

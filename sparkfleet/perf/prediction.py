@@ -28,7 +28,7 @@ class Band(Value):
     high: float
     provenance: Provenance = Provenance.MODELLED
     basis: str = ""
-    """What it rests on, e.g. "14 measurements" or "safetensors headers"."""
+    """Its basis, e.g. "14 measurements" or "safetensors headers"."""
 
 
 class Speculation(Value):
@@ -40,7 +40,7 @@ class Speculation(Value):
     topk: int = 1
     """Branches per step of a beam (SGLang's NEXTN and EAGLE)."""
     beam_tokens: int | None = None
-    """Draft tokens of the whole beam, where they are spelled out to the engine."""
+    """Draft tokens of the whole beam, if they are passed to the engine."""
 
     def __str__(self) -> str:
         if self.method == "none":
@@ -57,7 +57,7 @@ Verdict = Literal["fits", "tight", "no"]
 
 
 class MemoryUse(StrEnum):
-    """What takes memory on a rank, as plans print it."""
+    """Parts of a rank's memory, as plans print them."""
 
     WEIGHTS = "weights"
     KV_CACHE = "KV cache"
@@ -71,7 +71,7 @@ class MemoryUse(StrEnum):
     VISION_CACHE = "vision encoder cache"
     LOADING = "loading"
     SPARE = "KV cache beyond that"
-    """KV cache that nobody asked for: an engine takes all of the share that it is given."""
+    """KV cache beyond the need: an engine takes all of its share."""
 
 
 KV = (MemoryUse.KV_CACHE, MemoryUse.DRAFT_KV)
@@ -94,7 +94,7 @@ class Prediction(Value):
 
     memory_bytes_per_rank: Band
     memory_parts: tuple[MemoryPart, ...] = ()
-    """What the middle of the band is made of, largest first."""
+    """Parts of the middle of the band, largest first."""
     verdict: Verdict = "fits"
     """`tight`: it fits by the middle of the band, not by its upper end."""
     weights_bytes: int = 0

@@ -26,9 +26,9 @@ from sparkfleet.perf.prediction import Band, MemoryPart, Speculation
 from sparkfleet.perf.workload import CHECK, Workload
 
 PROMPT = 2048
-"""Prompt that times to the first token are told for, tokens; less where the context is short."""
+"""Prompt of a predicted TTFT, tokens; less if the context is short."""
 ANSWER = 256
-"""Answer that rates are told for, tokens."""
+"""Answer of a predicted rate, tokens."""
 
 REMEMBERED = 20_000
 """Answers that an outlook keeps; a plan for 64 nodes asks for a few hundred."""
@@ -44,7 +44,7 @@ FORMATS = {
 }
 """Formats of weights as physics.yaml calls them."""
 BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8", 8.0))
-"""Bits per weight by what a name says of its quantisation, scales included."""
+"""Bits per weight by the quantisation in a name, scales included."""
 SPEED_METHODS = {"nextn": "mtp"}
 """Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
 
@@ -81,7 +81,7 @@ class Drafter(NamedTuple):
     arch: ModelShape | None = None
     """Its shapes; None: layers as such drafters have them, or none of its own."""
     assumed: str = ""
-    """What was assumed of its size, and why; "" if nothing had to be."""
+    """Assumptions about its size, with the reason; "" if there are none."""
 
 
 class Predictor:
@@ -250,7 +250,7 @@ def drafter_by_name(method: str, name: str) -> Drafter:
 
 
 def usual(context: int, concurrency: int) -> Workload:
-    """The requests that speeds are told for, where a context is too short for them shorter ones."""
+    """The requests that speeds are predicted for; shorter ones if the context is too short."""
     prompt = min(PROMPT, max(1, context // 2))
     answer = min(ANSWER, max(1, context - prompt))
     return Workload(prompt=prompt, generate=answer, concurrency=concurrency, window="burst")

@@ -1,4 +1,4 @@
-"""What `sparkfleet plan` prints, with numbers masked: they change whenever factors are fitted again, the words should not.
+"""Output of `sparkfleet plan` with masked numbers: they change whenever factors are fitted again, the words should not.
 
 `SPARKFLEET_GOLDEN=write pytest tests/planner/test_golden.py` writes the files; read them before you commit them.
 """
@@ -29,14 +29,16 @@ def printed(spec, found, fleet):
     lines = [explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)]
     if plan is None:
         return lines + explain_refusal(found.refused[0])
-    # What else was slower is told by numbers alone, and in their order.
+    # Slower candidates differ by numbers alone, and are in their order.
     rejected = tuple(one for one in plan.rejected if one.why == "rule")
     shown = plan.model_copy(update={"rejected": rejected})
     return lines + explain_plan(shown) + explain_change(compare(spec, plan, None), plan)
 
 
 def masked(lines):
-    text = re.sub(r"(?<![\w.-])\d+(\.\d+)?(?![\w.-]*[a-zA-Z])", "#", "\n".join(lines))
+    # Line breaks depend on the numbers.
+    text = re.sub(r"\n {16,}(?=\S)", " ", "\n".join(lines))
+    text = re.sub(r"(?<![\w.-])\d+(\.\d+)?(?![\w.-]*[a-zA-Z])", "#", text)
     text = re.sub(r"\((± # %|# to #)\)", "(±)", text)
     text = re.sub(r"calibrated on # measurements|modelled from physics", "…", text)
     return re.sub(r" {3,}(?=\S)", "   ", text).rstrip() + "\n"

@@ -35,9 +35,9 @@ from sparkfleet.perf.workload import Window, Workload
 from sparkfleet.values import Value
 
 WIDEST = 0.7
-"""Half width (log) where too little was left out to know better: half to double."""
+"""Half width (log) if too few measurements were held out: half to double."""
 MAX_RUNNING = 256
-"""Requests that run together where nothing else is set (vLLM's `--max-num-seqs`)."""
+"""Requests that run together if nothing else is set (vLLM's `--max-num-seqs`)."""
 
 
 class Term(Value):
@@ -179,7 +179,7 @@ prefills that all of a burst do: every pass that prefills another one also yield
 SPREAD = 64
 """Most requests of a burst that are counted one by one."""
 ANSWER = 4000
-"""Tokens after which answers end by themselves where a harness lets them (llama-benchy); the last of a burst run alone."""
+"""Tokens after which answers end by themselves if a harness lets them (llama-benchy); the last of a burst run alone."""
 
 
 def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple[tuple[float, ...], float]:
@@ -208,7 +208,7 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
 
 
 EVEN = 0.93
-"""Tok/s of all over the sum of each one's where requests draft: each ends in its own time, the last ones run alone. Median
+"""Tok/s of all over the sum of each one's if requests draft: each ends in its own time, the last ones run alone. Median
 of 77 published pairs of 17 sources."""
 
 
@@ -319,7 +319,7 @@ def support(setup: Setup, factors: Factors) -> str:
 
 
 class _Bands:
-    """Bands of one model, as wide as errors were where as much was known."""
+    """Bands of one model, as wide as the errors with as much evidence."""
 
     def __init__(self, model: LatencyModel) -> None:
         self.known = support(model.setup, model.factors)

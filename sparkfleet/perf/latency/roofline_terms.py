@@ -2,7 +2,7 @@
 
     step      one decode step of B sequences: weights, experts touched, KV, state, launches, all-reduces, draft
     prefill   n tokens at a depth: matrix products, attention, one pass over the weights per chunk, all-reduces
-    rates     what a user sees: TTFT with its queue, tok/s of one request and of all, with prefills in between
+    rates     TTFT with its queue, tok/s of one request and of all, with prefills in between
 
 Every physical time is a named *term* that is multiplied by a fitted coefficient (1.0: as the ceiling says). What the terms
 leave over is a product of *effects*, each known from n measurements with a spread. `docs/planner.md` has the equations.
@@ -67,7 +67,7 @@ class Setup(Value):
     kv_bytes: float = 1.0
     """Bytes per cached element."""
     kernel: str = ""
-    """"marlin" where the format has no kernel of its own and weights are unpacked to bf16 on the way."""
+    """"marlin" if the format has no kernel of its own and weights are unpacked to bf16 on the way."""
     eager: bool = False
     release: str = ""
     max_running: int | None = None
@@ -125,7 +125,7 @@ one after another, and for each pass more. Chosen, not measured: the fit finds h
 
 
 def own_chunk(engine: str) -> int:
-    """Tokens of one prefill chunk that an engine takes by itself; CHUNK where that is not known."""
+    """Tokens of one prefill chunk that an engine takes by itself; CHUNK if that is not known."""
     return physics().chunks.get(engine, CHUNK)
 
 

@@ -40,7 +40,7 @@ TIDIEST_IDLE = 117.0 * GIB
 UNEVEN = 1.03
 """Ranks that are no power of two pad heads and experts (MiniMax-M3 and DeepSeek-V4.1 on three nodes)."""
 OUTSIDE = (MemoryUse.COMMUNICATORS, MemoryUse.CUDA_GRAPHS)
-"""What vLLM takes beside the share that it is given."""
+"""Memory that vLLM takes beside its share."""
 LEAST_STEP = 256
 """Tokens of a prefill step that an engine has room for, however little it is asked for."""
 
@@ -87,7 +87,7 @@ class NodeMemory(Value):
 
     @property
     def room(self) -> MemoryBudget:
-        """What one more rank may take: with the host's reserve kept, and with what operators get by with."""
+        """Memory that one more rank may take: with the host's reserve kept, and with the least that operators leave it."""
         careful, at_most = (self.total - (idle if self.used is None else self.used) for idle in _idle())
         return MemoryBudget(careful - _reserve(self.total), at_most - min(FLOOR, 0.035 * self.total))
 
@@ -126,9 +126,9 @@ def demand(arch: ModelShape, run: Run) -> Demand:
 
 
 def max_num_seqs(arch: ModelShape, run: Run, share: float) -> int | None:
-    """Requests of the run's context that vLLM runs at once where it is given a share of a 128 GB Spark; the others wait.
+    """Requests of the run's context that vLLM runs at once with a share of a 128 GB Spark; the others wait.
 
-    None if that cannot be told: shapes are guessed, pages have bands, or the model itself has no room in the share.
+    None if that is not known: shapes are guessed, pages have bands, or the model itself has no room in the share.
     """
     if arch.layers.pool_factor != EXACT:
         return None
@@ -142,7 +142,7 @@ def max_num_seqs(arch: ModelShape, run: Run, share: float) -> int | None:
 def weight_bytes(arch: ModelShape, run: Run) -> float:
     """Weights on the fullest rank: layers are divided, embedding and head among tensor-parallel ranks, vision is copied.
 
-    Expert parallelism deals whole experts out: the fullest rank has one more than others where they do not divide.
+    Expert parallelism distributes whole experts: the fullest rank has one more than others if they do not divide.
     """
     uneven = UNEVEN if run.tp not in (1, 2, 4, 8, 16) else 1.0
     layers = sum(part.bytes for part in arch.parts if part.kind in ("attention", "mlp", "shared"))
@@ -160,9 +160,9 @@ def weight_bytes(arch: ModelShape, run: Run) -> float:
 
 
 def draft_bytes(arch: ModelShape, run: Run) -> float:
-    """A drafter's weights: its own where its shapes are known, the MTP part of the checkpoint, or layers like the model's.
+    """A drafter's weights: its own if its shapes are known, the MTP part of the checkpoint, or layers like the model's.
 
-    A draft model is cut among the tensor-parallel ranks as its target is; no stage of a pipeline divides it.
+    A draft model is split among the tensor-parallel ranks as its target is; no stage of a pipeline divides it.
     """
     if run.method in ("none", "ngram"):
         return 0.0
@@ -213,7 +213,7 @@ def _items(arch: ModelShape, run: Run) -> Iterator[Item]:
 
 
 def _cache(arch: ModelShape, run: Run) -> Iterator[Item]:
-    """KV and states; all of them lie in the pool where vLLM is told its size."""
+    """KV and states; all of them are in the pool if its size is set for vLLM."""
     if run.kv_pool is not None:
         yield _exact(MemoryUse.KV_CACHE, run.kv_pool)
         if run.engine != "vllm":
@@ -232,7 +232,7 @@ def _cache(arch: ModelShape, run: Run) -> Iterator[Item]:
 
 
 def _pooled(name: MemoryUse, size: float, arch: ModelShape, run: Run) -> Item:
-    """KV as a band: what pages hold beside it, and heads that cannot be dealt out evenly may all be copied."""
+    """KV as a band: what pages hold beside it, and heads that cannot be split evenly may all be copied."""
     low, mid, high = arch.layers.pool_factor
     heads = arch.layers.kv_heads
     if heads % run.tp and run.tp % heads:
@@ -256,7 +256,7 @@ def _cpu_items(arch: ModelShape, run: Run) -> Iterator[Item]:
 
 
 def _one_layer(arch: ModelShape) -> float:
-    """Bytes of one layer like the model's own, and the matrix that joins an embedding to what a layer says."""
+    """Bytes of one layer like the model's own, and the matrix that joins an embedding to a layer's output."""
     layers = arch.layers
     count = {"attention": layers.blocks, "mlp": layers.mlp, "experts": layers.moe, "shared": layers.mixers}
     own = sum(part.bytes / max(1, count[part.kind]) for part in arch.parts if part.kind in count)

@@ -10,11 +10,11 @@ from sparkfleet.perf.model_shape import ModelShape
 from sparkfleet.values import Value
 
 WHOLE_PROMPT = 100_000_000
-"""Tokens that are prefilled at a time where chunks are switched off; no prompt is longer."""
+"""Tokens that are prefilled at a time if chunks are switched off; no prompt is longer."""
 
 
 class Run(Value):
-    """Engine, cut, sizes and drafts of one rank."""
+    """Engine, split, sizes and drafts of one rank."""
 
     engine: str = "vllm"
     tp: int = 1
@@ -27,11 +27,11 @@ class Run(Value):
     kv_bytes: float = 1.0
     """Bytes per cached element."""
     kv_pool: float | None = None
-    """Bytes of KV per rank where it is pinned; context × concurrency does not count then."""
+    """Bytes of KV per rank if it is pinned; context × concurrency does not count then."""
     method: str = "none"
     k: int = 0
     draft: ModelShape | None = None
-    """The separate drafter, where its shapes are known."""
+    """The separate drafter, if its shapes are known."""
     chunk: int = CHUNK
     eager: bool = False
     vision: bool = False

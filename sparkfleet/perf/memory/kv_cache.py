@@ -1,10 +1,10 @@
 """Bytes that a rank caches for its requests: keys and values, recurrent states, and a drafter's own cache.
 
     kv_bytes, state_bytes    of all requests at their full length; draft_kv_bytes of a drafter's layers
-    pool_bytes               of a cache that is told in tokens
+    pool_bytes               of a cache whose size is set in tokens
     block_tokens             of vLLM's hybrid models, whose states are pages of the same pool
 
-Exact where shapes are known; the bands around them are `memory`'s.
+Exact if shapes are known; the bands around them are `memory`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkfleet.perf.memory.engine_sizes import Run, fullest_share
 from sparkfleet.perf.model_shape import ModelShape
 
 STATE_SLOTS = {"sglang": 4}
-"""States kept per running request where it is more than one (MiaAI-Lab/Qwen3.8-27B-SGLang: S = 4 slots)."""
+"""States kept per running request if it is more than one (MiaAI-Lab/Qwen3.8-27B-SGLang: S = 4 slots)."""
 MTP = ("mtp", "nextn")
 """Methods whose drafts are made by a layer of the checkpoint that is like its others."""
 BLOCK = 16
@@ -104,7 +104,7 @@ def _pages(arch: ModelShape, run: Run) -> _Pages:
     """vLLM's pool has pages of one size for layers of all kinds (v1/core/kv_cache_utils.py, platforms/interface.py).
 
     A hybrid model's block has as many tokens as a linear layer's state is long, and a group of layers as many as the
-    rarer kind has, or the commoner where they are nearly equal. 35.45 GiB hold 8.5057 requests of 131,072 tokens of a
+    rarer kind has, or the commoner if they are nearly equal. 35.45 GiB hold 8.5057 requests of 131,072 tokens of a
     Qwen3.8-27B (740 pages of 16 layers, 84 + 3 a request), and 6 GiB 2.3256 of 262,144 of a Qwen3.6-35B-A3B: jschmied.
     """
     layers, block = arch.layers, block_tokens(arch, run)

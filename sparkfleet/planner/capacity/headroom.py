@@ -1,6 +1,6 @@
 """Headroom of a choice, and the sizes that were reduced: against the memory of its nodes. Pure.
 
-lowered    why a rung has less than what was to be had, in words
+lowered    reason why a rung has less than the wanted sizes, in words
 reached    the longest context and the most requests that its nodes have room for
 """
 
@@ -28,11 +28,11 @@ from sparkfleet.planner.types.plan import Candidate, Rung
 STEP = 1024
 """Tokens by which contexts are tried."""
 MOST_REQUESTS = 1024
-"""Requests at once beyond which nobody asks."""
+"""Most requests at once that are tried."""
 
 
 def bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number up to `high` that fits, where fewer always do; `low`, which is not tried, where none does."""
+    """The largest number up to `high` that fits, if fewer always do; `low`, which is not tried, if none does."""
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
@@ -70,10 +70,10 @@ def lowered(case: VariantContext, draft: Proposal, settings: Settings, room: Mem
 def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str, int]:
     """`largest_context` at the planned concurrency and `largest_concurrency` at the planned context, by those names.
 
-    Both leave the host what the plan leaves it: its reserve, or where the plan is tight what it gets by with.
+    Both leave the host as much as the plan does: its reserve, or the minimum if the plan is tight.
 
     Args:
-        case: what is served; contexts end where the checkpoint does.
+        case: what is served; contexts end at the checkpoint's longest.
         choice: as it is planned.
         room: of its fullest node, the choice itself not counted.
     """
@@ -101,13 +101,13 @@ def _draft_of(case: VariantContext, candidate: Candidate) -> Proposal:
 
 
 def _chunk_of(candidate: Candidate) -> int:
-    """The chunk of a candidate whose arguments do not say it; what all its requests together have is no limit to others."""
+    """The chunk of a candidate whose arguments do not set it; one that holds all its requests is no limit to others."""
     told = candidate.batch_tokens or own_chunk(candidate.engine)
     return max(told, CHUNK) if told >= candidate.context * candidate.concurrency else told
 
 
 def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> Settings:
-    """What a candidate's memory and speed depend on; of the link between its nodes only its speed does."""
+    """Settings that a candidate's memory and speed depend on; the link between its nodes affects its speed only."""
     flags = parse_flags(candidate.engine_args)
     eager = EAGER_FLAGS.get(candidate.engine)
     said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))

@@ -1,4 +1,4 @@
-"""Sizes that deployments leave open, made smaller so that more of what one call asks for fits. Pure.
+"""Reduces sizes that deployments leave open, so that more deployments of one call fit. Pure.
 
 A level halves what each may take: requests at once down to one, then the context down to the least. Taken is the mildest
 level at which as many are served as at the strictest, and only for those beside which others then lie. What is pinned stays.
@@ -18,9 +18,9 @@ Pack = Callable[[Mapping[str, SizeLimits]], Plan]
 
 
 def with_room(plan: Plan, pack: Pack) -> Plan:
-    """The plan with open sizes lowered so that more is served; as it is where that does not help.
+    """The plan with open sizes lowered so that more is served; unchanged if that does not help.
 
-    It packs once where it does not, and about five times where it does.
+    It packs once if it does not help, and about five times if it does.
     """
     placed = {one.name: sizes for one in plan.deployments if (sizes := _sizes(one)) is not None}
     strictest = max((_halvings(sizes) for sizes in placed.values()), default=0)
@@ -73,7 +73,7 @@ def _beside(plan: Plan, name: str, others: Collection[str]) -> list[str]:
 
 
 def _told(plan: Plan, before: Mapping[str, SizeLimits], more: Collection[str]) -> Plan:
-    """The plan, where every rung that was made smaller says for whom."""
+    """The plan with a note on every reduced rung: the deployments that it made room for."""
     deployments = []
     for one in plan.deployments:
         beside = _beside(plan, one.name, more)

@@ -44,7 +44,7 @@ class MemoryLedger:
             return MemoryBudget(free, free)
         used: float | None = float(node.memory.total - free)
         if node.name in self._fleet.assumed and used is not None and used <= _idle_bytes():
-            used = None  # nobody has said what runs there
+            used = None  # what runs there is not known
         return NodeMemory(total=float(node.memory.total), used=used).room
 
     def room(self, name: str) -> MemoryBudget:
@@ -68,7 +68,7 @@ class MemoryLedger:
     def place(
         self, pool: Pool, needs: Band, prefer: Sequence[str] = (), *, edge: bool = False
     ) -> tuple[str, ...] | None:
-        """Nodes for one group: `prefer` where it has room, else those with the least on them; None if none have room.
+        """Nodes for one group: `prefer` if it has room, else those with the least on them; None if none have room.
 
         Nodes on which it fits come before those on which it is tight.
 
@@ -110,7 +110,7 @@ class MemoryLedger:
             self._sums[name] -= size
 
     def beside(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Deployments that lie on these nodes already."""
+        """Deployments that are on these nodes already."""
         return tuple(dict.fromkeys(name for node in nodes for name, _ in self._placed[node]))
 
     def loads(self) -> tuple[NodeLoad, ...]:

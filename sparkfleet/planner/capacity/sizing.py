@@ -1,7 +1,7 @@
 """Sizes a proposal to its nodes: context, requests at once, precision of the KV cache. Pure.
 
 Case       everything that is the same for all drafts of one variant
-Draft      how the model is cut, where, with which engine and speculation; no image yet
+Proposal   split, place, engine and speculation; no image yet
 Sized      what a draft can hold
 """
 
@@ -29,9 +29,9 @@ from sparkfleet.units import GIB
 DEFAULT_CONTEXT = 32_768
 LEAST_CONTEXT = 2048
 WORKABLE_CONTEXT = 8192
-"""What is not given up for the sake of the host's whole reserve: one long request is worth more than four short ones."""
+"""Context that is kept even at the cost of the host's reserve: one long request is worth more than four short ones."""
 DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
-"""Where the deployment does not say: a person or a few agents; many clients; one long document."""
+"""If the deployment sets none: a person or a few agents; many clients; one long document."""
 
 KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
 BATCH_FLAGS = {
@@ -49,10 +49,10 @@ BEYOND_SHARE = {
         MemoryUse.VISION_CACHE,
     )
 }
-"""What an engine takes beside the share of the memory that it is given. SGLang's is weights and KV alone ("static"); vLLM
+"""Memory that an engine takes beside its share. SGLang's is weights and KV alone ("static"); vLLM
 measures what else is in use and takes it off its KV cache."""
 POOLED = {"vllm": VLLM_POOL}
-"""What lies in the KV cache that arguments fix, where it is more than KV: vLLM's states are blocks of it."""
+"""Parts inside a KV cache of fixed size, if it holds more than KV: vLLM's states are blocks of it."""
 
 
 class Proposal(NamedTuple):
@@ -94,7 +94,7 @@ class Sizing(NamedTuple):
 
     @property
     def spare(self) -> float:
-        """Bytes of KV that nobody asked for: the engine is given a share of the memory and takes all of it."""
+        """Bytes of KV beyond the need: the engine takes all of its share of the memory."""
         return sum(part.bytes for part in self.parts if part.name == MemoryUse.SPARE)
 
 
@@ -107,7 +107,7 @@ class VariantContext:
     outlook: Predictor
     fleet: Fleet
     share: int = 1
-    """Nodes that this variant may take where nobody says how many replicas there should be."""
+    """Nodes that this variant may take if the deployment does not set `replicas`."""
     most: SizeLimits | None = None
     edge: bool = False
     """It would be refused otherwise: the lower end of its memory is enough (`memory.fits`)."""
@@ -125,7 +125,7 @@ class VariantContext:
 
     @property
     def context(self) -> int:
-        """Tokens that a request is to have at most, where they fit."""
+        """Longest context of a request, if it fits."""
         longest = self.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
         usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
         return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
@@ -139,7 +139,7 @@ class VariantContext:
 def size(case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
-    Where nothing fits but contexts that are too short to work with, the smallest of the others that is tight. At the edge
+    If only contexts fit that are too short to work with, the smallest of the others that is tight. At the edge
     of the memory the smallest that is long enough to work with.
     """
 
@@ -217,14 +217,14 @@ def _cache(
 
 
 def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
-    """Bytes of what lies in the KV cache as the engine counts it."""
+    """Bytes in the KV cache as the engine counts it."""
     return sum(part.bytes for part in parts if part.name in POOLED.get(engine, KV))
 
 
 def _by_pool(
     case: VariantContext, found: Sizing, cache: KvSizing, draft: Proposal, room: MemoryBudget
 ) -> Sizing:
-    """The same where the deployment says how large the KV cache is: it is made so, whatever is asked for."""
+    """The same if the deployment sets the size of the KV cache: the engine allocates it in full."""
     asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, KV)
     more, needs = cache.size - asked, found.needs
     band = needs.model_copy(
@@ -251,7 +251,7 @@ def _by_pool(
 def _by_share(
     case: VariantContext, found: Sizing, share: float, draft: Proposal, room: MemoryBudget
 ) -> Sizing:
-    """The same where the deployment says how much the engine may take: it takes all of that, whatever it needs."""
+    """The same if the deployment sets the engine's share of the memory: the engine takes all of it."""
     needs, size = found.needs, share * _shared(draft, room)
     outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(draft.engine, ()))
     inside = needs.mid - outside
@@ -351,13 +351,13 @@ def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: Memory
     where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
     largest = max(sized.parts, key=lambda part: part.bytes)
     share = share_said(case.variant.engine_args, draft.engine)
-    there = f"{max(0.0, room.at_most) / GIB:.0f} there"
+    there = f"{max(0.0, room.at_most) / GIB:.0f} available"
     if sized.cache is not None and sized.cache.requests < 1:
         return _too_long(draft, sized, sized.cache)
     if sized.cache is not None and (share is None or draft.engine == "vllm"):
         there += _smaller(sized, sized.cache, room)
         if _wanting(share, draft, room):
-            there += f", and {share:g} of the memory, set in the deployment, has to be free when vLLM starts"
+            there += f", and {share:g} of the memory, set in the deployment, must be free when vLLM starts"
     elif share is not None and sized.spare:
         there += _less(sized, share, draft, room)
     elif share is not None:
@@ -366,7 +366,7 @@ def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: Memory
     return Rejection(
         what=_on(draft),
         reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
-        f" ({largest.bytes / GIB:.0f} of them {largest.name}), {there}",
+        f" ({largest.bytes / GIB:.0f} for {largest.name}), {there}",
         why="memory",
     )
 
@@ -376,18 +376,16 @@ def _on(draft: Proposal) -> str:
 
 
 def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
-    """The rejection where not one request has room in the KV cache that the deployment's arguments fix."""
+    """The rejection if not even one request has room in the KV cache of the deployment's arguments."""
     pool = cache.pool
     if pool.tokens is None:
         one = _pooled(sized.parts, draft.engine) / sized.concurrency / GIB
         words = f"needs {one:.2f} GiB of KV cache, and {pool.said} is {cache.size / GIB:.2f}"
     elif cache.requests:
-        words = f"does not go into the {pool.tokens} of {pool.said}"
+        words = f"exceeds the {pool.tokens} of {pool.said}"
     else:
-        reason = (
-            f"how large the blocks of {pool.said} are is not known for a model with sliding or linear layers"
-        )
-        return Rejection(what=_on(draft), reason=f"{reason}: say --kv-cache-memory-bytes", why="wanted")
+        reason = f"the size of a block of {pool.said} is not known for a model with sliding or linear layers"
+        return Rejection(what=_on(draft), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
     reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
     return Rejection(what=_on(draft), reason=reason, why="memory")
 
@@ -404,7 +402,7 @@ def _smaller(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
 
 
 def _less(sized: Sizing, share: float, draft: Proposal, room: MemoryBudget) -> str:
-    """The share of the memory that there would be room for, where it is enough."""
+    """The share of the memory that would have room, if it is enough."""
     over = sized.needs.mid - room.at_most
     most = math.floor(100 * (share - over / draft.pool.site.memory_total)) / 100
     words = f" ({share:g} of the memory, set in the deployment"

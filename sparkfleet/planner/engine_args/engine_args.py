@@ -1,11 +1,11 @@
-"""Numbers that a deployment's `engine_args` say, read as the engine reads them. Pure.
+"""Reads the numbers in a deployment's `engine_args` as the engine reads them. Pure.
 
     share_said    how much of a node's memory they give the engine
     pool_said     how large they make its KV cache
     chunk_said    how many tokens they let it prefill at a time
 
 Flags are those of `vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23 and `trtllm-serve` 1.3.0rc12, with
-dashes for underscores. What says no number that the engine would take is None here, and refused by `pinned`.
+dashes for underscores. A text that the engine would not take is None here, and refused by `user_overrides`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ KV_SLIDING, SLIDING = "--swa-full-tokens-ratio", 0.8
 CHUNKED = "--chunked-prefill-size"
 BATCHED = "--max-num-batched-tokens"
 WHOLE = "--no-enable-chunked-prefill"
-"""vLLM then prefills whole prompts, and takes its context for the most tokens of a step where nothing is said."""
+"""vLLM then prefills whole prompts, and uses its context as the most tokens of a step if no flag sets them."""
 
 
 class Count(NamedTuple):
-    """The largest that a flag may say, and whether it may say it as 8k or 1.5g."""
+    """Largest value of a flag, and if it may be written as 8k or 1.5g."""
 
     most: int
     scaled: bool = True
@@ -55,7 +55,7 @@ COUNTS = {
     "--max-num-tokens": Count(WHOLE_PROMPT, scaled=False),
     "--page-size": Count(65_536, scaled=False),
 }
-"""Flags whose numbers are counted. vLLM's engine/arg_utils.py says which of them are `human_readable_int`."""
+"""Flags whose numbers are counted. vLLM's engine/arg_utils.py marks some of them as `human_readable_int`."""
 
 _NUMBER = re.compile(r"(\d{1,15})(\.\d{1,9})?([kKmMgGtT]?)", re.ASCII)
 _SCALES = {
@@ -85,7 +85,7 @@ class KvPool(NamedTuple):
     bytes: int | None = None
     tokens: int | None = None
     blocks: bool = False
-    """Told in blocks: of so many tokens where all layers keep all tokens."""
+    """Set in blocks: of so many tokens if all layers keep all tokens."""
     sliding: float = 1.0
     """Tokens that sliding layers keep for each of the others'."""
 
@@ -119,7 +119,7 @@ def _bytes_said(flags: Mapping[str, str]) -> Iterator[KvPool]:
 
 
 def chunk_said(args: tuple[str, ...], flag: str) -> int | None:
-    """Tokens that are prefilled at a time, as `flag` says it among the arguments; None if it does not."""
+    """Tokens that are prefilled at a time, as set by `flag` among the arguments; None if it is not."""
     flags = parse_flags(args)
     if flag == CHUNKED:
         return sglang_chunk(flags.get(flag, ""))
@@ -153,7 +153,7 @@ def whole_number(text: str, most: int, *, scaled: bool = True) -> int | None:
 
 
 def share_of(text: str) -> float | None:
-    """A share of the memory, above 0 and up to 1; None if the text says none."""
+    """A share of the memory, above 0 and up to 1; None if the text is none."""
     try:
         value = float(text)
     except ValueError:

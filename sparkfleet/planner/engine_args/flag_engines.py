@@ -45,7 +45,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
         "--tool-parser", "--tp-size", "--trust-remote-code",
     }),
 }  # fmt: skip
-"""Flags by which arguments tell whose they are; not all that there are."""
+"""Flags that identify the engine of arguments; not all that there are."""
 
 _VLLM_VALUES = {KV_FLAG: ("fp8", "fp8_inc", "fp8_ds_mla")}
 """Values that SGLang does not take of flags that both have; it calls the first fp8_e4m3."""
@@ -57,7 +57,7 @@ def foreign(args: tuple[str, ...], engine: EngineName, *, alone: bool) -> str:
     Args:
         args: the deployment's own.
         engine: one that could serve it.
-        alone: no other engine could, so that flags which nobody knows are taken for its own.
+        alone: no other engine could, so that unknown flags are taken for its own.
     """
     for flag, value in parse_flags(args).items():
         owners = [name for name, flags in KNOWN.items() if flag in flags]
@@ -67,5 +67,5 @@ def foreign(args: tuple[str, ...], engine: EngineName, *, alone: bool) -> str:
             theirs = " or ".join(ENGINE_LABELS[name] for name in owners)
             return f"{flag} in engine_args is for {theirs}"
         if not owners and not alone:
-            return f"whose flag {flag} in engine_args is, is not known: say it with `engine`"
+            return f"no known engine has {flag} (engine_args): set `engine`"
     return ""

@@ -1,6 +1,6 @@
-"""Flags and variables that a deployment may not give an engine, because sparkfleet does: scripts that people copy have them.
+"""Flags and variables that sparkfleet sets and a deployment may not: copied launch scripts contain them.
 
-Such a flag would be found out after a quarter of an hour: the engine listens where nobody asks it, or on every address, or
+Such a flag would show after a quarter of an hour: the engine listens on a wrong address, or on every address, or
 waits for ranks that meet elsewhere.
 
 A flag that begins as one of ours is refused like it. vLLM (`FlexibleArgumentParser`) and SGLang (`argparse`) leave
@@ -23,32 +23,32 @@ class ReservedFlag(NamedTuple):
 
 
 _ADDRESS = (
-    "where an engine listens is sparkfleet's: one address of its node, behind the gateway",
-    "leave {} out; where clients ask is `gateway` in the inventory",
+    "an engine listens on one address of its node, behind the gateway",
+    "leave {} out; clients connect to `gateway` of the inventory",
 )
 _NAME = (
-    "what is served, and under which name, are fields of the deployment",
-    "leave {} out; say `name` and `model` (`ORG/NAME@REVISION` where it is not the newest)",
+    "the model and its public name are fields of the deployment",
+    "leave {} out; set `name` and `model` (`ORG/NAME@REVISION` for a revision)",
 )
 _SECRET = (
     "the engine answers the gateway alone, with a token of its own that no list of processes shows",
     "leave {} out; `sparkfleet keys` makes keys for clients",
 )
 _TLS = (
-    "the gateway asks engines without TLS, over the fleet's own links",
-    "leave {} out, and end TLS before the gateway",
+    "the gateway connects to engines without TLS, over the fleet's own links",
+    "leave {} out, and terminate TLS in front of the gateway",
 )
 _RANKS = (
-    "where the ranks of a group meet is sparkfleet's: on the rails of their link",
-    "leave {} out; `parallel` says how many ranks there are",
+    "sparkfleet connects the ranks of a group, over the rails of their link",
+    "leave {} out; `parallel` sets the number of ranks",
 )
 _EACH_RANK = (
-    "ranks are held to the rails of their own link, whose names and addresses differ from node to node",
+    "each rank uses the rails of its own link, whose names and addresses differ from node to node",
     "leave {} out",
 )
-_REPLICAS = ("a Spark has one GPU, and copies of a model are not planned inside an engine", "say `replicas`")
+_REPLICAS = ("a Spark has one GPU, so an engine cannot serve several copies of a model", "set `replicas`")
 _FIGURES = (
-    "an engine's figures are how sparkfleet sees that it lives: without them a busy one looks hung",
+    "sparkfleet detects hangs by the engine's metrics: without them a busy engine looks hung",
     "leave {} out",
 )
 
@@ -79,7 +79,7 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
 
 
 def given(flags: Mapping[str, str], env: Mapping[str, str]) -> Iterator[ReservedFlag]:
-    """Arguments that a deployment sets and sparkfleet manages; flags that ask for a single copy are ignored. Values are never shown."""
+    """Arguments that a deployment sets and sparkfleet manages, without their values; flags for a single copy are ignored."""
     for name in env:
         if name in VARIABLES:
             reason, remedy = VARIABLES[name]
@@ -100,7 +100,7 @@ def given(flags: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Reserved
         else:
             yield ReservedFlag(
                 f"{flag} may be read as {whole}, which is managed by sparkfleet: {reason}",
-                f"{remedy.format(flag)}; write another flag that begins like it in full",
+                f"{remedy.format(flag)}; if another flag is meant, write it in full",
             )
 
 

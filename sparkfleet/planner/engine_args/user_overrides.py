@@ -1,10 +1,10 @@
 """Reads the numbers that a deployment's own arguments fix, and rejects those that cannot be used. Pure.
 
-    take_over     a variant in which what its arguments say stands in its fields, so that all of planning obeys it
-    misread       why the weights cannot be read as the arguments say
+    take_over     a variant whose fields have the values of its arguments, so that all of planning obeys them
+    misread       reason why the weights cannot be read with the arguments
     in_words      what they fix, for plans
 
-How numbers are read is in `engine_args`, whose flags they are in `flag_owners`.
+`engine_args` reads the numbers, `flag_engines` has the engines of flags.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = {
     "--max-running-requests": "concurrency",
     "--max-batch-size": "concurrency",
 }
-"""Flags that say what a field of the deployment says."""
+"""Flags that set the same as a field of the deployment."""
 
 DEGREES = {
     "--tensor-parallel-size": "tp",
@@ -62,19 +62,19 @@ OWN_OPTIONS = ("--extra-llm-api-options", "--config")
 (llmapi/llm_args.py, update_llm_args_with_extra_dict)."""
 
 MOST = {"context": 100_000_000, "concurrency": 65_536, "tp": 1024, "pp": 1024, "ep": 1024}
-"""The largest that a deployment's fields may say."""
+"""Largest values of a deployment's fields."""
 
 _WORDS = {
     "--gpu-memory-utilization": "{} of the memory",
     "--mem-fraction-static": "{} of the memory for weights and KV",
     "--kv-cache-dtype": "KV cache in {}",
-    "--attention-backend": "attention by {}",
-    "--quantization": "weights read by {}",
+    "--attention-backend": "attention backend {}",
+    "--quantization": "weights loaded by {}",
     **dict.fromkeys(KV_BYTES, "KV cache of {} bytes on each rank"),
     KV_BLOCKS: "KV cache of {} blocks",
     KV_TOKENS: "KV cache of at most {} tokens",
-    **dict.fromkeys(KV_FREE, "{} of what is free for the KV cache, which is not counted"),
-    "--extra-llm-api-options": "an options file of its own, which is not counted",
+    **dict.fromkeys(KV_FREE, "{} of the free memory for the KV cache, not counted"),
+    "--extra-llm-api-options": "its own options file, not counted",
     "--max-num-batched-tokens": "prefill {} tokens at a time",
     "--chunked-prefill-size": "prefill {} tokens at a time",
     "--max-num-tokens": "prefill {} tokens at a time",
@@ -98,7 +98,7 @@ _READERS = {
 
 
 def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
-    """The variant with what its arguments say in its own fields; and where they say something else than those do."""
+    """The variant with the values of its arguments in its fields; and contradictions between the two."""
     flags = parse_flags(variant.engine_args)
     wrong = [*given(flags, variant.env), *_bad_shares(flags), *_bad_counts(flags)]
     wrong += [*_own_speculation(variant, flags), *_ignored(flags)]
@@ -141,20 +141,20 @@ def _bad_counts(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
         )
     if KV_BLOCKS in flags and KV_BLOCK not in flags:
         yield ReservedFlag(
-            f"{KV_BLOCKS} says how many blocks, and how large one is depends on the attention that vLLM chooses",
-            f"give {KV_BLOCK} too, or say {KV_BYTES[0]} instead",
+            f"{KV_BLOCKS} is a number of blocks, whose size depends on the attention backend that vLLM chooses",
+            f"set {KV_BLOCK} too, or {KV_BYTES[0]} instead",
         )
 
 
 def _ignored(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
-    """A share that TensorRT-LLM would take from its options file, in which the plan's own KV cache stands."""
+    """A share that TensorRT-LLM would take from its options file, which contains the plan's own KV cache."""
     if any(flag in flags for flag in OWN_OPTIONS):
         return
     for flag in KV_FREE:
         if flag in flags:
             yield ReservedFlag(
-                f"{flag} is without effect: the options file that sparkfleet writes says how large the KV cache is",
-                "leave it out, and say `context` and `concurrency`: the KV cache is made for them",
+                f"{flag} has no effect: the options file that sparkfleet writes sets the size of the KV cache",
+                "leave it out, and set `context` and `concurrency`: the KV cache is sized for them",
             )
 
 
@@ -167,27 +167,27 @@ def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[Reserv
     )
     if batch is not None and variant.concurrency is not None and batch < variant.concurrency:
         yield ReservedFlag(
-            f"{BATCHED}={flags[BATCHED]} is less than the {variant.concurrency} requests that are asked for at once, "
-            "and vLLM needs a token for each",
-            f"give {BATCHED} at least {variant.concurrency}, or ask for at most {batch} at once",
+            f"{BATCHED}={flags[BATCHED]} is less than the concurrency of {variant.concurrency}, "
+            "and vLLM needs a token for each request",
+            f"set {BATCHED} to at least {variant.concurrency}, or `concurrency` to at most {batch}",
         )
     if batch is not None and WHOLE in flags and batch < (variant.context or 0):
         yield ReservedFlag(
-            f"{BATCHED}={flags[BATCHED]} is less than the context of {variant.context} that is asked for, "
-            "and without chunked prefill vLLM takes no longer prompts",
-            f"leave out {WHOLE}, or give {BATCHED} at least {variant.context}",
+            f"{BATCHED}={flags[BATCHED]} is less than the context of {variant.context}, "
+            "and without chunked prefill vLLM accepts no longer prompts",
+            f"leave out {WHOLE}, or set {BATCHED} to at least {variant.context}",
         )
     if chunk and page and chunk != WHOLE_PROMPT and chunk % page:
         yield ReservedFlag(
-            f"{CHUNKED}={chunk} is no multiple of --page-size={page}, and SGLang starts with multiples only",
-            f"give {CHUNKED} {max(1, chunk // page) * page}",
+            f"{CHUNKED}={chunk} is no multiple of --page-size={page}, which SGLang requires",
+            f"set {CHUNKED} to {max(1, chunk // page) * page}",
         )
 
 
 def _own_speculation(variant: Variant, flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
     if "--speculative-config" in flags and variant.speculation.method not in ("auto", "none"):
         yield ReservedFlag(
-            f"`speculation: {variant.speculation.method}` and --speculative-config both say how to draft",
+            f"`speculation: {variant.speculation.method}` and --speculative-config both configure speculation",
             "leave one of the two out",
         )
 
@@ -197,7 +197,7 @@ def _drafts(flags: Mapping[str, str]) -> bool:
 
 
 def _no_number(flag: str, text: str, wanted: str) -> ReservedFlag:
-    return ReservedFlag(f"{flag} says {text!r}, which is not {wanted}", f"give {flag} {wanted}")
+    return ReservedFlag(f"{flag} is {text!r}, not {wanted}", f"set {flag} to {wanted}")
 
 
 def _contradiction(flag: str, text: str, name: str, said: object) -> ReservedFlag:
@@ -214,7 +214,7 @@ def misread(args: tuple[str, ...], quant: str) -> str:
     able = _READERS.get(value, (quant,))
     if not quant or quant in able:
         return ""
-    return f"--quantization={value} in engine_args reads {' or '.join(able)}, and the weights are {quant}"
+    return f"--quantization={value} in engine_args is for {' or '.join(able)} weights, but these are {quant}"
 
 
 def in_words(args: tuple[str, ...]) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ def in_words(args: tuple[str, ...]) -> tuple[str, ...]:
     sizes = [
         _FIELD_WORDS[name].format(flags[flag]) for flag, name in (SIZES | DEGREES).items() if flag in flags
     ]
-    drafts = ["drafts as its own flags say, which are not predicted"] if _drafts(flags) else []
+    drafts = ["speculation by its own flags, not predicted"] if _drafts(flags) else []
     return (*fixed, *sizes, *drafts)
 
 

@@ -20,7 +20,7 @@ from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
 from sparkfleet.specs.deployment import EngineName, RuntimeName, Variant
 
 ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
-"""Engines that the planner may choose, in the order of preference where nothing else tells them apart."""
+"""Engines that the planner may choose, in the order of preference if nothing else distinguishes them."""
 
 MADE_FOR = {
     "aeon-ultimate": "*aeon*",
@@ -32,20 +32,20 @@ MADE_FOR = {
     "lmsys-sglang-qwen38-flash-next": "*qwen3.8-flash-next*",
     "eugr-node-mxfp4": "*gpt-oss*",
 }
-"""Images that were built for one family; what they do with others nobody has published (images.yaml)."""
+"""Images that were built for one family; nothing is published about others on them (images.yaml)."""
 
 NGRAM_TOKENS = 4
 HEAD_TOKENS = 3
-"""Draft tokens where nothing better is published: NGRAM and MTP heads."""
+"""Draft tokens if nothing better is published: NGRAM and MTP heads."""
 BEAM_STEPS, BEAM_TOPK, BEAM_TOKENS = 5, 4, 20
-"""The beam of field report 000, and the draft tokens that the re-tagged image wants spelled out (known-issues)."""
+"""The beam of field report 000, and the draft tokens that the re-tagged image requires as a flag (known-issues)."""
 DEFAULT_TOKENS = {"mtp": 3, "nextn": 3, "ngram": 4, "eagle3": 3, "dflash": 3, "draft": 4}
 
 STATUS_ORDER = ("works", "limited", "unproven", "broken")
 TRUST = {"works": 1.0, "limited": 0.95, "unproven": 0.8, "broken": 0.0}
 UNSEEN = 0.8
-"""What an image is worth by its status, and where nobody has published the quantisation on it. Chosen, not measured: about
-the spread between boots (± 15 %), so that evidence outweighs a small promised gain."""
+"""Discount of an image by its status, and if nothing is published about the quantisation on it. Chosen, not measured: about
+the spread between boots (± 15 %), so that evidence outweighs a small predicted gain."""
 
 
 class Stack(NamedTuple):
@@ -60,7 +60,7 @@ class Stack(NamedTuple):
     known: Image | None = None
     """The image's entry, if there is exactly one."""
     evidence: float = 1.0
-    """What a candidate on it is worth for lack of evidence, at most 1. Ranks only."""
+    """Discount for lack of evidence, at most 1. Affects the ranking only."""
 
     @property
     def release(self) -> str:
@@ -69,14 +69,14 @@ class Stack(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The stack in words; with the image where the version does not tell which one."""
+        """The stack in words; with the image if the version is not known."""
         if self.version or not self.image:
             return f"{ENGINE_LABELS[self.engine]} {self.version}".strip()
         return f"{ENGINE_LABELS[self.engine]} ({self.image.partition('@')[0].rpartition('/')[2]})"
 
 
 class StackOptions(NamedTuple):
-    """Things to try, best first, and what is out of the question."""
+    """Options to try, best first, and those that are excluded."""
 
     options: tuple[Stack, ...]
     rejected: tuple[Rejection, ...]
@@ -112,7 +112,7 @@ def _pinned_image(variant: Variant, engine: EngineName) -> Iterator[Stack]:
 
 
 def _engine_in_name(image: str) -> EngineName | None:
-    """The engine that the name of an unknown image speaks of; None if it speaks of none, or of several."""
+    """The engine in the name of an unknown image; None if the name contains none, or several."""
     words: dict[str, EngineName] = {
         "vllm": "vllm",
         "sglang": "sglang",
@@ -143,7 +143,7 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
             continue  # the tag has been moved since: a pull gives the last build
         stack = Stack(engine, image.engine_version or "", "container", image.image, known=image)
         if "/" not in image.image:
-            reason = "is built on a node, and no registry has it; name it as `image:` where you have it"
+            reason = "exists only where it was built, in no registry; if you have it, set `image:`"
             rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
         elif image.status == "broken":
             reason = image.note or "does not work"
@@ -155,7 +155,7 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
 
 
 def _evidence(image: Image, quant: str) -> tuple[object, ...]:
-    """Sorts images: seen to work with the quantisation, no known limits, a version that can be told, newest."""
+    """Sorts images: seen to work with the quantisation, no known limits, a known version, newest."""
     newest = tuple(-int(part) for part in image.date.split("-"))
     return (quant not in image.quants, STATUS_ORDER.index(image.status), image.engine_version is None, newest)
 
@@ -184,7 +184,7 @@ def proves(stack: Stack, method: str) -> bool | None:
 
 
 class SpeculationOptions(NamedTuple):
-    """Speculative methods to try, and those out of the question."""
+    """Speculative methods to try, and those that are excluded."""
 
     options: tuple[Speculation, ...]
     rejected: tuple[Rejection, ...]
@@ -225,7 +225,7 @@ def _depths(one: Speculator, engine: EngineName, concurrency: int) -> Iterator[S
 
 
 def _spelled(speculation: Speculation, engine: EngineName) -> Iterator[Speculation]:
-    """SGLang's beam as it was published, and with its draft tokens spelled out, as some builds demand."""
+    """SGLang's beam as it was published, and with its draft tokens as a flag, as some builds require."""
     if engine == "sglang" and speculation.method == "nextn" and speculation.tokens == BEAM_STEPS:
         beam = speculation.model_copy(update={"topk": BEAM_TOPK})
         yield beam
@@ -279,9 +279,9 @@ def _pinned(
 
 
 def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | None) -> str:
-    """Reason why a method has nothing to draft with; "" if it has."""
+    """Reason why a method has no draft model or head; "" if it has one."""
     if head == "separate" and draft is None:
-        return "the name of its draft checkpoint is not published; give it as `speculation: {method: …, draft: …}`"
+        return "the name of its draft checkpoint is not published; set `speculation: {method: …, draft: …}`"
     heads = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
     if head == "checkpoint" and not heads and method in ("mtp", "nextn"):
         return "the checkpoint has no MTP head" + (
@@ -294,7 +294,7 @@ def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | N
 
 
 def splits_for(variant: Variant, outlook: Predictor, ranks: int) -> tuple[Split, ...]:
-    """Ways to cut the model over `ranks` nodes that obey the deployment, in the order of preference."""
+    """Ways to split the model over `ranks` nodes that obey the deployment, in the order of preference."""
     found = [split for split in _splits(variant, outlook, ranks) if _obeys(variant, split)]
     return tuple(dict.fromkeys(found))
 

@@ -12,7 +12,7 @@ Verb = Literal["start", "change", "keep"]
 
 
 FOLLOWS = ("memory_fraction",)
-"""What follows from a prediction: where nothing else is asked for, a better one is no reason to start a model again."""
+"""Fields that follow from a prediction: a better prediction alone is no reason to restart a model."""
 
 
 class Change(Value):

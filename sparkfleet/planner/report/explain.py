@@ -1,14 +1,15 @@
-"""A plan in words. Pure: lines of text, no terminal."""
+"""Writes a plan as lines of text, most of them under 100 columns. Pure: no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
-from sparkfleet.perf.prediction import Band, Prediction
+from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
@@ -27,12 +28,16 @@ from sparkfleet.units import GB, GIB
 
 INDENT = "  "
 LABEL = 12
+COLUMNS = 99
+"""Length of the longest line; only a word that is longer by itself exceeds it."""
+WIDTH = COLUMNS - len(INDENT) - LABEL
+"""Length of a text beside its label."""
+WIDE = 42
+"""Column of a short reason behind a rejected candidate."""
 SHOWN = 6
-"""Reasons that are shown where nobody asks for all of them."""
-WIDE = 46
-"""Column at which reasons begin, where what they are about is not longer."""
+"""Rejections that are shown without `--all`."""
 STEADY = 0.4
-"""A band up to this is told as ±; a wider one by its ends."""
+"""Relative width up to which a band is shown as ±; a wider one is shown by its ends."""
 
 _ORDER: tuple[str, ...] = get_args(Why)
 
@@ -46,29 +51,27 @@ def explain_fleet(
     links: Sequence[LinkFacts] = (),
     assumed: Sequence[str] = (),
 ) -> str:
-    """The headline: what was asked for, and of what."""
+    """The headline: the deployment's request, and the fleet that it is planned for."""
     asked = [f"objective {spec.objective}"]
     if plan is not None:
         candidate = plan.groups[0].choice.candidate
         asked += [f"context {candidate.context}"] if candidate.context else []
         asked += [f"concurrency {candidate.concurrency}"]
-    return f"{spec.name}   {' · '.join(asked)} · fleet {fleet} ({_fleet(facts, links, assumed)})\n"
+    head = f"{spec.name}   {' · '.join(asked)}"
+    return "\n".join([head, *_lines("fleet", f"{fleet}: {_fleet(facts, links, assumed)}"), ""])
 
 
 def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequence[str]) -> str:
     noun = "Spark" if all(node.gpu and "GB10" in node.gpu.name for node in facts) else "node"
-    told = _count(len(facts), noun)
-    if links:
-        told += f", {_count(len(links), 'link')}: {_link(links[0])}"
+    words = _count(len(facts), noun)
     if assumed:
-        return (
-            f"{told}; "
-            + ("" if len(assumed) == len(facts) else f"{', '.join(assumed)} ")
-            + "assumed, not read from nodes"
-        )
-    if any(link.provenance is LinkProvenance.DEFAULT for link in links):
-        told += "; links not measured"
-    return told
+        some = "" if len(assumed) == len(facts) else f"{', '.join(assumed)} "
+        words += f" ({some}assumed, not read)"
+    if links:
+        words += f", {_count(len(links), 'link')} ({_link(links[0])})"
+    if not assumed and any(link.provenance is LinkProvenance.DEFAULT for link in links):
+        words += "; links not measured"
+    return words
 
 
 def _link(link: LinkFacts) -> str:
@@ -77,19 +80,28 @@ def _link(link: LinkFacts) -> str:
     return f"{kind} {rails}, {link.gb_per_s:.1f} GB/s, {link.latency_us:.0f} µs"
 
 
-def explain_plan(plan: DeploymentPlan, *, everything: bool = False) -> list[str]:
-    """The choice of every group, the ladder below it, variants that are not served, and what was rejected."""
+def explain_plan(
+    plan: DeploymentPlan, *, everything: bool = False, nodes: Sequence[NodeFacts] = ()
+) -> list[str]:
+    """The choice of every group, its fallbacks, variants that are not served, and rejected candidates.
+
+    Args:
+        plan: to be explained.
+        everything: with all rejected candidates.
+        nodes: facts of the fleet, for the memory that a node has; without them only the need is shown.
+    """
+    totals = {node.name: node.memory.total for node in nodes}
     lines: list[str] = []
-    for group, replicas in _alike(plan.groups):
-        lines += _group_lines(group, replicas)
+    for group, replicas in _without_duplicates(plan.groups):
+        lines += _group_lines(group, replicas, totals)
     for one in plan.left_out:
-        lines.append(_line("not served", f"{one.model}: {one.reason}"))
-        lines += [_line("", f"nearest: {' · '.join(one.nearest)}")] if one.nearest else []
+        lines += _lines("not served", f"{one.model}: {one.reason}")
+        lines += _lines("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
     return lines + _rejected_lines(plan.rejected, everything)
 
 
-def _alike(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, list[str]]]:
-    """Groups that differ in their nodes only, together: the first, and where the others lie."""
+def _without_duplicates(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, list[str]]]:
+    """Groups that differ in their nodes only, once each, with the nodes of all of them."""
     found: dict[tuple[int, str], tuple[GroupPlan, list[str]]] = {}
     for group in groups:
         key = (group.variant, group.choice.candidate.how)
@@ -98,58 +110,70 @@ def _alike(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, list[str]]]
     yield from found.values()
 
 
-def _group_lines(group: GroupPlan, where: Sequence[str]) -> list[str]:
+def _group_lines(group: GroupPlan, places: Sequence[str], totals: Mapping[str, int]) -> list[str]:
     first, *rest = group.ladder
-    count = len(where)
+    count = len(places)
     more = (
         ""
         if count == 1
-        else f" · {count} replicas" + ("" if len(set(where)) == 1 else f" ({', '.join(where)})")
+        else f" · {count} replicas" + ("" if len(set(places)) == 1 else f" ({', '.join(places)})")
     )
-    lines = [_line("choice", f"{first.candidate}{more}")]
-    told = (_numbers(first.prediction), first.reason, _more(first))
-    lines += [_line("", text) for text in told if text]
-    lines += [_line("", f"set in the deployment: {', '.join(said)}") for said in (first.said,) if said]
-    lines += [_line("", f"with {', '.join(rules)}") for rules in (first.rules,) if rules]
-    lines += [_line("", f"! {note}") for note in first.notes]
+    lines = _lines("choice", f"{first.candidate}{more}")
+    lines += _lines("memory", *_memory(first, totals))
+    lines += _speed_lines(first.prediction)
+    lines += _lines("why", *first.reason.split("; ")) if first.reason else []
+    lines += _lines("also fits", room) if (room := _headroom(first)) else []
+    lines += _settings_lines(first)
+    lines += _lines("warning", *first.notes)
     lines += _image_lines(first.candidate)
-    width = max((len(str(rung.candidate)) for rung in rest), default=0)
-    lines += [
-        _line("then" if n == 0 else "", f"{rung.candidate!s:<{width}}   {_brief(rung)}")
-        for n, rung in enumerate(rest)
-    ]
-    return lines
+    return lines + _fallback_lines(first, rest)
+
+
+def _settings_lines(rung: Rung) -> list[str]:
+    """Settings of the deployment's own arguments, and rules that changed the candidate."""
+    lines = _lines("fixed", f"{', '.join(rung.said)} (engine_args of the deployment)") if rung.said else []
+    return lines + (_lines("rules", ", ".join(rung.rules)) if rung.rules else [])
 
 
 def _image_lines(candidate: Candidate) -> list[str]:
     image = image_of(candidate)
-    return [_line("image", tag_words(image))] if image else []
+    return _lines("image", tag_words(image)) if image else []
+
+
+def _fallback_lines(first: Rung, rest: Sequence[Rung]) -> list[str]:
+    """The rungs below the choice, in order; with their nodes only if those are others."""
+    if not rest:
+        return []
+    same = all(rung.candidate.shape == first.candidate.shape for rung in rest)
+    names = [rung.candidate.how if same else str(rung.candidate) for rung in rest]
+    width = max(map(len, names))
+    return _lines(
+        "fallbacks",
+        *(f"{name:<{width}}   {_brief(rung)}".rstrip() for name, rung in zip(names, rest, strict=True)),
+    )
 
 
 def _brief(rung: Rung) -> str:
     alone = rung.prediction.decode_tps_per_request
-    return f"{alone.mid:.3g} tok/s alone" if alone else _numbers(rung.prediction)
+    return f"{alone.mid:.3g} tok/s alone" if alone else ""
 
 
 # --- rejected ---------------------------------------------------------------------------------------------------------
 
 
 def _rejected_lines(rejected: Sequence[Rejection], everything: bool) -> list[str]:
-    told = [(one, 0) for one in rejected] if everything else list(_grouped(rejected))
-    # That an image is broken matters where nothing else is wrong.
-    telling = [(one, more) for one, more in told if one.why != "engine"] or told
-    shown = told if everything else telling[:SHOWN]
-    width = min(WIDE, max((len(one.what) for one, _ in shown), default=0))
-    lines = [
-        _line("rejected" if number == 0 else "", _rejection(one, more, width))
-        for number, (one, more) in enumerate(shown)
-    ]
+    counted = [(one, 0) for one in rejected] if everything else list(_grouped(rejected))
+    # A broken image matters only if nothing else was rejected.
+    telling = [(one, more) for one, more in counted if one.why != "engine"] or counted
+    shown = counted if everything else telling[:SHOWN]
+    lines = [line for one, more in shown for line in _rejection(one, more)]
     hidden = len(rejected) - sum(1 + more for _, more in shown)
-    return [*lines, _line("", f"… {hidden} more (--all)")] if hidden else lines
+    lines += [f"… {hidden} more (--all)"] if hidden else []
+    return [_line("rejected" if number == 0 else "", text) for number, text in enumerate(lines)]
 
 
 def _grouped(rejected: Sequence[Rejection]) -> Iterator[tuple[Rejection, int]]:
-    """One line per reason, rules first; with how many more there are like it."""
+    """One rejection per reason, rules first, with the number of others like it."""
     found: dict[tuple[str, str], list[Rejection]] = {}
     for one in rejected:
         found.setdefault((one.why, one.rule or one.reason), []).append(one)
@@ -157,11 +181,13 @@ def _grouped(rejected: Sequence[Rejection]) -> Iterator[tuple[Rejection, int]]:
         yield same[0], len(same) - 1
 
 
-def _rejection(one: Rejection, more: int, width: int) -> str:
-    also = f" (and {more} more)" if more else ""
-    rule = f"   {one.rule}" if one.rule else ""
-    source = f"   {_short(one.source)}" if one.source else ""
-    return f"{one.what:<{width}}   {one.reason}{also}{rule}{source}"
+def _rejection(one: Rejection, more: int) -> Iterator[str]:
+    """The candidate and the reason with its rule and source: in one line, or if that is too long below each other."""
+    what = one.what + (f" (and {more} more)" if more else "")
+    cited = ", ".join(part for part in (one.rule, _short(one.source)) if part)
+    reason = f"{one.reason}{f' ({cited})' if cited else ''}"
+    beside = f"{what:<{WIDE}}   {reason}"
+    yield from (beside,) if len(beside) <= WIDTH else (what, *_wrapped(reason, indent=2))
 
 
 def _short(source: str) -> str:
@@ -170,12 +196,11 @@ def _short(source: str) -> str:
 
 
 def explain_refusal(refusal: InfeasibleDeployment, *, everything: bool = False) -> list[str]:
-    """A deployment that cannot be served: why not, and what would come nearest."""
-    lines = [_line("infeasible", f"nothing in this fleet can serve {refusal.model}")]
-    lines += _rejected_lines(refusal.rejected, everything)
+    """A deployment that cannot be served: the reasons, and the nearest thing that would fit."""
+    lines = _lines("infeasible", f"nothing in this fleet can serve {refusal.model}")
     if refusal.nearest:
-        lines.append(_line("nearest", " · ".join(refusal.nearest)))
-    return lines
+        lines += _lines("nearest", " · ".join(refusal.nearest))
+    return lines + _rejected_lines(refusal.rejected, everything)
 
 
 # --- one candidate ----------------------------------------------------------------------------------------------------
@@ -187,85 +212,80 @@ def explain_why(plan: DeploymentPlan | None, rejected: Sequence[Rejection], word
     lines: list[str] = []
     for group in plan.groups if plan else ():
         for at, rung in enumerate(group.ladder):
-            if _speaks_of(str(rung.candidate), wanted):
+            if _matches(str(rung.candidate), wanted):
                 lines += _rung_in_full(rung, at)
     for one in rejected:
-        if _speaks_of(f"{one.what} {one.rule}", wanted):
-            lines += [_line("rejected", one.what), _line("", one.reason)]
+        if _matches(f"{one.what} {one.rule}", wanted):
+            lines += [_line("rejected", one.what), *_lines("", one.reason)]
             lines += [_line("rule", f"{one.rule}   `sparkfleet explain {one.rule}`")] if one.rule else []
-            lines += [_line("source", one.source)] if one.source else []
+            lines += _lines("source", one.source) if one.source else []
     return lines or [_line("", f"no candidate is described by “{words}”; `--all` lists them")]
 
 
-def _speaks_of(text: str, wanted: Sequence[str]) -> bool:
+def _matches(text: str, wanted: Sequence[str]) -> bool:
     return all(word in text.lower() for word in wanted)
 
 
 def _rung_in_full(rung: Rung, at: int) -> list[str]:
     candidate, prediction = rung.candidate, rung.prediction
-    lines = [
-        _line("choice" if at == 0 else f"rung {at + 1}", str(candidate)),
-        _line("", _numbers(prediction)),
-    ]
-    lines += [_line("", rung.reason)] if rung.reason else []
-    lines += [
-        _line("memory" if n == 0 else "", f"{p.bytes / GIB:6.1f} GiB  {p.name}")
-        for n, p in enumerate(prediction.memory_parts)
-    ]
-    lines.append(
-        _line(
-            "sizes",
-            f"context {candidate.context} · concurrency {candidate.concurrency} · KV {candidate.kv_dtype}",
-        )
+    lines = _lines("choice" if at == 0 else f"rung {at + 1}", str(candidate))
+    lines += _lines(
+        "memory",
+        *_memory(rung, {}),
+        *(f"{part.bytes / GIB:6.1f} GiB  {part.name}" for part in prediction.memory_parts),
+    )
+    lines += _speed_lines(prediction)
+    lines += _lines("why", *rung.reason.split("; ")) if rung.reason else []
+    lines += _lines(
+        "sizes",
+        f"context {candidate.context} · concurrency {candidate.concurrency} · KV {candidate.kv_dtype}",
     )
     if candidate.memory_fraction is not None:
-        lines.append(_line("", f"memory fraction {candidate.memory_fraction:g}"))
+        lines += _lines("", f"memory fraction {candidate.memory_fraction:g}")
     if candidate.batch_tokens is not None:
-        alone = f"{ENGINE_LABELS[candidate.engine]} by itself takes {own_chunk(candidate.engine)} on a Spark"
-        lines.append(_line("", f"prefill {candidate.batch_tokens} tokens at a time; {alone}"))
+        default = f"{ENGINE_LABELS[candidate.engine]}'s default on a Spark is {own_chunk(candidate.engine)}"
+        lines += _lines("", f"prefill {candidate.batch_tokens} tokens at a time; {default}")
     if prediction.accepted is not None:
-        lines.append(_line("drafts", f"{prediction.accepted:.2f} tokens per step expected"))
+        lines += _lines("drafts", f"{prediction.accepted:.2f} tokens per step expected")
     lines += _image_lines(candidate)
-    lines += [_line("flags", " ".join(candidate.engine_args))] if candidate.engine_args else []
-    lines += [_line("env", " ".join(name for name, _ in candidate.env))] if candidate.env else []
-    lines += [_line("", f"set in the deployment: {', '.join(rung.said)}")] if rung.said else []
-    lines += [_line("rules", ", ".join(rung.rules))] if rung.rules else []
-    return lines + [_line("", f"! {note}") for note in rung.notes]
+    lines += _lines("flags", " ".join(candidate.engine_args)) if candidate.engine_args else []
+    lines += _lines("env", " ".join(name for name, _ in candidate.env)) if candidate.env else []
+    return lines + _settings_lines(rung) + _lines("warning", *rung.notes)
 
 
 # --- changes and nodes ------------------------------------------------------------------------------------------------
 
 
 def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[str]:
-    """The difference to what is wanted now."""
+    """The difference to the desired state: what starts or changes, on which nodes, with which weights."""
     words = {"start": "+ start", "change": "~ change", "keep": "= keep"}[change.verb]
     counts = {verb: int(change.verb == verb) for verb in ("start", "change")}
-    lines = ["", _line("changes", f"{words}  {change.name}{_needs(change, plan)}")]
-    lines += [_line("", f"  {field}") for field in change.fields]
+    chosen = [group.choice for group in plan.groups] if plan and change.verb != "keep" else []
+    nodes = dict.fromkeys(node for rung in chosen for node in rung.candidate.shape.nodes)
+    places = f" on {', '.join(nodes)}" if nodes else ""
+    lines = ["", *_lines("changes", f"{words}  {change.name}{places}")]
+    lines += _lines("", *_weights(chosen), *(f"  {field}" for field in change.fields))
     lines.append(_line("", f"{counts['start']} to start, {counts['change']} to change"))
     return lines
 
 
-def _needs(change: Change, plan: DeploymentPlan | None) -> str:
-    if plan is None or change.verb == "keep":
-        return ""
-    nodes = dict.fromkeys(n for group in plan.groups for n in group.choice.candidate.shape.nodes)
-    chosen = [group.choice for group in plan.groups]
-    size = sum({rung.candidate.model: rung.prediction.weights_bytes for rung in chosen}.values())
-    if not size:
-        return f" on {', '.join(nodes)}"
-    guessed = any(rung.prediction.weights_estimated for rung in chosen)
-    weights = (
-        f"about {size / GB:.0f} GB of weights (config alone, estimated)"
-        if guessed
-        else f"{size / GB:.0f} GB of weights"
-    )
-    return f" on {', '.join(nodes)}   needs {weights}"
+def _weights(chosen: Sequence[Rung]) -> Iterator[str]:
+    """One line per model: bytes and nodes of its weights."""
+    for model in dict.fromkeys(rung.candidate.model for rung in chosen):
+        of_model = [rung for rung in chosen if rung.candidate.model == model]
+        size = of_model[0].prediction.weights_bytes
+        if not size:
+            continue
+        nodes = dict.fromkeys(node for rung in of_model for node in rung.candidate.shape.nodes)
+        guessed = any(rung.prediction.weights_estimated for rung in of_model)
+        about, note = ("about ", " (estimated from the config)") if guessed else ("", "")
+        each = "each of " if len(nodes) > 1 else ""
+        yield f"  weights: {about}{size / GB:.0f} GB on {each}{', '.join(nodes)}, copied if not there{note}"
 
 
-def explain_measured(told: Sequence[str]) -> list[str]:
+def explain_measured(measured: Sequence[str]) -> list[str]:
     """Lines with the measurements of running groups."""
-    return [_line("measured" if number == 0 else "", text) for number, text in enumerate(told)]
+    return [_line("measured" if number == 0 else "", text) for number, text in enumerate(measured)]
 
 
 def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
@@ -281,41 +301,48 @@ def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _numbers(prediction: Prediction) -> str:
-    """Predicted numbers, and a note for those that are not known."""
-    memory = prediction.memory_bytes_per_rank
-    parts = [
-        f"{prediction.verdict}: {memory.mid / GIB:.1f} GiB ({memory.low / GIB:.1f} to {memory.high / GIB:.1f})"
-    ]
-    alone = prediction.decode_tps_per_request
-    if prediction.ttft_ms is not None:
-        at = f" @{_tokens(prediction.prompt)}" if prediction.prompt else ""
-        parts.append(f"TTFT {_seconds(prediction.ttft_ms)}{at}")
+def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
+    """The verdict with the need of a node and the memory of the smallest; its basis if no speed is predicted."""
+    need, nodes = rung.prediction.memory_bytes_per_rank, rung.candidate.shape.nodes
+    sizes = [totals[node] for node in nodes if node in totals]
+    total = f" of {min(sizes) / GIB:.0f} GiB" if sizes else ""
+    band = "" if need.low == need.high else f" ({need.low / GIB:.1f} to {need.high / GIB:.1f})"
+    each = " on each node" if len(nodes) > 1 else ""
+    words = f"{rung.prediction.verdict}: {need.mid / GIB:.1f}{total or ' GiB'}{each}{band}"
+    return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
+
+
+def _speed_lines(prediction: Prediction) -> list[str]:
+    """Predicted decode rates, TTFT and prefill rate, and the basis of the prediction."""
+    alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
-        parts.append("speed not predicted: it is measured once it runs")
-        return " · ".join(parts) + f"   {memory.provenance.value}: {memory.basis}"
-    if prediction.prefill_tps is not None:
-        parts.append(f"prefill {prediction.prefill_tps.mid:.0f} tok/s")
-    many = prediction.decode_tps_aggregate
-    crowd = ""
+        return _lines("speed", "not predicted; measured after the start")
+    rates = [f"{alone.mid:.3g} tok/s alone{_spread(alone)}"]
     if many is not None and (prediction.concurrency or 1) > 1:
-        # Time in which prompts of some are prefilled is counted here, and not in the rate alone.
-        crowd = f", {many.mid:.0f} at {prediction.concurrency} with prefill"
-    parts.append(f"{alone.mid:.3g} tok/s alone{_spread(alone)}{crowd}")
-    return " · ".join(parts) + f"   {alone.basis}"
+        # This includes the time in which other prompts are prefilled; the rate alone does not.
+        rates.append(f"{many.mid:.0f} tok/s in total at {prediction.concurrency} requests{_spread(many)}")
+    first = []
+    if prediction.ttft_ms is not None:
+        prompt = f" for a prompt of {_tokens(prediction.prompt)} tokens" if prediction.prompt else ""
+        first.append(f"TTFT {_seconds(prediction.ttft_ms)}{prompt}")
+    if prediction.prefill_tps is not None:
+        first.append(f"prefill {prediction.prefill_tps.mid:.0f} tok/s")
+    predicted = "" if alone.provenance is Provenance.MEASURED else "predicted, "
+    texts = (" · ".join(rates), " · ".join(first), f"{predicted}{alone.basis}")
+    return _lines("speed", *(text for text in texts if text))
 
 
-def _more(rung: Rung) -> str:
-    """Headroom of the nodes; "" if it is not known, or nothing larger fits."""
+def _headroom(rung: Rung) -> str:
+    """Larger sizes that fit on the nodes; "" if they are not known, or nothing larger fits."""
     has, could = rung.candidate, rung.prediction
     if could.largest_context is None or could.largest_concurrency is None:
         return ""
-    room = []
+    sizes = []
     if could.largest_context > has.context:
-        room.append(f"context {could.largest_context} × {has.concurrency}")
+        sizes.append(f"context {could.largest_context} × {has.concurrency}")
     if could.largest_concurrency > has.concurrency:
-        room.append(f"{has.context} × {could.largest_concurrency} requests")
-    return f"room for {', or '.join(room)}" if room else ""
+        sizes.append(f"{has.context} × {could.largest_concurrency} requests")
+    return ", or ".join(sizes)
 
 
 def _spread(band: Band) -> str:
@@ -329,7 +356,7 @@ def _spread(band: Band) -> str:
 
 
 def _seconds(band: Band) -> str:
-    """Milliseconds with their band, in seconds where they are many."""
+    """Milliseconds with their band; seconds from 0.95 s."""
     if band.mid < 950:
         return f"{band.mid:.0f} ms{_spread(band)}"
     shown = band.model_copy(update={"low": band.low / 1000, "mid": band.mid / 1000, "high": band.high / 1000})
@@ -350,3 +377,24 @@ def _count(number: int, noun: str) -> str:
 
 def _line(label: str, text: str) -> str:
     return f"{INDENT}{label:<{LABEL}}{text}"
+
+
+def _lines(label: str, *texts: str) -> list[str]:
+    """The texts below each other behind one label, each wrapped."""
+    wrapped = [line for text in texts for line in _wrapped(text)]
+    return [_line(label if number == 0 else "", line) for number, line in enumerate(wrapped)]
+
+
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    """The text in lines that fit beside a label; those after the first are indented by two more columns."""
+    start = indent + len(text) - len(text.lstrip())
+    if indent + len(text) <= WIDTH:
+        return [" " * indent + text]
+    return textwrap.wrap(
+        text.strip(),
+        WIDTH,
+        initial_indent=" " * start,
+        subsequent_indent=" " * (start + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

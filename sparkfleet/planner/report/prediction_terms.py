@@ -33,7 +33,7 @@ READS = ("weights", "experts", "kv", "state", "draft", "verify", "traffic")
 CEILINGS_OF = "knowledge/physics.yaml, ceilings"
 """Each number there has its source beside it."""
 BF16_OF_PREFILL = ("attention", "linear")
-"""Terms of a prefill whose products are in bf16 whatever the weights' format is."""
+"""Terms of a prefill whose products are in bf16 in any format of the weights."""
 WHAT: dict[str, str] = {
     "weights": "weights that every step reads",
     "experts": "routed experts that are touched",
@@ -58,7 +58,7 @@ WHAT: dict[str, str] = {
 
 
 class PredictionTerm(Value):
-    """One row: what takes time, at which rate, and how far it is from that in measurements."""
+    """One row: a term of the time, its rate, and the factor between the rate and measurements."""
 
     name: str
     what: str
@@ -68,7 +68,7 @@ class PredictionTerm(Value):
     rate: float | None = None
     """`unit` per second."""
     source: str
-    """Where the rate, or the fixed cost, is from."""
+    """Source of the rate or of the fixed cost."""
     ceiling_ms: float
     factor: float
     """Fitted coefficient: the term takes so many times its ceiling."""
@@ -92,13 +92,13 @@ class PredictionSum(Value):
     tokens_per_step: float = 1.0
     """Tokens that one step yields (speculative decoding); the ITL is a step over it."""
     correction: float
-    """Predicted over modelled: what rules and measurements of this fleet change. 1: nothing."""
+    """Predicted over modelled: the effect of rules and measurements of this fleet. 1: none."""
     predicted: Band | None
     """As the plan has it, ms; None if nothing is predicted."""
 
 
 def prediction_sums(outlook: Predictor, fleet: Fleet, rung: Rung) -> tuple[PredictionSum, ...]:
-    """What the predicted ITL and TTFT of one rung are made of; none on a CPU, of which nothing is predicted.
+    """Terms of the predicted ITL and TTFT of one rung; none on a CPU, for which nothing is predicted.
 
     Args:
         outlook: of the rung's checkpoint, with the same measurements and drafts as the plan.
@@ -170,7 +170,7 @@ def _term(model: LatencyModel, quantity: Literal["ITL", "TTFT"], term: Term) -> 
 def _ceiling(
     model: LatencyModel, quantity: Literal["ITL", "TTFT"], name: str
 ) -> tuple[Unit, float | None, str]:
-    """What a term is counted in, its rate per second, and where that is from."""
+    """Unit of a term, its rate per second, and the source of the rate."""
     ceilings = physics().ceilings
     if name in READS:
         return "bytes", ceilings.read_gb_per_s * 1e9, f"memory read, {CEILINGS_OF}"

@@ -11,12 +11,12 @@ from sparkfleet.values import Value
 
 
 class Remembered(Value):
-    """A candidate that did not start where it was tried."""
+    """A candidate that failed to start on its nodes."""
 
     fingerprint: str
     """Of the candidate, its nodes and their drivers."""
     words: str
-    """Why, for people."""
+    """Reason in words."""
     until: float | None = None
     """When it may be tried again as it is, Unix seconds; None: not until something about it changes."""
 
@@ -44,7 +44,7 @@ def fingerprint(candidate: Candidate, drivers: Collection[tuple[str, str]]) -> s
 
 
 def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> DeploymentPlan:
-    """The plan with such rungs taken out of the ladders, and told among the rejected. A ladder of nothing else stays."""
+    """The plan with such rungs moved from the ladders to the rejected; a ladder with no other rung keeps them."""
     known = {one.fingerprint: one for one in failed}
     if not known:
         return plan
@@ -60,9 +60,7 @@ def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> Depl
 
 
 def _rejection(rung: Rung, failure: Remembered) -> Rejection:
-    reason = (
-        f"did not start here: {failure.words}; barred {failure.ends}; `sparkfleet apply --retry` tries it"
-    )
+    reason = f"did not start here: {failure.words}; barred {failure.ends}; `sparkfleet apply --retry` tries it again"
     return Rejection(what=_name(rung), reason=reason, why="node")
 
 

@@ -46,7 +46,7 @@ _VERSIONS = frozenset(fact for fact, kind in FACTS.items() if kind is FactKind.V
 
 
 class Reason(Value):
-    """A fact that made a rule fire: what it is, and what the rule asks of it."""
+    """A fact that made a rule fire, and the rule's condition on it."""
 
     fact: str
     value: str
@@ -156,7 +156,7 @@ class RuleJudgement(Value):
     limits: RuleLimits = RuleLimits()
     required_by: tuple[RuleMatch, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Where two rules want different values; the one with the worse severity has won."""
+    """Conflicts of two rules over a value; the rule with the worse severity wins."""
     warnings: tuple[RuleMatch, ...] = ()
     doubts: tuple[RuleMatch, ...] = ()
     """Possible findings: shown, and a reason for a rung below that is free of them."""
@@ -277,7 +277,7 @@ _CONFIDENCE_WORDS = {
 
 
 def explain_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> str:
-    """A rule as `sparkfleet explain` prints it: what happens, when, what to do, and where that is known from.
+    """A rule as `sparkfleet explain` prints it: symptom, conditions, remedy and sources.
 
     Raises:
         SparkfleetError: there is no such rule.

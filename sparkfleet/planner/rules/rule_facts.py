@@ -43,7 +43,7 @@ _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
 """Which flag sets which fact (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23)."""
 
 _CHOSEN = ("attention_backend", "moe_backend", "linear_backend", "gdn_backend", "kv_dtype", "load_format")
-"""Facts that are "auto" where no flag sets them."""
+"""Facts that are "auto" if no flag sets them."""
 
 _POOL_FLAGS = {"vllm": (*KV_BYTES, KV_BLOCKS), "sglang": (KV_TOKENS,)}
 """Flags that fix how large the KV cache is."""
@@ -51,7 +51,7 @@ _EAGER = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph"}
 
 
 def situation_of(candidate: Candidate, known: RuleContext | None = None) -> RuleContext:
-    """Everything that a candidate says, over what is `known` about its checkpoint, its nodes and its links."""
+    """All facts of a candidate, over those `known` about its checkpoint, its nodes and its links."""
     said = _said(candidate) | _from_flags(candidate)
     fields = dict(known or RuleContext()) | {name: value for name, value in said.items() if value is not None}
     return RuleContext.model_validate(fields)

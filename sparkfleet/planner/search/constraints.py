@@ -15,11 +15,11 @@ def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> R
     """Contradictions in the deployment. Not refused on reading: stores may hold such a deployment already."""
     known = [node.name for node in fleet.nodes]
     if unknown := sorted(set(variant.nodes) - set(known)):
-        return wanted("nodes", f"{', '.join(unknown)}: no node of this fleet, which has {', '.join(known)}")
+        return wanted("nodes", f"{', '.join(unknown)}: not in this fleet, which has {', '.join(known)}")
     own = bool(spec.variants) and spec.variants[number].memory is not None
     meant = variant.engine == "custom" or not (own or all(one.engine != "custom" for one in spec.resolved()))
     if variant.memory is not None and not meant:
-        return wanted("memory", "given, but only `engine: custom` takes it: what others need is predicted")
+        return wanted("memory", "only for `engine: custom`: the need of other engines is predicted")
     return None
 
 
@@ -29,19 +29,19 @@ def unwanted(case: VariantContext) -> Rejection | None:
     name = variant.model.rpartition("/")[2]
     if spec.license == "open" and checkpoint.license.kind != "open-source":
         said = checkpoint.license.id or "not known"
-        kind = "is no open-source license" if checkpoint.license.id else "so that it cannot be called open"
+        kind = "not open source" if checkpoint.license.id else "it may not be open source"
         return wanted(
             name,
-            f"license {said}: {kind}, and the deployment says `license: open`",
+            f"license {said}: {kind}, but the deployment requires `license: open`",
             _license_rule(checkpoint),
         )
     vision = checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision
     if "vision" in spec.needs and not vision:
-        return wanted(name, "has no vision tower among its weights, and the deployment needs vision")
+        return wanted(name, "its weights have no vision tower, but the deployment needs vision")
     most = checkpoint.max_positions
     if variant.context is not None and most is not None and variant.context > most:
         return wanted(
-            name, f"is made for {most} tokens, and the deployment asks for a context of {variant.context}"
+            name, f"supports at most {most} tokens, but the deployment sets a context of {variant.context}"
         )
     unreadable = misread(variant.engine_args, quant_of(case))
     if unreadable:

@@ -1,7 +1,7 @@
 """Planning for engines that run on CPUs: the embedded models, and nodes without a GPU. Pure.
 
-They run as processes of what is installed on a node, or in containers of the image that the deployment names: no image of
-a CPU build is known by itself.
+They run as processes of an engine that is installed on a node, or in containers of the image that the deployment names:
+no image of a CPU build is known by itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 """Engines that have CPU builds, in the order in which `auto` takes them."""
 
 SUPPOSED = {"vllm": "0.32.0+cpu", "sglang": "0.5.23+cpu"}
-"""Versions inside an image, where no node has a CPU build of that engine: those that sparkfleet was tried with."""
+"""Versions assumed inside an image if no node has a CPU build of that engine: those that sparkfleet was tested with."""
 
 
 def takes(variant: Variant, fleet: Fleet) -> bool:
@@ -56,7 +56,7 @@ def takes(variant: Variant, fleet: Fleet) -> bool:
 WHERE = (
     "fits on a node with vLLM's CPU build alone (`sparkfleet[local]`), such as this machine: `address: local`"
 )
-"""The next step where every node's engines run on its GPU."""
+"""The next step if every node's engines run on its GPU."""
 
 
 def uses_gpu(node: NodeFacts) -> bool:
@@ -112,7 +112,7 @@ def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejecti
         return _no(
             variant,
             node,
-            f"{variant.model} is not on this node, and a node without a GPU does not fetch weights",
+            f"{variant.model} is not on this node, and nodes without a GPU download no weights",
         )
     if variant.engine not in ("auto", *ENGINES):
         return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
@@ -129,7 +129,7 @@ def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> R
         )
     free, needed = ledger.room(node.name).at_most, _memory(stack).high
     if needed > free:
-        words = f"needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are available"
+        words = f"needs {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are available"
         return _no(variant, node, words, "memory")
     return None
 
@@ -139,7 +139,7 @@ def _lack(variant: Variant, node: NodeFacts) -> str:
     if variant.image:
         return f"{variant.image} needs a GPU, and this node has none"
     if variant.runtime == "container":
-        return "no image of a CPU build is known: give one as `image`, or leave out `runtime: container`"
+        return "no image of a CPU build is known: set `image`, or leave out `runtime: container`"
     wanted = "vllm" if variant.engine == "auto" else variant.engine
     version = node.engines[wanted].version if wanted in node.engines else ""
     if version:
@@ -197,11 +197,11 @@ def _rungs(variant: Variant, fleet: Fleet, ledger: MemoryLedger) -> list[Rung]:
     stacks = {node.name: found for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))}
     if ranks == 1:
         free = [name for name, stack in stacks.items() if ledger.room(name).at_most >= _memory(stack).high]
-        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas lie apart where they can
+        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas on different nodes if possible
         return [_rung(variant, (name,), stacks[name]) for name in free]
     return [
         _rung(variant, nodes, stack)
-        for stack in dict.fromkeys(stacks.values())  # all ranks are told the same: one engine, at one place
+        for stack in dict.fromkeys(stacks.values())  # all ranks get the same command: one engine, at one path
         for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
         if (nodes := ledger.place(pool, _memory(stack))) is not None
     ]
@@ -219,7 +219,7 @@ def _no_site(variant: Variant, able: Sequence[NodeFacts]) -> list[Rejection]:
     if shape.ranks == 1 or not able:
         return []
     names = ", ".join(node.name for node in able)
-    reason = f"{shape.ranks} nodes that are linked are needed, with room on each; usable here: {names}"
+    reason = f"{shape.ranks} linked nodes with room on each are needed; usable here: {names}"
     return [Rejection(what=f"TP={shape.tp}", reason=reason, why="node")]
 
 
@@ -250,7 +250,7 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
         candidate=candidate,
         prediction=Prediction(memory_bytes_per_rank=_memory(stack)),
         reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
-        notes=(f"nothing is known of the image: it is taken for {candidate.stack}",) if stack.image else (),
+        notes=(f"unknown image: assumed to contain {candidate.stack}",) if stack.image else (),
     )
 
 

@@ -13,7 +13,7 @@ from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Reje
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import GIB
 
-UNASKED = "no `health` is given, so once it is ready nobody sees whether it hangs"
+UNASKED = "no `health` path is given: hangs after the start are not detected"
 
 
 def custom_groups(
@@ -25,7 +25,7 @@ def custom_groups(
     *,
     runs_on: Sequence[tuple[str, ...]],
 ) -> ServedVariant:
-    """Its groups, as many as are asked for or none; `runs_on`: where those that run now lie."""
+    """Its groups, as many as the deployment requires or none; `runs_on`: nodes of those that run now."""
     size_ = float(variant.memory_bytes or 0)
     needs = Band(
         low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"
@@ -44,7 +44,7 @@ def custom_groups(
         return groups, [], []
     for group in groups:
         ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
-    words = f"{size_ / GIB:.0f} GiB are declared, and no node that may be used has that much free"
+    words = f"{size_ / GIB:.0f} GiB declared, and no usable node has that much free"
     if groups:
         words += f" for more than {len(groups)} of {wanted} replicas"
     near = [f"fits with `replicas: {len(groups)}`"] if groups else []

@@ -1,4 +1,4 @@
-"""The drafts of one variant: its engines and images, the ways to cut it, the methods to draft, if there is room. Pure."""
+"""Enumerates the proposals of one variant: engines and images, splits, speculative methods, if they have room. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ProposalEnumerator:
         self._case = case
         self._ledger = ledger
         self.rejected: list[Rejection] = []
-        """What is left out, in the order in which that was found; the ladder goes on with it."""
+        """Excluded options, in the order of discovery; the ladder appends to it."""
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
-        """Of every engine that is left the images to try."""
+        """Images to try, by engine."""
         self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
         """The nodes of each kind that there are."""
         self.places: list[SuggestedPlacement] = []
-        """Of every shape and engine what needs least."""
+        """The proposal with the least need, for every shape and engine."""
 
     def sized(self) -> Iterator[tuple[Proposal, Sizing]]:
         """The drafts that have room, or would have with another share of the memory, with their sizes."""
@@ -49,14 +49,15 @@ class ProposalEnumerator:
         for pool, split in self._shapes():
             if enough and split.ranks > max(enough, self._case.share):
                 what = f"{split_words(split)} on {split.ranks} nodes"
-                reason = f"{enough} will do, and other deployments need nodes too"
+                fits_on = f"{enough} node{'s' if enough > 1 else ''}"
+                reason = f"fits on {fits_on}; the others are kept for the other deployments"
                 self.rejected.append(Rejection(what=what, reason=reason, why="node"))
                 continue
             best = self._ledger.best(pool)
             drafts = [draft for engine in engines for draft in self._each(pool, split, engine)]
             sized = [(draft, size(self._case, draft, best, self.settings(draft))) for draft in drafts]
             fitting = any(found.verdict != "no" for _, found in sized)
-            # Of a share of the memory that is too large rules may know better than sizes why.
+            # If a share of the memory is too large, rules may have a better reason than sizes.
             able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
             enough = enough or (split.ranks if fitting else 0)
             yield from able
@@ -68,7 +69,7 @@ class ProposalEnumerator:
                 self.rejected.append(too_large(self._case, draft, least, best))
 
     def first(self, draft: Proposal) -> Stack:
-        """The stack that a draft is told by before it is judged."""
+        """The stack that names a proposal before it is judged."""
         return in_order(self.stacks[draft.engine], draft.speculation.method)[0]
 
     def settings(self, draft: Proposal) -> Settings:
@@ -119,7 +120,7 @@ class ProposalEnumerator:
                 self.rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason, why="wanted"))
 
     def _shapes(self) -> Iterator[tuple[Pool, Split]]:
-        """Sites that are there and ways to cut the model that fit them, each once per class of site."""
+        """Sites of the fleet with the splits that suit them, each once per class of site."""
         variant, outlook = self._case.variant, self._case.outlook
         for ranks in GROUP_SIZES:
             splits = splits_for(variant, outlook, ranks)
@@ -135,11 +136,16 @@ class ProposalEnumerator:
     def _no_site(self) -> Rejection:
         wanted = self._case.variant.parallel
         asked = f"TP={wanted.tp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
-        among = f" among {', '.join(self._case.variant.nodes)}" if self._case.variant.nodes else ""
-        return Rejection(
-            what=asked, why="node",
-            reason=f"needs as many linked nodes{among} as it has ranks, and heads that can be divided so; there are none",
-        )  # fmt: skip
+        nodes = self._case.variant.nodes
+        among = f" among {', '.join(nodes)}" if nodes else ""
+        ranks = (wanted.tp or 1) * (wanted.pp or 1) if wanted else 1
+        count = len(nodes or self._case.fleet.nodes)
+        reason = (
+            f"needs {ranks} linked nodes{among}; {count} available"
+            if count < ranks
+            else f"needs a linked node{among} per rank, and heads divisible by TP: not met by this fleet or model"
+        )
+        return Rejection(what=asked, reason=reason, why="node")
 
     def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
         case = self._case
@@ -160,12 +166,12 @@ def _no_engine(variant: Variant, quant: str) -> Rejection:
         what = ENGINE_LABELS.get(variant.engine, "any engine")
         return Rejection(
             what=what,
-            reason=f"no image is known to serve {quant} with it; name one as `image:`",
+            reason=f"no known image serves {quant} with this engine; set `image:`",
             why="wanted",
         )
     inside = (
-        "holds another engine"
+        "contains another engine"
         if images_of(variant.image)
-        else "is not known; say which engine it holds as `engine:`"
+        else "unknown image; set `engine:` to the engine in it"
     )
     return Rejection(what=variant.image, reason=inside, why="wanted")

@@ -1,4 +1,4 @@
-"""The ladder of one variant: drafts ranked by what they promise, judged best first, placed if there is room. Pure.
+"""The ladder of one variant: proposals ranked by predicted speed, judged best first, placed if there is room. Pure.
 
 What is judged and rejected is what would have been better than the choice; the rest is told by its predictions.
 """
@@ -36,7 +36,7 @@ from sparkfleet.specs.deployment import EngineName
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
 JUDGED = 40
-"""Drafts that are judged at most per variant; the rest are told by their predictions."""
+"""Most proposals that are judged per variant; the rest are shown with their predictions only."""
 SHARE_GAIN = 1.1
 """Replicas have to bring at least this much to be taken without being asked for."""
 
@@ -51,7 +51,7 @@ class VariantPlanner:
         self._ledger = ledger
         self._runs_on = runs_on
         self._drafts = ProposalEnumerator(case, ledger)
-        self._rejected = self._drafts.rejected  # one list, in the order in which plans tell it
+        self._rejected = self._drafts.rejected  # one list, in the order in which plans show it
         self._order = count()
 
     def groups(self, number: int) -> ServedVariant:
@@ -89,7 +89,7 @@ class VariantPlanner:
         return group
 
     def _with_sizes(self, judged: Evaluation, rung: Rung) -> Rung:
-        """The rung with what was taken off the sizes that were to be had, and why."""
+        """The rung with a note on the sizes that were reduced, and the reason."""
         draft = judged.draft
         said = lowered(self._case, draft, self._drafts.settings(draft), self._ledger.best(draft.pool), rung)
         return rung.model_copy(update={"notes": (*rung.notes, said)}) if said else rung
@@ -104,7 +104,7 @@ class VariantPlanner:
     def _climb(
         self, heap: list[tuple[float, int, Proposal, Evaluation | None]]
     ) -> tuple[list[Evaluation], tuple[str, ...], list[tuple[Proposal, Evaluation | None]]]:
-        """Judge the best first; the first that passes and has room decides where, others on the same nodes follow."""
+        """Judge the best first; the first that passes and has room takes its nodes, others follow on the same nodes."""
         ladder: list[Evaluation] = []
         nodes: tuple[str, ...] = ()
         left: list[tuple[Proposal, Evaluation | None]] = []
@@ -121,7 +121,7 @@ class VariantPlanner:
                 self._rejected += judged.rejected
                 if judged.rung is None:
                     continue
-                if judged.worth < -value * 0.999:  # slower than promised: others may be better now
+                if judged.worth < -value * 0.999:  # slower than estimated: others may be better now
                     heapq.heappush(heap, (-judged.worth, next(self._order), draft, judged))
                     continue
             if ladder:
@@ -145,7 +145,7 @@ class VariantPlanner:
         return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))
 
     def _may_follow(self, draft: Proposal, ladder: Sequence[Evaluation]) -> bool:
-        """A rung below has to be another way to speculate or another engine, cut in the same way on the same nodes."""
+        """A rung below has to be another way to speculate or another engine, with the same split on the same nodes."""
         if draft.split != ladder[0].draft.split or draft.pool.site != ladder[0].draft.pool.site:
             return False
         if len(ladder) >= LADDER:
@@ -157,7 +157,7 @@ class VariantPlanner:
     def _fewer(self, judged: Evaluation) -> Rejection:
         how = judged.rung.candidate.how if judged.rung else ""
         what = f"{split_words(judged.draft.split)} · {how}"
-        reason = f"there is no room for {self._case.variant.replicas} replicas of it"
+        reason = f"no room for {self._case.variant.replicas} replicas"
         return Rejection(what=what, reason=reason, why="memory")
 
     def _has_room(self, nodes: Sequence[str], judged: Evaluation) -> bool:
@@ -186,7 +186,7 @@ class VariantPlanner:
         best = max(range(1, most + 1), key=lambda groups: (total(groups), -groups))
         return best if total(best) >= SHARE_GAIN * total(1) else 1
 
-    # telling
+    # reasons
 
     def _tell_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
@@ -198,7 +198,7 @@ class VariantPlanner:
             told.add((draft.split, draft.engine))
             judged = earlier
             if judged is None and draft.split.ranks not in wider:
-                # The best of every other number of nodes is judged too: that is what people ask about.
+                # The best of every other number of nodes is judged too: people ask about it.
                 wider.add(draft.split.ranks)
                 judged = self._assessed(draft)
                 if judged.rung is None:
@@ -219,7 +219,7 @@ class VariantPlanner:
         )
 
     def _compared(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> str:
-        """The numbers that the objective looks at, of the draft and of the choice, and what makes the difference."""
+        """The objective's numbers for the proposal and for the choice, and the cause of the difference."""
         case = self._case
         if case.objective == "throughput":
             groups = case.groups(draft.split.ranks)
@@ -233,7 +233,7 @@ class VariantPlanner:
         return f"{tps:.3g} tok/s alone against {best:.3g}{because(draft, choice, tps, best, case)}"
 
     def _total(self, draft: Proposal, groups: int) -> float:
-        """Tokens per second of all requests, dealt out to so many groups."""
+        """Tokens per second of all requests, distributed over so many groups."""
         case, settings = self._case, self._drafts.settings(draft)
         context = size(case, draft, self._ledger.best(draft.pool), settings).context
         each = case.outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
@@ -253,10 +253,10 @@ class VariantPlanner:
             or single is None
         ):
             return
-        alone = "no request is answered sooner" if ranks == 1 else f"{self._promised(single):.3g} tok/s alone"
+        alone = "no faster for one request" if ranks == 1 else f"{self._promised(single):.3g} tok/s alone"
         reason = (
             f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
-            f" {case.concurrency} requests together: `replicas: {copies}` takes it"
+            f" {case.concurrency} requests together; to choose it: `replicas: {copies}`"
         )
         what = f"{copies} × {split_words(single.split)} · {self._drafts.first(single).name} · {single.speculation}"
         self._rejected.append(Rejection(what=what, reason=reason, why="slower"))

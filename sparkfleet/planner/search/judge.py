@@ -1,4 +1,4 @@
-"""One draft of a candidate, judged: held against the rules, changed as they require, predicted. Pure."""
+"""Judges a proposal: applies the rules, changes it as they require, predicts its memory and speed. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Evaluation(NamedTuple):
     worth: float
     rejected: tuple[Rejection, ...]
     slowed_by: tuple[RuleMatch, ...] = ()
-    """Rules that say that it is slow."""
+    """Rules that slow it."""
 
 
 def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room: MemoryBudget) -> Evaluation:
@@ -76,7 +76,7 @@ def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room:
 
 
 def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluation:
-    """Apply what rules require until they are content, or reject."""
+    """Applies required flags until no further rule fires, or rejects the proposal."""
     case, draft, _, _ = trial
     tried = sized[:3]
     candidate = candidate_of(trial, sized)
@@ -108,7 +108,7 @@ def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluat
         # A rule may set the KV cache's precision: then the sizes that were tried come back.
         if smaller.verdict == "no" or smaller[:3] == tried:
             return Evaluation(draft, None, 0.0, (too_large(case, draft, sized, most),))
-        # Rules may think otherwise of the smaller sizes.
+        # Other rules may apply to the smaller sizes.
         return _with_note(_ruled(trial, smaller, settings), _lessened(sized, smaller, verdict))
     judged = _predicted(trial, candidate, sized, changed_settings, verdict)
     for one in contested:
@@ -117,7 +117,7 @@ def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluat
 
 
 def _contested(finding: RuleMatch) -> bool:
-    """Whether it limits the share of the memory on one source's word, and others have published the contrary."""
+    """True if its limit on the share of the memory has one source, and others published the contrary."""
     rule = finding.rule
     return (
         _limits_of(finding).memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
@@ -188,7 +188,7 @@ def _against_wishes(
             word = name.replace("_", " ")
             return Rejection(
                 what=name_of(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
-                reason=f"{word} {wanted:g} is asked for, at most {most:g} works: {cause.rule.symptom}",
+                reason=f"{word} {wanted:g} is set, at most {most:g} works: {cause.rule.symptom}",
             )  # fmt: skip
     return None
 
@@ -208,7 +208,7 @@ def _limits_of(finding: RuleMatch) -> RuleLimits:
 def _limited(
     trial: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, limits: RuleLimits
 ) -> tuple[Candidate, Sizing, Settings]:
-    """The candidate within the limits of rules; sizes are worked out again where one changes."""
+    """The candidate within the limits of rules; sizes are computed again if one changes."""
     case, draft, _, _ = trial
     flags = parse_flags(candidate.engine_args)
     said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
@@ -249,7 +249,7 @@ def _limited(
 
 
 def _told(trial: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
-    """Tokens of a prefill step as the engine is told; None if it takes that many by itself, on any Spark."""
+    """Tokens of a prefill step to pass to the engine; None if they are its default on any Spark."""
     if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
         return None
     return trial.case.outlook.step(trial.draft.split, settings, context, concurrency)
@@ -261,7 +261,7 @@ def _within(trial: StackedProposal, needs: Band, limits: RuleLimits) -> MemoryBu
     said = share_said(trial.case.variant.engine_args, trial.draft.engine)
     if (
         limits.memory_fraction is None or said is not None
-    ):  # of what is said it is known to be within the limit
+    ):  # a share set in the deployment is known to be within the limit
         return room
     most = limits.memory_fraction * trial.draft.pool.site.memory_total
     at_most = most if trial.case.edge else most + needs.mid - needs.low
@@ -326,17 +326,17 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
     for finding in verdict.doubts:
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.then.do == "reject"
         if serious and not _seen_to_work(case, stack, draft):
-            yield f"possible, {', '.join(finding.unknown)} not known: {finding.rule.title} ({finding.rule.id})"
+            yield f"possible ({', '.join(finding.unknown)} not known): {finding.rule.title} ({finding.rule.id})"
     prompts = verdict.limits.prompt_tokens
     if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
         cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)
         yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
     if proves(stack, draft.speculation.method) is False:
-        yield f"nobody has published {draft.speculation.method.upper()} on {stack.name}"
+        yield f"no published measurement of {draft.speculation.method.upper()} on {stack.name}"
     if assumed := case.outlook.drafter(draft.speculation).assumed:
         yield assumed
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
-        yield "whether the vision tower is among the weights is not known before they are here"
+        yield "the weights may lack the vision tower: known only after the download"
 
 
 def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:
@@ -347,7 +347,7 @@ def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:
 
 
 def _times(band: Band | None, factor: float) -> Band | None:
-    # What was measured was measured with whatever slows this candidate.
+    # Measurements include the effect of slowing rules.
     if band is None or factor == 1.0 or band.provenance is Provenance.MEASURED:
         return band
     update = {"low": band.low * factor, "mid": band.mid * factor, "high": band.high * factor}

@@ -11,12 +11,12 @@ from sparkfleet.planner.place.stacks import Stack, proves
 from sparkfleet.planner.rules.judgement import RuleJudgement
 
 DEMOTION = 0.75
-"""What a candidate is worth of which a report says that it is slow, without a number. Ranks only: predictions stay."""
+"""Discount of a candidate that a report calls slow without a number. Affects the ranking, not the predictions."""
 NODES_COST = 0.7
-"""What an answer is worth falls with nodes to this power: twice the nodes have to be 1.6 times as fast. Well-tuned TP=2 of
+"""The value of an answer falls with nodes to this power: twice the nodes have to be 1.6 times as fast. Well-tuned TP=2 of
 dense models is 1.7 to 2.1 times as fast, the badly joined 1.0 to 1.2 (benchmark notes, topology)."""
 UNPROVEN = 0.9
-"""What a candidate is worth whose method nobody has published on its image."""
+"""Discount of a candidate if no measurement of its method on its image is published."""
 
 
 def worth(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:

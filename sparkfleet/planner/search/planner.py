@@ -1,10 +1,10 @@
-"""From what is asked for and what is true to what will be done, with reasons. Pure: no I/O, no clock.
+"""Plans deployments on a fleet, with the reason for every choice. Pure: no I/O, no clock.
 
     plan_fleet        several deployments on one fleet, packed jointly
     plan_deployment   one deployment; raises Infeasible
 
-The hardest come first: pinned ones, then the largest. Each takes its nodes from what is left (`pack.py`), on the best of its
-ladder (`ladder.py`) that has room.
+The hardest come first: pinned ones, then the largest. Each takes its nodes from
+those that are left (`memory_ledger.py`), for the best candidate of its ladder (`fallback.py`) that has room.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def plan_fleet(
     """Choose how to serve all of `specs` on `fleet`.
 
     Args:
-        specs: what is asked for.
+        specs: the deployments.
         fleet: nodes, links.
         checkpoints: facts of the checkpoints by `model` as the deployments name it; custom and embedded ones need none.
-        running: plans of what runs now; those of `specs` give their memory back, and keep their nodes where they can.
-        measurements: what was measured on this fleet; predictions of the same setups follow it.
+        running: plans of what runs now; those of `specs` give their memory back, and keep their nodes if they can.
+        measurements: those of this fleet; predictions of the same setups follow it.
 
-    Deployments that cannot be served stand in `refused`, with every rejection and the nearest thing that would fit.
+    Deployments that cannot be served are in `refused`, with every rejection and the nearest thing that would fit.
     """
     known = PlanningContext(
         fleet,
@@ -111,8 +111,8 @@ def plan_deployment(
         held: bytes per node that this deployment's own running groups will give back, by node name.
         checkpoints: facts of the checkpoints by `model`.
         links: the cables between the nodes.
-        assumed: nodes that nobody has asked.
-        measurements: what was measured on these nodes; predictions of the same setups follow it.
+        assumed: nodes that were not read.
+        measurements: those of these nodes; predictions of the same setups follow it.
 
     Raises:
         Infeasible: no candidate is left; the message carries every rejection.
@@ -128,7 +128,7 @@ def plan_deployment(
 
 
 def drafts_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
-    """The drafts that deployments name. By name alone nothing is known of one: a head is called as its target is."""
+    """The drafts that deployments name. A name alone identifies none: a head has the name of its target."""
     found = (variant.speculation.draft for spec in specs for variant in spec.resolved())
     return tuple(dict.fromkeys(name for name in found if name and not name.startswith("builtin:")))
 
@@ -142,7 +142,7 @@ def infeasible(refusal: InfeasibleDeployment) -> Infeasible:
         means=f"Rejected:\n{reasons}",
         do=f"Nearest: {near}."
         if near
-        else "Change the deployment or the inventory where a reason says so, then `sparkfleet plan` again.",
+        else "Change the deployment or the inventory as a reason indicates, then run `sparkfleet plan` again.",
     )
 
 
@@ -203,7 +203,7 @@ def _hardest_first(spec: Deployment, desk: PlanningContext) -> tuple[bool, float
 def _with_room(
     tried: Sequence[tuple[Sequence[Deployment], Plan]], specs: Sequence[Deployment], desk: PlanningContext
 ) -> Plan:
-    """The best of what was tried, with open sizes lowered where what was refused has room then.
+    """The best attempt, with open sizes lowered if refused deployments then have room.
 
     Args:
         tried: orders and what came of them, the fewest refusals first.
@@ -264,7 +264,7 @@ def _finished(plan: Plan, specs: Sequence[Deployment], desk: PlanningContext) ->
 
 
 def _reaching(group: GroupPlan, spec: Deployment, desk: PlanningContext, ledger: MemoryLedger) -> GroupPlan:
-    """The group, its choice with the sizes that its nodes have room for; as it is where its memory is not modelled."""
+    """The group, its choice with the sizes that its nodes have room for; unchanged if its memory is not modelled."""
     choice, variant = group.choice, spec.resolved()[group.variant]
     outlook = desk.outlook(variant.model)
     if outlook is None or choice.prediction.decode_tps_per_request is None:
@@ -390,7 +390,7 @@ def _serve_variant(
 def _in_reach(
     spec: Deployment, variant: Variant, desk: PlanningContext, ledger: MemoryLedger, share: int
 ) -> list[str]:
-    """The context that a model is made for, where more is asked of it and that much can be served."""
+    """The longest context of the model, if the deployment sets a longer one and this one can be served."""
     outlook = desk.outlook(variant.model)
     most = outlook.checkpoint.max_positions if outlook else None
     if most is None or variant.context is None or variant.context <= most:
@@ -410,7 +410,7 @@ def _case(
     """Stacks for candidates, or the reasons for having none."""
     outlook = desk.outlook(variant.model)
     if outlook is None:
-        reason = "nothing is known about this checkpoint: its directory, a cached download, or a known name is needed"
+        reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
         return Rejection(what=variant.model, reason=reason, why="wanted")
     fleet = desk.fleet
     with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)

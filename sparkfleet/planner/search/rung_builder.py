@@ -1,4 +1,4 @@
-"""A judged draft as a rung of a ladder: its numbers, and why it stands where it does. Pure."""
+"""Turns an evaluated proposal into a rung of a ladder: its numbers, and the reason for its place. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OBJECTIVES: dict[Objective, str] = {
     "throughput": "highest total throughput",
     "context": "holds the longest context",
 }
-"""What the choice is best at, as plans say it."""
+"""The quality in which the choice is best, as plans show it."""
 
 ServedVariant = tuple[list[GroupPlan], list[Rejection], list[str]]
 """Groups; what was rejected; the nearest things that would fit, if there are no groups."""
@@ -49,10 +49,11 @@ def because(draft: Proposal, choice: Evaluation, tps: float, ours: float, case: 
         return ""
     if tps > 1.05 * ours:
         faster, nodes = tps / ours, ranks / other if other else float(ranks)
-        worth = "on less evidence, on" if faster >= nodes**NODES_COST else "is not worth"
-        return f": {faster:.2g} times as fast {worth} {nodes:g} times the nodes"
+        required = nodes**NODES_COST
+        but = "but fewer published measurements" if faster >= required else f"{required:.2f}× is required"
+        return f": {faster:.2f}× as fast on {nodes:g}× the nodes, {but}"
     if tps >= ours:
-        return f": hardly faster on {ranks // other if other else ranks} times the nodes"
+        return f": hardly faster on {ranks // other if other else ranks}× the nodes"
     blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
     link = draft.pool.site.link
     if draft.split.tp > 1 and link is not None:
@@ -61,44 +62,44 @@ def because(draft: Proposal, choice: Evaluation, tps: float, ours: float, case: 
 
 
 def largest_of(rungs: Sequence[Rung]) -> float:
-    """A place has to do for every rung of its ladder."""
+    """The largest need of a ladder's rungs, bytes per rank: their nodes must have room for every rung."""
     return max(rung.prediction.memory_bytes_per_rank.mid for rung in rungs)
 
 
 def nodes_and_bytes_of(group: GroupPlan) -> tuple[tuple[str, ...], float]:
-    """The nodes of a group, and what each of its ranks is counted with there, bytes."""
+    """The nodes of a group, and the bytes that each of its ranks is counted with on them."""
     return group.choice.candidate.shape.nodes, largest_of(group.ladder)
 
 
 def rung_of(judged: Evaluation, at: int, ladder: Sequence[Evaluation], objective: Objective) -> Rung:
-    """The rung with the reason why it stands where it does."""
+    """The rung with the reason for its place in the ladder."""
     assert judged.rung is not None
-    promising = [
+    faster = [
         rung for rung in ladder if objective == "interactive" and tps_alone(rung) > tps_alone(ladder[0])
     ]
     if at == 0:
-        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + _promised(promising)})
+        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + _ranked_lower(faster)})
     before = ladder[at - 1].rung
     assert before is not None
-    more = "; promises more than the choice, on less evidence" if judged in promising else ""
-    return judged.rung.model_copy(update={"reason": f"where {before.candidate.how} does not start{more}"})
+    more = "; predicted faster than the choice, but fewer published measurements" if judged in faster else ""
+    return judged.rung.model_copy(update={"reason": f"if {before.candidate.how} does not start{more}"})
 
 
-def _promised(promising: Sequence[Evaluation]) -> str:
-    """Line about rungs that are predicted faster than the choice, "" if there are none."""
-    if not promising:
+def _ranked_lower(faster: Sequence[Evaluation]) -> str:
+    """The fastest of the rungs that are predicted faster than the choice; "" if there are none."""
+    if not faster:
         return ""
-    most = max(promising, key=tps_alone)
+    most = max(faster, key=tps_alone)
     assert most.rung is not None
     how = most.rung.candidate.how
-    return f", evidence counted: {how} promises {tps_alone(most):.3g} tok/s alone, and less is published about it"
+    return f"; {how} is predicted faster ({tps_alone(most):.3g} tok/s) but ranked lower: fewer published measurements"
 
 
 def moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:
-    """The rung on its nodes; `beside`: the deployments that lie there already."""
+    """The rung on its nodes; `beside`: the deployments that are on them already."""
     shape = rung.candidate.shape.model_copy(update={"nodes": nodes})
     update: dict[str, object] = {"candidate": rung.candidate.model_copy(update={"shape": shape})}
     if beside:
-        shared = f"shares memory bandwidth with {', '.join(beside)}: while both are busy each is slower than predicted"
+        shared = f"shares memory bandwidth with {', '.join(beside)}: each is slower than predicted while both are busy"
         update["notes"] = (*rung.notes, shared)
     return rung.model_copy(update=update)

@@ -23,11 +23,11 @@ SMALLER = ("fp8", "nvfp4")
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 
 Holds = Callable[[Pool, Band], bool]
-"""Whether as many groups as are asked for have room on nodes like those of a pool, each rank taking so much."""
+"""True if all requested groups have room on nodes like those of a pool, with that need per rank."""
 
 
 class SuggestedPlacement(NamedTuple):
-    """A way to cut the model, an engine, and where it would lie: what needs least there, and the room that there is."""
+    """A split of the model, an engine and a place: the proposal with the least need there, and the room there."""
 
     draft: Proposal
     stacks: Sequence[Stack]
@@ -49,13 +49,13 @@ class NodeKind(NamedTuple):
 def nearest(
     case: VariantContext, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind], holds: Holds
 ) -> tuple[str, ...]:
-    """The nearest things that would fit, in words; empty if memory is not the matter.
+    """The nearest things that would fit, in words; empty if memory is not the reason.
 
     Args:
         case: what was asked for.
-        places: every way to cut the model that the fleet and the deployment allow, with every engine.
+        places: every split of the model that the fleet and the deployment allow, with every engine.
         kinds: the nodes that the deployment may use.
-        holds: whether all replicas have room.
+        holds: true if all replicas have room.
     """
     if not places or not kinds or _fits(case, places, holds):
         return ()
@@ -162,7 +162,7 @@ def _smaller(case: VariantContext, places: Sequence[SuggestedPlacement], holds: 
             continue
         less = other.bytes_on_disk < 0.9 * case.outlook.checkpoint.bytes_on_disk
         requantized = replace(case, outlook=Predictor(other))
-        # Its images are others than the places': only memory is asked.
+        # Its images differ from those of the places: only memory is checked.
         if less and any(_has_room(requantized, place, holds) for place in places):
             yield f"fits as {quant.upper()} (about {other.bytes_on_disk / GB:.0f} GB of weights)"
             return

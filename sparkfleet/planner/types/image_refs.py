@@ -20,7 +20,7 @@ def tags_of(plans: Iterable[DeploymentPlan]) -> tuple[dict[str, tuple[str, ...]]
 
 
 def tag_words(image: str) -> str:
-    """The image, and where it is named by a tag, that it is not known yet which one that is."""
+    """The image; for a tag, with the note that its digest is not known yet."""
     return image if "@" in image else f"{image} (apply resolves the tag to a digest for all ranks)"
 
 

@@ -1,12 +1,12 @@
-"""The values that planning works on and hands over.
+"""Values of planning, from nodes and candidates to a whole plan.
 
 Plan
-├── NodeLoad …                    what lies on each node, and what is left
+├── NodeLoad …                    deployments on each node, and the memory that is left
 ├── DeploymentPlan …              one public model name
 │   ├── GroupPlan …               one engine instance each: its ladder, best candidate first
 │   ├── SkippedVariant …                 a variant that is not served beside the others
-│   └── Rejection …               what was not taken, and why
-└── Refusal …                     a deployment that the fleet cannot serve, with the nearest thing that it could
+│   └── Rejection …               a candidate that was not taken, with the reason
+└── InfeasibleDeployment …        a deployment that the fleet cannot serve, with the nearest thing that it could
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Candidate(Value):
     device: Literal["cuda", "cpu"] = "cuda"
     dtype: str = "auto"
     quant: str = ""
-    """How the weights are stored, as rules name it ("fp8", "nvfp4", "gptq-int4"); "" if nothing is known or quantised."""
+    """Format of the weights, as rules name it ("fp8", "nvfp4", "gptq-int4"); "" if nothing is known or quantised."""
     kv_dtype: str = "auto"
     """Precision of the KV cache; "auto" follows the checkpoint."""
     batch_tokens: int | None = None
-    """Most tokens of one prefill step, as the engine is told; None: `engine_args` say it, or the engine's own is meant."""
+    """Most tokens of one prefill step, passed to the engine; None: `engine_args` set it, or the engine's default applies."""
     kv_cache_bytes: int | None = None
     """Size of the KV pool per rank, bytes; None leaves it to `memory_fraction`."""
     memory_fraction: float | None = None
@@ -89,12 +89,12 @@ class Candidate(Value):
     command: tuple[str, ...] = ()
     """For engine `custom`."""
     port: int | None = None
-    """For engine `custom`: where it listens."""
+    """Port of engine `custom`."""
     health: str = "/health"
 
     @property
     def stack(self) -> str:
-        """Engine and version in words; with the image where the version does not tell which one."""
+        """Engine and version in words; with the image if the version is not known."""
         label = ENGINE_LABELS[self.engine]
         if self.engine_version:
             return f"{label} {self.engine_version}"
@@ -114,7 +114,7 @@ class Candidate(Value):
 
 
 class Rung(Value):
-    """One step of a ladder: a candidate, what it should do, and why it stands here."""
+    """One step of a ladder: a candidate, its prediction, and the reason for its place."""
 
     candidate: Candidate
     prediction: Prediction
@@ -124,7 +124,7 @@ class Rung(Value):
     notes: tuple[str, ...] = ()
     """Warnings and doubts, one line each, with the rule's id."""
     said: tuple[str, ...] = ()
-    """What the deployment's own arguments fix, each in a few words."""
+    """Settings fixed by the deployment's own arguments, each in a few words."""
 
 
 Why = Literal["rule", "memory", "slower", "wanted", "engine", "node"]
@@ -139,7 +139,7 @@ class Rejection(Value):
     reason: str
     why: Why = "engine"
     tps: float | None = None
-    """Tokens per second that were predicted for one request alone, where they were."""
+    """Tokens per second that are predicted for one request alone; None if they are not."""
     rule: str = ""
     """Id of the rule that caused it, for `sparkfleet explain`."""
     source: str = ""
@@ -152,9 +152,9 @@ class GroupPlan(Value):
     variant: int = 0
     """Which of the deployment's variants it serves."""
     family: str = ""
-    """What the checkpoint's config calls the kind of model (`model_type`); "" if that is not known."""
+    """`model_type` of the checkpoint's config; "" if it is not known."""
     vision: bool | None = None
-    """Whether its weights have a vision tower; None if that is not known."""
+    """True if its weights have a vision tower; None if that is not known."""
 
     @property
     def choice(self) -> Rung:
@@ -192,11 +192,11 @@ class NodeLoad(Value):
     node: str
     total: int
     usable: int
-    """What engines may take: free now (with what is replaced given back) minus the host's reserve."""
+    """Memory for engines: free now (with what is replaced given back) minus the host's reserve."""
     placed: tuple[tuple[str, int], ...] = ()
     """By deployment."""
     assumed: bool = False
-    """Nobody asked the node: these are the numbers of its kind."""
+    """The node was not read: these are the numbers of its kind."""
 
     @property
     def left(self) -> int:

@@ -47,7 +47,7 @@ def test_what_others_take_is_not_to_be_had(sparks, plan, ask):
 def test_the_plan_prints_it_in_a_line(sparks, plan, ask):
     found = plan(sparks(1), ask(FP8, context=8192, concurrency=2)).deployments[0]
     could = found.groups[0].choice.prediction
-    said = f"room for context {could.largest_context} × 2, or 8192 × {could.largest_concurrency} requests"
+    said = f"also fits   context {could.largest_context} × 2, or 8192 × {could.largest_concurrency} requests"
     assert any(said in line for line in explain_plan(found))
 
 

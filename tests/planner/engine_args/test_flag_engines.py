@@ -1,4 +1,4 @@
-"""Arguments are kept to the engine whose flags they are."""
+"""A flag that one engine has excludes the other engines."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ class TestWhose:
     def test_a_flag_that_nobody_knows_needs_its_engine_said(self, sparks, plan, ask):
         args = ["--some-new-flag"]
         rejected = refusal(plan(sparks(1), ask(MOE, engine_args=args))).rejected
-        assert {one.what for one in rejected if "say it with `engine`" in one.reason} == {"vLLM", "SGLang"}
+        assert {one.what for one in rejected if "set `engine`" in one.reason} == {"vLLM", "SGLang"}
         assert choice(
             plan(sparks(1), ask(MOE, engine="vllm", engine_args=args))
         ).candidate.engine_args == tuple(args)

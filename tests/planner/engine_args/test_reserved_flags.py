@@ -24,8 +24,8 @@ def test_a_copied_scripts_flags_are_refused_each_with_what_to_write_instead(spar
         "--served-model-name",
         "--api-key",
     ]
-    assert any("`gateway` in the inventory" in remedy for remedy in one.nearest)
-    assert any("say `name` and `model`" in remedy for remedy in one.nearest)
+    assert any("`gateway` of the inventory" in remedy for remedy in one.nearest)
+    assert any("set `name` and `model`" in remedy for remedy in one.nearest)
 
 
 def test_a_key_is_not_shown(sparks, plan, ask):
@@ -53,7 +53,7 @@ def test_every_one_of_them(sparks, plan, ask, flag):
 )
 def test_a_beginning_that_engines_take_for_one_of_them(sparks, plan, ask, flag, whole):
     (one,) = refused(plan, sparks, ask, flag, "2")
-    assert f"may be read as {whole}, which is managed" in one.rejected[0].reason
+    assert f"may be read as {whole}, which is managed by sparkfleet" in one.rejected[0].reason
     assert "in full" in one.nearest[0]
     assert "sk-secret" not in str(one)
 
@@ -82,7 +82,7 @@ def test_other_variables_are_the_deployments(sparks, plan, ask):
 
 
 def test_on_a_node_without_a_gpu_too(cpu_node, ask):
-    with pytest.raises(Infeasible, match="--host is managed"):
+    with pytest.raises(Infeasible, match="--host is managed by sparkfleet"):
         plan_deployment(ask("builtin:tiny", engine_args=("--host", "0.0.0.0")), [cpu_node()])
 
 

@@ -36,9 +36,14 @@ class TestChunks:
                 "vllm",
                 {"concurrency": 8},
                 ["--max-num-batched-tokens=4"],
-                "--max-num-batched-tokens=4 is less than the 8 requests",
+                "--max-num-batched-tokens=4 is less than the concurrency of 8",
             ),
-            ("vllm", {}, ["--max-num-batched-tokens=4", "--max-num-seqs=8"], "is less than the 8 requests"),
+            (
+                "vllm",
+                {},
+                ["--max-num-batched-tokens=4", "--max-num-seqs=8"],
+                "is less than the concurrency of 8",
+            ),
             # The same: "is smaller than max_model_len".
             (
                 "vllm",
@@ -53,20 +58,20 @@ class TestChunks:
                 ["--chunked-prefill-size=100", "--page-size=64"],
                 "--chunked-prefill-size=100 is no multiple of --page-size=64",
             ),
-            ("sglang", {}, ["--chunked-prefill-size=8k"], "'8k', which is not a whole number"),
-            ("vllm", {}, ["--max-num-batched-tokens=0"], "'0', which is not a whole number"),
-            ("vllm", {}, ["--kv-cache-memory-bytes=0"], "'0', which is not a whole number"),
-            ("vllm", {}, ["--kv-cache-memory-bytes=1.5G"], "'1.5G', which is not a whole number"),
-            ("vllm", {}, ["--kv-cache-memory-bytes"], "'', which is not a whole number"),
-            ("vllm", {}, ["--kv-cache-memory-bytes=99999999999999999999"], "which is not a whole number"),
+            ("sglang", {}, ["--chunked-prefill-size=8k"], "'8k', not a whole number"),
+            ("vllm", {}, ["--max-num-batched-tokens=0"], "'0', not a whole number"),
+            ("vllm", {}, ["--kv-cache-memory-bytes=0"], "'0', not a whole number"),
+            ("vllm", {}, ["--kv-cache-memory-bytes=1.5G"], "'1.5G', not a whole number"),
+            ("vllm", {}, ["--kv-cache-memory-bytes"], "'', not a whole number"),
+            ("vllm", {}, ["--kv-cache-memory-bytes=99999999999999999999"], "not a whole number"),
             (
                 "vllm",
                 {},
                 ["--num-gpu-blocks-override=4k", "--block-size=16"],
-                "'4k', which is not a whole number",
+                "'4k', not a whole number",
             ),
-            ("vllm", {}, ["--num-gpu-blocks-override=4096"], "how large one is depends"),
-            ("sglang", {}, ["--max-total-tokens=-1"], "'-1', which is not a whole number"),
+            ("vllm", {}, ["--num-gpu-blocks-override=4096"], "whose size depends"),
+            ("sglang", {}, ["--max-total-tokens=-1"], "'-1', not a whole number"),
         ],
     )
     def test_what_an_engine_does_not_start_with(self, sparks, plan, ask, engine, fields, args, told):
@@ -111,13 +116,13 @@ class TestSizes:
                 "--tensor-parallel-size=1",
                 "`parallel: {tp: 2}` and --tensor-parallel-size=1",
             ),
-            ({}, "--max-model-len=many", "'many', which is not a whole number"),
-            ({}, "--max-num-seqs=0", "'0', which is not a whole number"),
-            ({}, "--tensor-parallel-size=5000", "'5000', which is not a whole number from 1 to 1024"),
-            ({}, "--max-model-len=\u0663", "which is not a whole number"),
-            ({}, "--gpu-memory-utilization=87", "'87', which is not a share"),
-            ({}, "--gpu-memory-utilization=nan", "'nan', which is not a share"),
-            ({"speculation": "ngram"}, "--speculative-config={}", "both say how to draft"),
+            ({}, "--max-model-len=many", "'many', not a whole number"),
+            ({}, "--max-num-seqs=0", "'0', not a whole number"),
+            ({}, "--tensor-parallel-size=5000", "'5000', not a whole number from 1 to 1024"),
+            ({}, "--max-model-len=\u0663", "not a whole number"),
+            ({}, "--gpu-memory-utilization=87", "'87', not a share"),
+            ({}, "--gpu-memory-utilization=nan", "'nan', not a share"),
+            ({"speculation": "ngram"}, "--speculative-config={}", "both configure speculation"),
         ],
     )
     def test_contradictions_are_refused_with_what_to_do(self, sparks, plan, ask, fields, arg, told):
@@ -133,13 +138,13 @@ class TestSizes:
 
     def test_weights_of_another_kind(self, sparks, plan, ask):
         one = refusal(plan(sparks(1), ask(MOE, engine="vllm", engine_args=["--quantization=awq_marlin"])))
-        assert "reads awq, and the weights are fp8" in one.rejected[0].reason
+        assert "is for awq weights, but these are fp8" in one.rejected[0].reason
 
     def test_drafting_by_its_own_flags_is_left_to_them(self, sparks, plan, ask):
         config = '--speculative-config={"method":"mtp","num_speculative_tokens":1}'
         rungs = ladder(plan(sparks(1), ask(FP8, engine="vllm", engine_args=[config])))
         assert {rung.candidate.speculation.method for rung in rungs} == {"none"}
-        assert "drafts as its own flags say, which are not predicted" in rungs[0].said
+        assert "speculation by its own flags, not predicted" in rungs[0].said
         assert take_over(ask(FP8).resolved()[0])[0].speculation == SpeculationChoice(method="auto")
 
 

@@ -66,7 +66,7 @@ class TestMemory:
         )
         rung = choice(plan(sparks(2), spec))
         assert (rung.prediction.verdict, rung.candidate.kv_dtype) == ("tight", "fp8")
-        assert rung.said == ("0.87 of the memory", "KV cache in fp8", "attention by TRITON_ATTN")
+        assert rung.said == ("0.87 of the memory", "KV cache in fp8", "attention backend TRITON_ATTN")
         assert rung.prediction.memory_bytes_per_rank.mid == pytest.approx(0.87 * TOTAL, rel=0.01)
 
 
@@ -157,13 +157,13 @@ class TestKvCache:
                 MOE,
                 {"engine": "vllm", "context": 32768},
                 ["--num-gpu-blocks-override=1024", "--block-size=16"],
-                "one request of 32768 tokens does not go into the 16384 of --num-gpu-blocks-override=1024",
+                "one request of 32768 tokens exceeds the 16384 of --num-gpu-blocks-override=1024",
             ),
             (
                 MOE,
                 {"engine": "sglang", "context": 32768},
                 ["--max-total-tokens=8192"],
-                "one request of 32768 tokens does not go into the 8192 of --max-total-tokens=8192",
+                "one request of 32768 tokens exceeds the 8192 of --max-total-tokens=8192",
             ),
             (
                 FP8,
@@ -188,7 +188,7 @@ class TestKvCache:
             plan(fleet, ask(MOE, engine="vllm", engine_args=[*args, "--gpu-memory-utilization=0.8"]))
         )
         (told,) = {reject.reason for reject in one.rejected if reject.why == "memory"}
-        assert "0.8 of the memory, set in the deployment, has to be free when vLLM starts" in told
+        assert "0.8 of the memory, set in the deployment, must be free when vLLM starts" in told
 
     @pytest.mark.parametrize(
         ("engine", "flag", "unit", "value"),
@@ -219,8 +219,8 @@ class TestKvCache:
     def test_tensorrt_llm_takes_its_options_file_over_the_share(self, sparks, plan, ask):
         args = ["--kv_cache_free_gpu_memory_fraction=0.5"]
         one = refusal(plan(sparks(1), ask(NVFP4, engine="trtllm", engine_args=args)))
-        assert "is without effect" in one.rejected[0].reason
+        assert "has no effect" in one.rejected[0].reason
         own = [*args, "--extra_llm_api_options=/srv/options.yaml"]
         said = choice(plan(sparks(1), ask(NVFP4, engine="trtllm", engine_args=own))).said
-        assert "0.5 of what is free for the KV cache, which is not counted" in said
-        assert "an options file of its own, which is not counted" in said
+        assert "0.5 of the free memory for the KV cache, not counted" in said
+        assert "its own options file, not counted" in said

@@ -53,7 +53,7 @@ def test_why_for_how_long_and_what_to_do_about_it_is_told(until, ends):
     (told,) = without_failed(plan(rung("mtp"), rung()), [failed(rung("mtp"), until=until)]).rejected
     assert told.what == "spark1 · TP=1 · vllm 0.32.0 · MTP k=0"
     why = "did not start here: out of memory: too little"
-    assert told.reason == f"{why}; {ends}; `sparkfleet apply --retry` tries it"
+    assert told.reason == f"{why}; {ends}; `sparkfleet apply --retry` tries it again"
 
 
 @pytest.mark.parametrize(

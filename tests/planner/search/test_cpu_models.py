@@ -21,7 +21,7 @@ def test_an_image_runs_with_its_own_python(cpu_node, ask):
     candidate = rung.candidate
     assert (candidate.runtime, candidate.image, candidate.python) == ("container", IMAGE, "python3")
     assert (candidate.engine, candidate.device, candidate.dtype) == ("vllm", "cpu", "float32")
-    assert "nothing is known of the image" in rung.notes[0]
+    assert "unknown image" in rung.notes[0]
     assert rung.prediction.memory_bytes_per_rank == MEMORY
 
 
@@ -87,12 +87,12 @@ class TestProcesses:
         [
             ({"available": 1 << 30}, {}, "1.0 GiB are available"),
             ({"engines": {}}, {}, "not installed"),
-            ({}, {"parallel": {"tp": 2}}, "2 nodes that are linked"),
+            ({}, {"parallel": {"tp": 2}}, "2 linked nodes"),
             ({}, {"engine": "sglang"}, "SGLang is not installed"),
             ({}, {"engine": "trtllm"}, "no CPU build"),
             ({}, {"runtime": "container"}, "no image of a CPU build is known"),
-            ({}, {"nodes": ["other"]}, "other: no node of this fleet"),
-            ({}, {"model": "org/model"}, "does not fetch"),
+            ({}, {"nodes": ["other"]}, "other: not in this fleet"),
+            ({}, {"model": "org/model"}, "download no weights"),
         ],
     )
     def test_refused_with_the_reason(self, cpu_node, ask, node, fields, reason):
@@ -117,7 +117,7 @@ class TestProcesses:
         link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
         with pytest.raises(Infeasible) as error:
             plan_deployment(ask("builtin:tiny", parallel={"tp": 2}), nodes, links=[link])
-        assert "linked are needed" in error.value.means
+        assert "are needed" in error.value.means
 
     def test_two_engines_under_one_name(self, cpu_node, ask):
         node = cpu_node()
