@@ -48,7 +48,7 @@ class Check:
     of_paths: bool = False
 
     def findings(self, fleet: FleetReadings) -> Iterator[Finding]:
-        """Everything it says about a fleet; where nothing is wrong, that."""
+        """Findings about a fleet; one OK finding per subject without a fault."""
         match self.scope:
             case "node":
                 for node in fleet.answered:

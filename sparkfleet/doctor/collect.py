@@ -112,7 +112,7 @@ async def gather(
 ) -> FleetReadings:
     """Everything that is read without sending anything between nodes. `nodes`: only these; empty: all.
 
-    A node that does not answer costs its own `timeout_s`, and is told as silent.
+    A node that does not answer costs its own `timeout_s`, and is reported as silent.
     """
     names = tuple(nodes) or tuple(inventory.nodes)
     asked = {name: channels[name] for name in names}
@@ -136,7 +136,7 @@ async def gather(
 
 
 async def read_node(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -> NodeSnapshot:
-    """One node. Raises NodeError where it cannot be reached."""
+    """One node. Raises NodeError if it cannot be reached."""
     questions = tuple(_questions(node, netdevs))
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
     view = compose(channel.node, node, zip(questions, answers, strict=True))
@@ -213,16 +213,15 @@ async def _with_clock(view: NodeSnapshot, channel: Channel) -> NodeSnapshot:
 
 
 def silent(name: str, node: Node, error: SparkfleetError) -> NodeSnapshot:
-    """A node that told nothing, and why."""
+    """A node without an answer, and the reason."""
     return NodeSnapshot(
         name=name,
         address=node.address,
         pinned_key=node.host_key,
         silence=Silence(
             what=error.what if name in error.what else f"{name}: {error.what}",
-            means=error.means or "It is suspected to be down; nothing else is known of it.",
-            do=error.do
-            or f"Look whether it is on, and whether `ssh {node.user or 'USER'}@{node.address}` works.",
+            means=error.means or "The node is suspected to be down; nothing else is known about it.",
+            do=error.do or f"Check its power, then try: ssh {node.user or 'USER'}@{node.address}",
             key_changed=isinstance(error, HostKeyChanged),
         ),
     )

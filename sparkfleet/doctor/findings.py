@@ -20,7 +20,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """It works now, and there is a known way in which it will not."""
     UNKNOWN = "unknown"
-    """Could not be told, and why."""
+    """Could not be determined; the finding has the reason."""
     INFO = "info"
     OK = "ok"
 
@@ -87,5 +87,5 @@ def note(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **eviden
 
 
 def not_known(what: str, *, do: str | tuple[str, ...] = ()) -> CheckFault:
-    """Something that could not be told."""
+    """A check that could not be decided."""
     return _fault(Severity.UNKNOWN, what, "", do, {})

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are told where they are equally bad."""
+"""All checks, in report order among equal severities."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class FindingGroup(Value):
 
 
 class DoctorReport(Value):
-    """Everything that the doctor has to say."""
+    """All findings about a fleet, grouped."""
 
     fleet: str
     groups: tuple[FindingGroup, ...]
@@ -121,8 +121,8 @@ def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str
 
 def _reason(finding: Finding) -> str:
     """Text after "because"; the facts that rules lack are shown only with `--all`."""
-    if "for want of " in finding.what:
-        return "rules that need facts which are not read, or not yet"
+    if "for lack of " in finding.what:
+        return "rules that need facts that were not read"
     return finding.what.partition("because ")[2] or finding.what
 
 

@@ -47,7 +47,7 @@ def _finding(rule: Rule, node: str, truth: Truth, situation: RuleContext) -> Fin
     says = {
         Truth.YES: (SEVERITIES[rule.severity], f"{node}: {rule.title}", rule.symptom),
         Truth.NO: (Severity.OK, f"does not apply: {rule.title}", ""),
-        Truth.UNKNOWN: (Severity.UNKNOWN, f"{rule.title}: not known, for want of {', '.join(lacking)}", ""),
+        Truth.UNKNOWN: (Severity.UNKNOWN, f"{rule.title}: not known, for lack of {', '.join(lacking)}", ""),
     }
     severity, what, means = says[truth]
     return Finding(

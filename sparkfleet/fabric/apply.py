@@ -110,8 +110,8 @@ async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
     copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
     await channel.write(copy, HELPER, mode=0o700)
     return NotPermitted(
-        f"{channel.node}: {user} may not change the rails there.",
-        means=f"One program has to run as root: {HELPER_PATH}. It sets the rails' addresses, and nothing else;"
+        f"{channel.node}: {user} may not change the rails of this node.",
+        means=f"One program has to run as root: {HELPER_PATH}. It sets only the addresses of the rails;"
         f" a copy to read is at {copy}.",
         do=f"Run this once on {channel.node}, then try again:\n"
         f"  sudo install -D -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
@@ -172,7 +172,7 @@ async def _reopened(tokens: Mapping[str, str], reopen: Reopen) -> tuple[dict[str
     found = await asyncio.gather(*(_new(node, reopen) for node in tokens), return_exceptions=True)
     fresh = {node: one for node, one in zip(tokens, found, strict=True) if not isinstance(one, BaseException)}
     return fresh, [
-        f"{_said(one)} It takes its change back by itself." for one in found if isinstance(one, BaseException)
+        f"{_said(one)} It reverts its change by itself." for one in found if isinstance(one, BaseException)
     ]
 
 
@@ -232,7 +232,8 @@ async def _run(channel: Channel, argv: Sequence[str], stdin: bytes = b"") -> str
 
 def _odd(channel: Channel, said: str) -> NodeError:
     return NodeError(
-        f"{channel.node}: not understood: {text(said, 80)}", do="See what the node runs at login."
+        f"{channel.node}: unexpected answer: {text(said, 80)}",
+        do="Check the login scripts of the node: they must print nothing.",
     )
 
 

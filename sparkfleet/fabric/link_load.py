@@ -169,10 +169,10 @@ def _silent(channel: Channel, address: str, serving: asyncio.Task[object]) -> No
     error = serving.exception() if serving.done() else None
     if isinstance(error, NodeError) and not isinstance(error, ProgramError):
         return error
-    why = f"{error}" if error is not None else f"{channel.node}: it said nothing"
+    why = f"{error}" if error is not None else f"{channel.node}: no answer"
     return NodeError(
         f"{channel.node}: cannot listen on {address}: {why.removeprefix(f'{channel.node}: ')}",
-        do="Has the rail's netdev this address now?",
+        do="Check that the rail has this address: sparkfleet fabric plan",
     )
 
 

@@ -273,9 +273,9 @@ def _said(
         f"{name} {_mb(count)}" for name, count in others.items() if count >= MOVED_BYTES or name in stray
     )
     if idle:
-        return f"nothing moved on {', '.join(idle)} ({rails}; elsewhere {rest or 'nothing'})"
+        return f"no bytes on {', '.join(idle)} ({rails}; elsewhere {rest or 'nothing'})"
     if stray:
-        return f"bytes went over {', '.join(stray)}, which is no rail ({rails}; {rest})"
+        return f"bytes went over {', '.join(stray)}, which is not a rail ({rails}; {rest})"
     return f"moved on the rails: {rails}; elsewhere {rest or 'nothing'}"
 
 
@@ -317,8 +317,8 @@ def load_measurements(path: Path) -> tuple[LinkMeasurement, ...]:
         found = None
     if found is None or found.version != FILE_VERSION:
         raise SparkfleetError(
-            f"{path} does not hold measurements of links.",
-            do="Delete it; `sparkfleet fabric measure` makes it anew.",
+            f"{path} contains no link measurements.",
+            do="Delete it; `sparkfleet fabric measure` writes a new one.",
         )
     return found.links
 

@@ -84,7 +84,8 @@ def plan_fabric(found: DiscoveredLinks, views: Sequence[PortScan]) -> FabricPlan
     numbers = {view.node: number for number, view in enumerate(views)}
     if len(numbers) > MOST_NODES:
         raise SparkfleetError(
-            f"{len(numbers)} nodes do not fit into one /24.", do="Address the rails by hand."
+            f"{len(numbers)} nodes do not fit in one /24 (at most {MOST_NODES}).",
+            do="Address the rails by hand.",
         )
     wires = list(_wires(found))
     taken = list(_taken(views, {(end.node, end.netdev.name) for wire in wires for end in wire}))
@@ -169,7 +170,7 @@ def _fresh(
 ) -> tuple[IPv4Interface, ...]:
     if network is None:
         raise SparkfleetError(
-            "No /24 is left for another rail.",
+            "No free /24 is left for another rail.",
             means=f"All {len(POOL)} of 192.168.100-199.x and 10.20.x.x are in use on some node.",
             do="Address the rails by hand.",
         )
@@ -203,7 +204,7 @@ def claims(files: Mapping[str, str], netdevs: Iterable[str]) -> tuple[str, ...]:
     """Sentences about other netplan files that name one of `netdevs`: netplan would merge both."""
     names = tuple(netdevs)
     return tuple(
-        f"{path} names {', '.join(found)} too: netplan merges both files. Take them out of one."
+        f"{path} also configures {', '.join(found)}: netplan merges both files. Remove them from one file."
         for path, text in sorted(files.items())
         if path != str(NETPLAN_FILE)
         and (found := [name for name in names if f"{name}:" in text or f'"{name}"' in text])

@@ -58,7 +58,7 @@ def _managed(inventory: Inventory, name: str) -> Seat:
     if node.is_local:
         raise ControlError(
             f"Node {name} is `address: local`, and no rail subnet joins it to all the other nodes.",
-            means="The other nodes would not know at which address to reach it.",
+            means="The other nodes have no address to reach it.",
             do=f"Give {name} its address on your network (and user, host_key), or add the links with `sparkfleet init`.",
         )
     return Seat(address=node.address)

@@ -22,7 +22,7 @@ def twins(ports: dict[Port, Netdev]) -> Iterator[RejectedPort]:
                 node=port.node,
                 netdev=port.netdev,
                 what=f"has the MAC {netdev.mac} of {twin.netdev} of {twin.node}.",
-                do="Nobody can tell them apart. Were the same machine named twice, or its disk cloned?",
+                do="They cannot be distinguished: the same machine is listed twice, or its disk was cloned.",
             )
 
 
@@ -36,7 +36,7 @@ def bonded(views: Sequence[PortScan]) -> Iterator[RejectedPort]:
                     node=view.node,
                     netdev=netdev.name,
                     what=f"belongs to {netdev.master}: RDMA does not work on a bonded or bridged rail.",
-                    do=f"Take it out of {netdev.master}.",
+                    do=f"Remove it from {netdev.master}.",
                 )
 
 
@@ -53,7 +53,9 @@ def unused(
     }
     for jack, names in dark.items():
         if jack not in cabled:
-            what = f"{'has' if len(names) == 1 else 'have'} no signal: no cable, or nobody at its other end."
+            what = (
+                f"{'has' if len(names) == 1 else 'have'} no signal: no cable, or no device at the other end."
+            )
             yield RejectedPort(node=jack.node, netdev=" and ".join(names), what=what)
     for port, netdev in ports.items():
         if port not in used and port.jack in cabled:
@@ -63,19 +65,19 @@ def unused(
 
 def _why_not(port: Port, netdev: Netdev, sights: Sights, strangers: dict[Port, str]) -> tuple[str, str]:
     if not netdev.up:
-        return "is switched off.", f"`sudo ip link set {netdev.name} up` on {port.node}, then look again."
+        return "is switched off.", f"`sudo ip link set {netdev.name} up` on {port.node}, then run it again."
     if not netdev.carrier:
-        return "has no signal, while the other half of its port has: half of the cable is lost.", ""
+        return "has no signal, but the other half of its port has: half of the cable is lost.", ""
     if other := next(iter(sights.get(port, {})), None):
         if other.node == port.node:
-            return f"hears {other.netdev} of the same node: the cable leads back.", ""
-        return f"hears {other.netdev} of {other.node}, which is the end of another rail already.", ""
+            return f"sees {other.netdev} of the same node: the cable is a loop.", ""
+        return f"sees {other.netdev} of {other.node}, which already is the end of another rail.", ""
     if stranger := strangers.get(port):
         return (
-            f"hears {stranger}, which is none of the nodes.",
-            "Name that machine too, or leave this cable out.",
+            f"sees {stranger}, which is not one of the nodes.",
+            "Add that machine to the nodes, or ignore this cable.",
         )
     return (
-        "sees nobody: it has a signal, but nobody answered on it.",
-        "Is the node at its other end named? A firewall that drops ARP or ICMPv6 looks the same.",
+        "has a signal, but no node answered on it.",
+        "Add the node at its other end, or allow ARP and ICMPv6 in its firewall.",
     )

@@ -120,7 +120,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _down(arguments: argparse.Namespace) -> int:
     there = lifecycle.down(arguments.name)
-    print(f"The lab {arguments.name} is down." if there else f"There was no lab {arguments.name}.")
+    print(f"The lab {arguments.name} is down." if there else f"No lab is named {arguments.name}.")
     return 0
 
 
@@ -131,7 +131,8 @@ def _status(arguments: argparse.Namespace) -> int:
         return 0
     for lab in labs:
         print(
-            f"{lab['name']}: {lab['topology']}, {lab['network']}" + ("" if lab["complete"] else ", half made")
+            f"{lab['name']}: {lab['topology']}, {lab['network']}"
+            + ("" if lab["complete"] else ", incomplete")
         )
         for node in lab["nodes"]:
             set_here = "".join(f"  {key}={value}" for key, value in node["set"].items())
@@ -199,7 +200,7 @@ def _exec(arguments: argparse.Namespace) -> int:
 def _where(arguments: argparse.Namespace) -> tuple[str, int | None]:
     link, slash, rail = arguments.where.partition("/")
     if slash and not rail.isdecimal():
-        raise LabError(f"{arguments.where!r} names no rail.", do="Write it as spark1-spark2/0.")
+        raise LabError(f"{arguments.where!r} is not the name of a rail.", do="Write it as spark1-spark2/0.")
     return link, int(rail) if slash else None
 
 

@@ -38,7 +38,7 @@ _NEEDED = ("/usr/sbin/sshd", "/usr/sbin/cron", PYTHON)
 def check_host() -> None:
     """Checks that labs can be created here. Raises LabError."""
     if os.name != "posix" or sys.platform != "linux":
-        raise LabError("A lab needs Linux: it is made of its namespaces.")
+        raise LabError("A lab needs Linux namespaces: run it on Linux.")
     if os.geteuid() != 0:
         raise LabError(
             "A lab needs root.",
@@ -107,7 +107,7 @@ def _refuse_second(name: str) -> None:
     known = find(name)
     if known and known.complete:
         raise LabError(
-            f"The lab {name} is up already.",
+            f"The lab {name} is already up.",
             do=f"`scripts/lab down --name {name}` first, or give another --name.",
         )
 
@@ -123,7 +123,7 @@ def _claim(
         )
     if directory.exists():
         raise LabError(
-            f"{directory} is there already.", do="Give a --dir that does not exist; `down` will delete it."
+            f"{directory} already exists.", do="Give a --dir that does not exist; `down` will delete it."
         )
     with locked(""):
         others = {state.subnet for state in map(find, names()) if state}

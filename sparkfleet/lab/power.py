@@ -92,7 +92,7 @@ def _wait(state: State, booting: _Booting) -> LabProcess:
     said, end = b"", time.monotonic() + _BOOT_S
     while said != b"ready":
         if not select.select([booting.ready], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise _did_not_boot(state, booting.node, f"it said nothing for {_BOOT_S:.0f} s")
+            raise _did_not_boot(state, booting.node, f"no answer within {_BOOT_S:.0f} s")
         more = os.read(booting.ready, 65536)
         if not more:
             raise _did_not_boot(state, booting.node, said.decode(errors="replace").strip())

@@ -18,7 +18,7 @@ def run(argv: Sequence[str], *, stdin: str = "") -> str:
         )
     except FileNotFoundError:
         raise LabError(
-            f"The lab needs the command {argv[0]!r}, which is not here.",
+            f"The lab needs the command {argv[0]!r}, which is not installed.",
             do="Install iproute2, util-linux, openssh-server, openssh-client and cron.",
         ) from None
     except subprocess.TimeoutExpired:

@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: nothing half-made was left behind.", file=sys.stderr)
+        print("interrupted: the partial build was removed.", file=sys.stderr)
         return INTERRUPTED
     return 0
 

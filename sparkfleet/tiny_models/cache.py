@@ -23,7 +23,7 @@ BUILDER_VERSION = 2
 """Part of every digest: raise it when the builder changes what it writes."""
 
 FACTS = "sparkfleet.json"
-"""What the build found out of a checkpoint, in its directory: a `BuildFacts`."""
+"""Measurements of the build, in the checkpoint's directory: a `BuildFacts`."""
 UNFINISHED = ".unfinished"
 LOCK = ".lock"
 
@@ -68,7 +68,7 @@ def ensure(name: str, on_progress: OnProgress = silent, cache: Path | None = Non
                 _build(recipe, target, on_progress)
     except OSError as error:
         raise FactError(
-            f"builtin:{name} can not be built in {target.parent}: {error.strerror or error}.",
+            f"builtin:{name} cannot be built in {target.parent}: {error.strerror or error}.",
             do="Set XDG_CACHE_HOME (or --cache) to a directory that can be written and has 20 MB free.",
         ) from error
     return target
@@ -113,7 +113,7 @@ def _train(recipe: AnyRecipe, directory: Path, on_progress: OnProgress) -> None:
         build = _builder(recipe, directory.parent)
     except ModuleNotFoundError as error:
         raise FactError(
-            f"builtin:{recipe.name} can not be built: {error.name} is not installed in this Python.",
+            f"builtin:{recipe.name} cannot be built: {error.name} is not installed in this Python.",
             means="Built-in models are trained here, with torch, transformers and tokenizers.",
             do='Install them: pip install "sparkfleet[local]".',
         ) from error
@@ -124,7 +124,7 @@ def _train(recipe: AnyRecipe, directory: Path, on_progress: OnProgress) -> None:
 
 
 def facts(name: str, cache: Path | None = None) -> BuildFacts | None:
-    """What the build stored of a checkpoint; None if it is not built."""
+    """Stored facts of a build; None if it is not built."""
     stored = path(name, cache) / FACTS
     return BuildFacts.model_validate_json(stored.read_text("utf-8")) if stored.is_file() else None
 

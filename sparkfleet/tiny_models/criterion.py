@@ -58,7 +58,7 @@ class Criterion(Value):
 
 
 class BuildFacts(Value):
-    """What is known of a built checkpoint; stored in it."""
+    """Facts about a built checkpoint; stored in its directory."""
 
     name: str
     steps: int = 0

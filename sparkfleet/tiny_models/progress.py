@@ -13,9 +13,9 @@ from sparkfleet.values import Value
 BuildPhase = Literal["waiting", "loading", "tokenizer", "training", "saving"]
 
 WORDS: dict[BuildPhase, str] = {
-    "waiting": "another build holds the lock, waiting for it",
+    "waiting": "waiting for another build of this model",
     "loading": "loading torch and transformers",
-    "tokenizer": "learning the tokenizer",
+    "tokenizer": "training the tokenizer",
     "training": "training",
     "saving": "writing the checkpoint",
 }
@@ -71,7 +71,7 @@ OnProgress = Callable[[BuildProgress], None]
 
 
 def silent(_: BuildProgress) -> None:
-    """Says nothing."""
+    """Ignores progress."""
 
 
 class Printer:

@@ -19,7 +19,7 @@ Sizes = Mapping[str, int | float | bool]
 
 
 class Budget(Value):
-    """How a recipe is trained. In steps and not in seconds: the same recipe gives the same weights on one machine."""
+    """Training budget of a recipe. In steps and not in seconds: the same recipe gives the same weights on one machine."""
 
     steps: int
     """Of the first round. A model that does not meet its criterion after it gets further rounds."""
@@ -276,4 +276,6 @@ def trained(name: str) -> Recipe:
     found = named(name)
     if isinstance(found, Recipe):
         return found
-    raise SpecError(f"builtin:{name} is itself made of builtin:{found.of}, and nothing is made of it.")
+    raise SpecError(
+        f"builtin:{name} is derived from builtin:{found.of} and cannot be the base of another model."
+    )

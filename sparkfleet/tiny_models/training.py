@@ -119,7 +119,7 @@ def _new_model(recipe: Recipe) -> PreTrainedModel:
 
 
 class Course(NamedTuple):
-    """What is trained and how it is judged."""
+    """Parameters to train and the criterion that judges them."""
 
     parameters: list[torch.Tensor]
     """Tensors that ask for gradients."""
@@ -179,7 +179,7 @@ def descend(course: Course, recipe: Recipe | Head, on_progress: OnProgress) -> R
 def _untrained(name: str, steps: int, missed: tuple[str, ...]) -> FactError:
     return FactError(
         f"builtin:{name} did not meet its criterion in {steps} steps: {', '.join(missed)}.",
-        means="Training ended elsewhere than on the machines it was made for; nothing was written.",
+        means="Training converged differently on this machine; nothing was written.",
         do="Report it with your processor and `pip list`; any checkpoint from the Hub can be served meanwhile.",
     )
 

@@ -56,7 +56,7 @@ def test_plan_shows_the_file_and_what_would_change(sparkfleet, fleet, two_sparks
     assert code == 2
     assert f"{RAIL}: address none → 192.168.100.10/24" in out
     assert "+      addresses: [192.168.100.11/24]" in out
-    assert "/etc/netplan/40-cx7.yaml names enp1s0f1np1 too" in out
+    assert "/etc/netplan/40-cx7.yaml also configures enp1s0f1np1" in out
 
 
 def test_plan_for_programs(sparkfleet, fleet, two_sparks):

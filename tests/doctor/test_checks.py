@@ -329,14 +329,14 @@ FAULTS = [
     (wedged, "power-wedge", "error", "96 % busy at 14.2 W and 611 MHz"),
     (throttled, "gpu-throttled", "warning", "hardware thermal, 91 °C"),
     (leftover, "memory-leftover", "error", "process 114687 (VLLM::EngineCore) holds 57.7 GiB"),
-    (retained, "memory-retained", "error", "80.0 GiB of unified memory belong to nobody"),
+    (retained, "memory-retained", "error", "80.0 GiB of unified memory belong to no process"),
     (hog, "memory-hogs", "warning", "process 901 holds 38.1 GiB"),
     (swap, "swap", "warning", "16 GiB of swap with vm.swappiness 60"),
     (pressure, "memory-pressure", "error", "waited for memory 43 %"),
     (cached, "page-cache", "info", "55 GiB of files are cached"),
     (out_of_gpu_memory, "gpu-log", "warning", "ran out of memory 1 times"),
     (xid, "gpu-log", "warning", "Xid 119"),
-    (skewed, "clock-skew", "error", "its clock is 90.0 s ahead of"),
+    (skewed, "clock-skew", "error", "the clock is 90.0 s ahead of"),
     (unsynchronised, "clock-synchronised", "warning", "is not synchronised"),
     (other_ray, "ray-same", "error", "2.58.1 on spark2, 2.60.0 on spark1"),
     (other_sparkfleet, "sparkfleet-same", "error", "0.0.9 on spark2, 0.1.0 on spark1 and this machine"),
@@ -344,10 +344,10 @@ FAULTS = [
     (nothing_installed, "sparkfleet-installed", "info", "sparkfleet and Ray not installed yet"),
     (no_container_tool, "container-tool", "error", "neither docker nor podman is installed"),
     (docker_refuses, "container-tool", "error", "this user may not use docker"),
-    (no_gpu_in_containers, "container-gpu", "error", "docker cannot give a container the GPU"),
+    (no_gpu_in_containers, "container-gpu", "error", "docker cannot pass the GPU to a container"),
     (small_memlock, "memlock", "error", "at most 0.0625 MiB may be pinned"),
     (few_files, "open-files", "warning", "at most 4096 files"),
-    (no_linger, "linger", "warning", "stops everything of nvidia"),
+    (no_linger, "linger", "warning", "stops all processes of nvidia"),
     (no_init, "starts-at-boot", "warning", "neither systemd nor cron"),
     (hot, "zones-cool", "warning", "97 °C"),
     (engine_on_every_address, "exposed-ports", "error", "vllm listens on every address, port 8001"),
@@ -360,12 +360,12 @@ FAULTS = [
     (same_machine_ids, "machine-ids-differ", "warning", "spark1 and spark2 have one machine-id"),
     (other_release, "release-same", "warning", "7.5.0 on spark2, 7.6.0 on spark1"),
     (other_kernel, "kernel-same", "warning", "kernels differ"),
-    (jetson, "machine-is-a-spark", "error", "spark2 is no DGX Spark but an NVIDIA Jetson: it has /etc/nv_tegra_release"),
+    (jetson, "machine-is-a-spark", "error", "spark2 is not a DGX Spark but an NVIDIA Jetson: it has /etc/nv_tegra_release"),
     (n1x, "machine-is-a-spark", "error", "RTX Spark N1X: its GPU is 10de:2e03"),
     (gh200, "machine-is-a-spark", "error", "NVIDIA GH200 480GB"),
     (disk_nearly_full, "disk-low", "warning", "5.0 of 3700 GB are free"),
     (no_refs, "hub-refs", "info", "no refs/main in the cache of Qwen/Qwen3-8B"),
-    (shm_full, "shm-size", "warning", "30 GB lie in /dev/shm"),
+    (shm_full, "shm-size", "warning", "30 GB are used in /dev/shm"),
     (no_card, "cx7-present", "info", "no ConnectX-7"),
 ]  # fmt: skip
 
@@ -468,7 +468,7 @@ async def test_slow_small_messages(findings, measured, words):
 
 
 async def test_bytes_that_take_the_lan(findings):
-    said = "bytes went over enP7s7, which is no rail"
+    said = "bytes went over enP7s7, which is not a rail"
     (told,) = await findings(proof=TransportProof(moved={"enP7s7": 10**9}, holds=False, said=said))
     assert (told.id, told.severity) == ("transport-proof", "error")
     assert said in told.what

@@ -165,7 +165,7 @@ async def test_a_node_that_is_lost_is_never_confirmed(monkeypatch):
     fleet = Fleet(monkeypatch, silent=("s2",))
     applied = await fleet.apply()
     assert not applied.kept
-    assert "takes its change back by itself" in applied.problems[0]
+    assert "reverts its change by itself" in applied.problems[0]
     assert [told for told in fleet.told if told[1] != "apply"] == [("s1", "rollback", "tokens1")]
 
 

@@ -82,14 +82,14 @@ def test_both_rails_moved_and_nothing_else(pair):
 def test_a_rail_that_stood_still_is_named(pair):
     proof = prove(pair, RAILS, RAILS | {"rocep1s0f1": GB}, "ib_write_bw")
     assert not proof.holds
-    assert proof.said.startswith("nothing moved on roceP2p1s0f1")
+    assert proof.said.startswith("no bytes on roceP2p1s0f1")
 
 
 def test_bytes_on_the_lan_are_named(pair):
     after = RAILS | {"rocep1s0f1": GB, "roceP2p1s0f1": GB, "enP7s7": GB // 2}
     proof = prove(pair, RAILS, after, "ib_write_bw")
     assert not proof.holds
-    assert "bytes went over enP7s7, which is no rail" in proof.said
+    assert "bytes went over enP7s7, which is not a rail" in proof.said
 
 
 def test_tcp_is_counted_by_the_kernel(pair):
@@ -258,5 +258,5 @@ def test_measurements_are_kept_and_replaced_by_pair(tmp_path):
 def test_a_file_that_was_edited_is_an_error(tmp_path, text):
     file = tmp_path / "links.json"
     file.write_text(text)
-    with pytest.raises(SparkfleetError, match="does not hold measurements"):
+    with pytest.raises(SparkfleetError, match="contains no link measurements"):
         load_measurements(file)

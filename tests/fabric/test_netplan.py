@@ -91,7 +91,7 @@ def test_no_subnet_that_a_node_has_a_way_to_is_taken(joined):
 
 
 def test_no_room_is_an_error(joined):
-    with pytest.raises(SparkfleetError, match="No /24 is left"):
+    with pytest.raises(SparkfleetError, match="No free /24 is left"):
         plan_fabric(*joined((1, 2), lans=("192.168.0.0/16", "10.0.0.0/8")))
 
 
@@ -145,7 +145,7 @@ def test_other_files_that_name_a_rail_are_told():
         "/etc/netplan/60-sparkfleet.yaml": "    enp1s0f1np1:\n",
     }
     (claim,) = claims(files, HALVES)
-    assert claim.startswith("/etc/netplan/40-cx7.yaml names enp1s0f1np1")
+    assert claim.startswith("/etc/netplan/40-cx7.yaml also configures enp1s0f1np1")
 
 
 def test_the_real_netplan_understands_it(joined, tmp_path):

@@ -78,7 +78,7 @@ async def test_a_cable_that_was_there_last_week_is_not_found(batched):
 async def test_tools_that_are_missing_are_no_error(batched):
     found = await found_by(batched, answers(1), answers(2))
     assert found.links == ()
-    assert "sees nobody" in str(found.findings[0])
+    assert "no node answered on it" in str(found.findings[0])
 
 
 async def test_a_node_without_ip_is_an_error(batched):

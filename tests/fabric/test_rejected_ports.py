@@ -16,7 +16,7 @@ def test_a_signal_without_anybody_is_no_link(netdev, spark):
     found = find_links([spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(2, "enp1s0f1np1"))])
     assert found.links == ()
     assert found.kind == "none"
-    assert str(found.findings[0]).startswith("enp1s0f1np1 of spark1 sees nobody")
+    assert str(found.findings[0]).startswith("enp1s0f1np1 of spark1 has a signal, but no node answered on it")
 
 
 def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
@@ -36,8 +36,8 @@ def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
     (link,) = find_links(cut).links
     assert rails(link) == [("enp1s0f1np1", "enp1s0f1np1")]
     assert reasons(cut) == [
-        "enP2p1s0f1np1 of spark1 has no signal, while the other half of its port has: half of the cable is lost.",
-        "enP2p1s0f1np1 of spark2 has no signal, while the other half of its port has: half of the cable is lost.",
+        "enP2p1s0f1np1 of spark1 has no signal, but the other half of its port has: half of the cable is lost.",
+        "enP2p1s0f1np1 of spark2 has no signal, but the other half of its port has: half of the cable is lost.",
     ]
 
 
@@ -56,13 +56,13 @@ def test_a_device_that_is_off_names_the_command(netdev, spark):
 def test_a_stranger_is_named(netdev, spark):
     heard = (HeardNeighbour(netdev="enp1s0f1np1", method="arp", mac="02:00:00:00:00:99"),)
     (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1"), heard=heard)])
-    assert "02:00:00:00:00:99, which is none of the nodes" in reason
+    assert "02:00:00:00:00:99, which is not one of the nodes" in reason
 
 
 def test_a_cable_that_leads_back_is_no_link(cabled):
     found = find_links(cabled(1, ((1, 0), (1, 1))))
     assert found.links == ()
-    assert "leads back" in str(found.findings[0])
+    assert "the cable is a loop" in str(found.findings[0])
 
 
 def test_the_same_machine_twice_is_told(netdev, spark):

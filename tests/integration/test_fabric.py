@@ -206,7 +206,7 @@ def test_without_perftest_tcp_is_measured_and_said_to_be_that(lab, monkeypatch):
 def test_bytes_that_take_the_lan_are_found_out(lab, monkeypatch):
     found = measured_by_tcp(lab, monkeypatch, beside=True)
     assert not found.proof.holds
-    assert "bytes went over enP7s7, which is no rail" in found.proof.said
+    assert "bytes went over enP7s7, which is not a rail" in found.proof.said
     assert leftovers(lab) == []
 
 
@@ -273,7 +273,7 @@ def test_a_node_that_is_not_reached_anew_heals_itself(lab, sparkfleet, tmp_path)
 
     plan, applied = asyncio.run(change(lab, lost, rollback_s=2))
     assert not applied.kept
-    assert applied.problems == ("spark2: no answer. It takes its change back by itself.",)
+    assert applied.problems == ("spark2: no answer. It reverts its change by itself.",)
     assert pending(lab, plan)["spark1"] != ()
     # The helper holds its lock until it is over: `flock` waits for that, not for a time.
     lock = "flock /run/sparkfleet-rails/*/lock true"

@@ -358,7 +358,7 @@ def test_two_labs_side_by_side_and_a_shared_environment(lab: Lab) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert lab.exec("spark1", ["ping", "-c", "1", "-W", "1", other.nodes[0].address]).returncode != 0
-        with pytest.raises(LabError, match="is up already"):
+        with pytest.raises(LabError, match="is already up"):
             Lab.up(name=other.name)
     assert ssh(lab, "spark1", "true").returncode == 0
 

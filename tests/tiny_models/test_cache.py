@@ -139,7 +139,7 @@ class TestEnsure:
 
     def test_a_cache_that_is_a_file_is_said_in_words(self, built, tmp_path):
         (tmp_path / "file").write_text("")
-        with pytest.raises(FactError, match="can not be built in"):
+        with pytest.raises(FactError, match="cannot be built in"):
             cache.ensure("tiny", cache=tmp_path / "file")
         assert built == []
 

@@ -79,7 +79,7 @@ def test_what_is_made_of_another_names_one_that_is_trained(recipe: DamagedRecipe
 
 
 def test_nothing_is_made_of_what_is_itself_made_of_another():
-    with pytest.raises(SpecError, match="made of builtin:tiny"):
+    with pytest.raises(SpecError, match="derived from builtin:tiny"):
         trained("tiny-corrupt")
 
 

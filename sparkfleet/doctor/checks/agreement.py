@@ -1,4 +1,4 @@
-"""Things that have to be equal on all nodes, told in one way."""
+"""Compares values that have to be equal on all nodes."""
 
 from __future__ import annotations
 

@@ -23,16 +23,16 @@ def clock_skew(node: NodeSnapshot, clock: ClockOffset) -> Iterator[CheckFault]:
     if abs(clock.ahead_s) - clock.uncertainty_s > thresholds.CLOCK_SKEW_S:
         way = "ahead of" if clock.ahead_s > 0 else "behind"
         yield error(
-            f"{node.name}: its clock is {abs(clock.ahead_s):.1f} s {way} this machine's",
+            f"{node.name}: the clock is {abs(clock.ahead_s):.1f} s {way} this machine's",
             means="TLS certificates and tokens are refused, and events of the fleet appear in the wrong order.",
-            do=(SET_NTP, "timedatectl   # here and there: which of the two clocks is wrong?"),
+            do=(SET_NTP, "timedatectl   # here and there: compare with the real time"),
             uncertainty_s=f"{clock.uncertainty_s:.2f}",
         )
 
 
 @node_check(
     "clock-synchronised",
-    "something keeps the clock right",
+    "the clock is synchronised",
     rules=("docker-clock-skew",),
     source="knowledge/rules.yaml docker-clock-skew",
 )
@@ -40,11 +40,9 @@ def clock_synchronised(node: NodeSnapshot, time_sync: TimeSync) -> Iterator[Chec
     """NTP."""
     if time_sync.synchronised is False:
         yield warning(
-            f"{node.name}: its clock is not synchronised",
-            means="It drifts. With a wrong clock no image can be pulled.",
-            do=SET_NTP
-            if not time_sync.enabled
-            else "timedatectl timesync-status   # which server does not answer?",
+            f"{node.name}: the clock is not synchronised",
+            means="The clock drifts. With a wrong clock, image pulls fail.",
+            do=SET_NTP if not time_sync.enabled else "timedatectl timesync-status   # shows the NTP server",
         )
 
 

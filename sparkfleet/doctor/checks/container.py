@@ -12,7 +12,7 @@ from sparkfleet.hostfacts.container import ContainerTool, refused
 TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 
-@node_check("container-tool", "a container tool is there and may be used")
+@node_check("container-tool", "a container tool is installed and permitted")
 def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...]) -> Iterator[CheckFault]:
     """One usable tool is enough."""
     if any(tool.usable for tool in container_tools):
@@ -22,11 +22,7 @@ def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...
         yield say(
             f"{node.name} has no container runtime: neither docker nor podman is installed",
             means="Engines that come as images cannot run there"
-            + (
-                "; those that inventory.yaml names in environments of their own can."
-                if node.engines_of_its_own
-                else "."
-            ),
+            + ("; engines with an environment in inventory.yaml can." if node.engines_of_its_own else "."),
             do=(
                 "sudo apt install docker-ce nvidia-container-toolkit   # DGX OS has both; or: sudo apt install podman",
                 "sudo usermod -aG docker $USER   # and log in again",
@@ -49,7 +45,7 @@ def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...
             )
 
 
-@node_check("container-gpu", "containers can get the GPU", source=TOOLKIT)
+@node_check("container-gpu", "containers can use the GPU", source=TOOLKIT)
 def container_gpu(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...]) -> Iterator[CheckFault]:
     """By the NVIDIA runtime, or by a description of the device (CDI)."""
     usable = [tool for tool in container_tools if tool.usable]
@@ -57,7 +53,7 @@ def container_gpu(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...]
         return
     if not node.cdi and not any(tool.nvidia_runtime for tool in usable):
         yield error(
-            f"{node.name}: {' and '.join(tool.tool for tool in usable)} cannot give a container the GPU",
+            f"{node.name}: {' and '.join(tool.tool for tool in usable)} cannot pass the GPU to a container",
             means="The NVIDIA runtime is not registered, and there is no CDI description in /etc/cdi.",
             do=(
                 "sudo apt install nvidia-container-toolkit",

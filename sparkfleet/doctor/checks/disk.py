@@ -21,7 +21,7 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
     for node in fleet.answered:
         missing = [one for one in pinned if node.name in one.nodes and _is_missing(node, one)]
         if missing and (free := _free(node)) is None:
-            yield not_known(f"whether weights fit on {node.name} is not known, because its disks are not")
+            yield not_known(f"{node.name}: room for weights is not known, because its disks were not read")
         elif missing and free is not None and free < _wanted(missing):
             yield _too_little(f"{node.name}: {free / GB:.0f} GB are free", missing)
     for one in fleet.needed:
@@ -46,7 +46,7 @@ def _wanted(missing: Sequence[Needed]) -> float:
 def _too_little(who: str, missing: Sequence[Needed]) -> CheckFault:
     return error(
         f"{who}, less than the {_wanted(missing) / GB:.0f} GB that weights need",
-        means="The download would stop half way. Needed: "
+        means="The download would fail half way. Needed: "
         + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
         do=("sparkfleet models list", "sparkfleet models prune", "df -h ~/.cache/huggingface"),
     )
@@ -87,7 +87,7 @@ def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     if broken:
         yield note(
             f"{node.name}: no refs/main in the cache of {', '.join(broken[:4])}{' …' if len(broken) > 4 else ''}",
-            means="Offline they are found by the path of their snapshot only, not by their name.",
+            means="Offline they load by snapshot path only, not by name.",
             do="sparkfleet models push MODEL   # or copy refs/ as well",
         )
 
@@ -104,9 +104,9 @@ def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     used = shm.total - shm.free if shm else 0
     if shm and used > thresholds.SHARED_MEMORY_GB * GB / 8:
         yield warning(
-            f"{node.name}: {used / GB:.0f} GB lie in /dev/shm",
-            means="They are unified memory: engines get that much less. Crashed processes leave such files behind.",
-            do="ls -lhS /dev/shm | head   # remove what belongs to no running process",
+            f"{node.name}: {used / GB:.0f} GB are used in /dev/shm",
+            means="Files in /dev/shm use unified memory: engines get that much less. Crashed processes leave such files.",
+            do="ls -lhS /dev/shm | head   # remove files of processes that are gone",
         )
 
 

@@ -57,8 +57,8 @@ def exposed_ports(
 def _exposed(node: NodeSnapshot, who: str, ports: set[int], fleet: FleetReadings) -> CheckFault:
     return error(
         f"{node.name}: {who}, {_ports(ports)}",
-        means="Anybody on the management network reaches it, without an API key. Where the ranks of a group meet, PyTorch"
-        " listens on every address whatever it is told, and only a firewall keeps strangers out.",
+        means="It can be reached from the management network without an API key. For the rendezvous of ranks, PyTorch"
+        " listens on every address and has no setting for that; only a firewall closes the port.",
         do=(
             f"ss -ltnp 'sport = :{min(ports)}'",
             "sparkfleet down && sparkfleet up   # binds to loopback and the rails",
@@ -79,7 +79,7 @@ def _firewall(node: NodeSnapshot, fleet: FleetReadings) -> tuple[str, ...]:
 def _behind_the_token(node: NodeSnapshot, ports: set[int], fleet: FleetReadings) -> CheckFault:
     return warning(
         f"{node.name}: Ray listens on every address, {_ports(ports)}",
-        means="It asks for the fleet's token, so nobody gets in; but it can be reached, and Ray has no setting for that.",
+        means="Ray requires the fleet's token, but the port can be reached; Ray has no setting for the address.",
         do=_firewall(node, fleet),
     )
 
@@ -94,9 +94,9 @@ def _without_rails(node: NodeSnapshot, shared: dict[str, set[int]]) -> CheckFaul
     listed = "; ".join(f"{who}, {_ports(ports)}" for who, ports in list(shared.items())[:3])
     return warning(
         f"{node.name}: {listed}{' …' if len(shared) > 3 else ''}",
-        means="No rail joins all nodes, so Ray and engines speak over the management network. Ray asks for its token;"
-        " what engines say to each other is neither secret nor checked.",
-        do="Keep strangers off that network, or join the nodes by a switch and run `sparkfleet fabric apply`.",
+        means="No rail joins all nodes, so Ray and engines use the management network. Ray requires its token;"
+        " traffic between engines is neither encrypted nor authenticated.",
+        do="Use a private management network, or join the nodes by a switch and run `sparkfleet fabric apply`.",
     )
 
 
@@ -104,9 +104,9 @@ def _known_port(node: NodeSnapshot, socket: ListeningSocket, where: str) -> Chec
     metrics = METRICS_PORTS.get(socket.port)
     return warning(
         f"{node.name}: port {socket.port} ({metrics or RAY_PORTS[socket.port]}) is open {where}",
-        means="Anybody on the network reads these numbers; nothing can be changed there."
+        means="Anybody on the network can read these metrics; nothing can be changed there."
         if metrics
-        else "If it is Ray, anybody on the network runs code as its user. Whose it is could not be told.",
+        else "If it is Ray, anybody on the network can run code as its user. Its owner could not be read.",
         do=f"sudo ss -ltnp 'sport = :{socket.port}'",
     )
 
@@ -137,7 +137,7 @@ def _is_ours(socket: ListeningSocket, node: NodeSnapshot) -> bool:
 
 
 @node_check(
-    "firewall", "no firewall stands between the nodes", rules=("ufw-blocks-fabric",),
+    "firewall", "no firewall blocks traffic between the nodes", rules=("ufw-blocks-fabric",),
     source="knowledge/rules.yaml ufw-blocks-fabric",
 )  # fmt: skip
 def firewall(node: NodeSnapshot, kernel: Kernel, fleet: FleetReadings) -> Iterator[CheckFault]:
@@ -151,8 +151,8 @@ def firewall(node: NodeSnapshot, kernel: Kernel, fleet: FleetReadings) -> Iterat
     ]
     if kernel.firewall and netdevs:
         yield note(
-            f"{node.name}: ufw is on; whether it lets the rails through cannot be read without root",
-            means="If it does not, NCCL and Ray hang while they connect.",
+            f"{node.name}: ufw is on; its rules for the rails cannot be read without root",
+            means="If ufw blocks the rails, NCCL and Ray hang while they connect.",
             do=tuple(f"sudo ufw allow in on {netdev}" for netdev in netdevs),
         )
 

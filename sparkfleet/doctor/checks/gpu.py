@@ -24,11 +24,11 @@ def gpu_there(
     if not gpus and recognise(identity, node.pci or ()).kind is MachineKind.SPARK:
         yield error(
             f"nvidia-smi finds no GPU on {node.name}",
-            means="The driver could not start it: its firmware (GSP) does not answer, mostly after an update.",
+            means="The driver could not start the GPU: its firmware (GSP) does not answer. The usual cause is an update.",
             do=(
                 "sudo dmesg | grep -E 'NVRM|Xid'",
                 "sudo apt full-upgrade && sudo reboot",
-                "Shut down and unplug the power for five minutes where that does not help.",
+                "If that does not help: shut down and unplug the power for five minutes.",
             ),
         )
 
@@ -41,7 +41,7 @@ def gpu_capability(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[C
             yield warning(
                 f"{gpu.name} of {node.name} has compute capability {gpu.compute_capability}, not {SPARK_CAPABILITY}",
                 means="Images that are known to work on a Spark may have no code for it.",
-                do="nvidia-smi -q | head -40   # and tell us",
+                do="nvidia-smi -q | head -40   # and report it to sparkfleet",
             )
 
 
@@ -62,7 +62,7 @@ def driver_same(fleet: FleetReadings) -> Iterator[CheckFault]:
             means="Engines over several nodes hang or fail between different drivers, and measurements do not carry over.",
             do=(
                 "sudo apt update && sudo apt full-upgrade && sudo reboot   # on all nodes",
-                "apt-cache policy 'nvidia-driver-*-open'   # what is held back",
+                "apt-cache policy 'nvidia-driver-*-open'   # shows packages that are held back",
             ),
         )
 
@@ -80,8 +80,8 @@ def driver_torn(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[Check
     if torn or (module and library and module != library):
         versions = f"module {module or '?'}, libraries {library or 'another'}"
         yield error(
-            f"the driver of {node.name} is torn: {versions}",
-            means="An upgrade was not finished by a reboot. CUDA does not start.",
+            f"{node.name}: driver version mismatch: {versions}",
+            means="A driver upgrade awaits a reboot. Until then CUDA does not start.",
             do=("sudo apt full-upgrade", "sudo reboot   # all nodes together", "nvidia-spark-ota-check"),
         )
 
@@ -112,7 +112,7 @@ def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Chec
             )
 
 
-@node_check("gpu-throttled", "nothing holds the GPU back", source="nvidia-smi: clocks_event_reasons")
+@node_check("gpu-throttled", "the GPU is not throttled", source="nvidia-smi: clocks_event_reasons")
 def gpu_throttled(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
     """Hardware reasons only: the software power cap is normal."""
     for gpu in gpus:
@@ -120,10 +120,10 @@ def gpu_throttled(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Ch
         hot = gpu.temperature_c is not None and gpu.temperature_c > thresholds.HOT_GPU_C
         if reasons or hot:
             yield warning(
-                f"{node.name}: the GPU is held back: {', '.join(reasons) or 'hot'}"
+                f"{node.name}: the GPU is throttled: {', '.join(reasons) or 'hot'}"
                 + (f", {gpu.temperature_c:.0f} °C" if gpu.temperature_c is not None else ""),
-                means="It is slower than measured elsewhere; sudden power-off under long prefills has been seen.",
-                do=("Give it air; do not stack units.", "sudo nvidia-smi -lgc 200,2150"),
+                means="Engines run slower than predicted; Sparks have powered off under long prefills.",
+                do=("Improve the airflow; do not stack units.", "sudo nvidia-smi -lgc 200,2150"),
             )
 
 

@@ -23,15 +23,15 @@ def machine_is_a_spark(node: NodeSnapshot, identity: MachineIdentity) -> Iterato
     found = recognise(identity, node.pci or (), node.gpus or ())
     if found.kind is MachineKind.CONFUSABLE:
         yield error(
-            f"{node.name} is no DGX Spark but {found.name}: {found.because}",
-            means="Memory, images and measurements of a Spark are wrong for it; plans that use it would be, too.",
-            do="Take it out of inventory.yaml.",
+            f"{node.name} is not a DGX Spark but {found.name}: {found.because}",
+            means="Memory sizes, images and measurements of a Spark are wrong for it, and so are plans.",
+            do="Remove it from inventory.yaml.",
             machine=identity.machine,
         )
     elif found.kind is MachineKind.OTHER:
         yield note(
-            f"{node.name} is no DGX Spark ({identity.machine or 'it does not say what it is'}): {found.because}",
-            means="It is used as what it is; rules and predictions about GB10 do not hold for it.",
+            f"{node.name} is not a DGX Spark ({identity.machine or 'unnamed machine'}): {found.because}",
+            means="It can be used, but rules and predictions for GB10 do not apply to it.",
         )
 
 
@@ -44,9 +44,9 @@ def cx7_present(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[Check
         return
     if not any(device.id == "15b3:1021" for device in node.pci):
         yield note(
-            f"{node.name} shows no ConnectX-7 on PCI",
+            f"{node.name} has no ConnectX-7 on PCI",
             means="No cable is plugged in: without one its functions may be absent. The card itself is not missing.",
-            do="Plug the QSFP cable in; reboot where it does not appear.",
+            do="Plug the QSFP cable in; reboot if it does not appear.",
         )
 
 
@@ -64,7 +64,7 @@ def release_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     if said := differing(values(fleet, _release)):
         yield warning(
             f"DGX OS differs: {said}",
-            means="Drivers, firmware and libraries come with it; published two-node numbers are of equal nodes.",
+            means="Drivers, firmware and libraries differ with it; published two-node numbers are from equal nodes.",
             do="sudo apt update && sudo apt full-upgrade && sudo reboot   # on the older ones",
         )
 
@@ -90,7 +90,7 @@ def machine_ids_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
     ):
         yield warning(
             f"{nodes} have one machine-id, {said[:12]}…",
-            means="They were installed from one image. DHCP may give both one address, and logs cannot be told apart.",
+            means="They were installed from one image. DHCP may give them one address; their logs look the same.",
             do=(
                 "sudo rm /etc/machine-id /var/lib/dbus/machine-id",
                 "sudo systemd-machine-id-setup && sudo reboot   # on all of them but one",
@@ -112,7 +112,7 @@ def host_keys_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
         if len(nodes) > 1:
             yield error(
                 f"{' and '.join(nodes)} have one SSH host key, {key}",
-                means="They were installed from one image: whoever has one of these boxes, anywhere, can pass for them.",
+                means="They were installed from one image: any other machine with that key can impersonate them.",
                 do=(
                     "sudo rm /etc/ssh/ssh_host_*",
                     "sudo ssh-keygen -A && sudo systemctl restart ssh   # on all of them",

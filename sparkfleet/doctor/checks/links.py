@@ -97,7 +97,7 @@ def _small(rail: str, small: dict[EndSnapshot, int], *, unlike: bool) -> CheckFa
     where = ", ".join(f"{end.netdev} on {end.node} has {mtu}" for end, mtu in small.items())
     return error(
         f"{rail}: MTU is not {thresholds.RAIL_MTU}: {where}",
-        means="The ends differ: large messages vanish, and engines hang."
+        means="The ends differ: large messages are dropped, and engines hang."
         if unlike
         else "RoCE sends packets of 1024 instead of 4096 bytes, and TCP needs six times as many.",
         do=(
@@ -129,13 +129,13 @@ def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
             yield error(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} has"
                 f" {' and '.join(has) if has else 'no address'}, not {end.address}",
-                means="Engines and Ray use the addresses of inventory.yaml: nothing will connect over this rail.",
+                means="Engines and Ray use the addresses of inventory.yaml: no connection over this rail works.",
                 do=FABRIC,
             )
         elif any(address.dynamic for address in netdev.addresses if address.scope == "global"):
             yield warning(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} has its address by DHCP",
-                means="It can change, and NetworkManager takes the rail down while it asks.",
+                means="The address can change, and NetworkManager takes the rail down during DHCP requests.",
                 do=FABRIC,
             )
 
@@ -159,9 +159,9 @@ def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[Che
             if len(netdevs) > 1:
                 yield error(
                     f"{name}: both rails of {link.name} are in one subnet, {subnet} ({' and '.join(sorted(netdevs))})",
-                    means="The kernel sends for a subnet through one device: the second rail carries nothing,"
+                    means="The kernel uses one device per subnet: the second rail carries nothing,"
                     " and RDMA connections fail now and then.",
-                    do=(FABRIC, "It gives each rail a /24 of its own."),
+                    do=(FABRIC, "This gives each rail its own /24."),
                 )
 
 
@@ -175,7 +175,7 @@ def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
     """One QSFP cable is two rails."""
     if len(link.rails) == 1 and link.rails[0].is_rdma:
         yield warning(
-            f"{link.name} has one rail in inventory.yaml; a QSFP cable is two",
+            f"{link.name} has 1 rail in inventory.yaml; a QSFP cable has 2",
             means="About half the bandwidth: 13 instead of 22 GB/s.",
             do=(f"sparkfleet init {' '.join(link.nodes)}   # finds both", FABRIC),
         )
@@ -191,7 +191,7 @@ def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
         if netdev.master:
             yield error(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} belongs to {netdev.master}",
-                means="RDMA is gone: its addresses moved to the bond, which has none.",
+                means="RDMA does not work: the rail's addresses moved to the bond, which has no RDMA device.",
                 do=(f"sudo ip link set {end.netdev} nomaster   # on {end.node}", FABRIC),
             )
 
@@ -208,10 +208,10 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
         if end.rdma and netdev.carrier and speed is not None and speed < thresholds.RAIL_SPEED_MBIT:
             yield warning(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
-                means="A switch that negotiated less, or a cable for 100 Gb/s.",
+                means="The switch negotiated a lower speed, or the cable is made for 100 Gb/s.",
                 do=(
                     "On the switch: auto-negotiation off, 200G-baseCR4.",
-                    f"ethtool -m {end.netdev} | head   # which cable is it?",
+                    f"ethtool -m {end.netdev} | head   # shows the type of the cable",
                 ),
             )
 
@@ -271,15 +271,15 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
                 do=(
                     f"show_gids {end.rdma}",
                     FABRIC,
-                    f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # fills the table anew",
+                    f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # rebuilds the GID table",
                 ),
             )
         else:
             indexes[f"index {found.index}"].append(f"{end.node}:{end.rdma}")
     if said := differing(indexes):
         yield note(
-            f"{link.name}: the GID index is not the same everywhere: {said}",
-            means="A forced NCCL_IB_GID_INDEX would be wrong on one of them; sparkfleet lets NCCL find it.",
+            f"{link.name}: the GID index differs: {said}",
+            means="A forced NCCL_IB_GID_INDEX is wrong on one of them; sparkfleet lets NCCL choose it.",
             do="Leave NCCL_IB_GID_INDEX unset; NCCL_IB_ROCE_VERSION_NUM=2, NCCL_IB_ADDR_FAMILY=AF_INET.",
         )
 
@@ -297,8 +297,9 @@ def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFau
         jumbo = netdev.mtu >= thresholds.RAIL_MTU
         if device is not None and device.active and jumbo and device.active_mtu < thresholds.RDMA_MTU:
             yield warning(
-                f"rail {number} of {link.name}: {end.rdma} on {end.node} sends packets of {device.active_mtu} bytes",
-                means="The MTU was raised after RDMA came up.",
+                f"rail {number} of {link.name}: {end.rdma} on {end.node}"
+                f" sends packets of {device.active_mtu} bytes, not {thresholds.RDMA_MTU}",
+                means="The MTU was raised after RDMA came up: small packets cost bandwidth.",
                 do=f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # on {end.node}",
             )
 
@@ -321,7 +322,7 @@ def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
             yield error(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} has PCIe {pci.gt_per_s:g} GT/s x{pci.width},"
                 f" not {thresholds.PCIE_GT_PER_S:g} GT/s x{thresholds.PCIE_LANES}",
-                means="This rail cannot reach its speed, whatever the cable says. Some OEM firmware from before"
+                means="This rail cannot reach 200 Gb/s, whatever the link reports. Some OEM firmware from before"
                 " 2026-04 trains the second half with two lanes.",
                 do=(
                     "fwupdmgr refresh && fwupdmgr update",
@@ -349,7 +350,7 @@ def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 
 
 @link_check(
-    "link-avahi", "nodes are named by addresses", rules=("avahi-name-storm",),
+    "link-avahi", "nodes are reached by IP address", rules=("avahi-name-storm",),
     source="knowledge/rules.yaml avahi-name-storm",
 )  # fmt: skip
 def link_avahi(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
@@ -359,8 +360,8 @@ def link_avahi(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
         if address.endswith(".local"):
             yield warning(
                 f"{name} is reached as {address}",
-                means="Names under .local may lead to a rail today and to the Wi-Fi tomorrow.",
-                do="Write its IP address into inventory.yaml.",
+                means="A .local name may resolve to a rail today and to the Wi-Fi tomorrow.",
+                do="Set its IP address in inventory.yaml.",
             )
 
 
@@ -369,7 +370,7 @@ def links_known(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Several nodes without any link."""
     if len(fleet.nodes) > 1 and not fleet.links:
         yield warning(
-            "inventory.yaml names no links",
+            "inventory.yaml declares no links",
             means="Models that need more than one node cannot be planned.",
             do="sparkfleet init HOST…   # finds the cables",
         )

@@ -41,8 +41,8 @@ def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -
         size = f"{held / GIB:.1f} GiB" if one.memory is not None else "an unknown amount"
         yield error(
             f"{node.name}: process {one.pid} ({one.name or 'unnamed'}) holds {size} of unified memory",
-            means="sparkfleet did not start it. What it holds is missing for engines, and two of them can freeze the host.",
-            do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if nobody needs it"),
+            means="sparkfleet did not start it. Engines lack that memory; if it runs out, the host freezes.",
+            do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if it is not needed"),
             command=users[one.pid].command if one.pid in users else "",
         )
 
@@ -56,8 +56,8 @@ def memory_hogs(
         if not one.ours and one.resident > memory.total // 10:
             yield warning(
                 f"{node.name}: process {one.pid} holds {one.resident / GIB:.1f} GiB of unified memory",
-                means="CPU and GPU share it: an engine gets that much less.",
-                do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if nobody needs it"),
+                means="CPU and GPU share this memory: engines get that much less.",
+                do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if it is not needed"),
                 command=one.command,
             )
 
@@ -76,11 +76,11 @@ def memory_retained(
     if any(one.memory is None for one in gpu_processes) or kept <= thresholds.UNACCOUNTED_GB * GB:
         return
     yield error(
-        f"{node.name}: {kept / GIB:.1f} GiB of unified memory belong to nobody",
-        means="The driver keeps what a CUDA process that is gone had allocated; no engine of that size will fit.",
+        f"{node.name}: {kept / GIB:.1f} GiB of unified memory belong to no process",
+        means="The driver did not free the memory of an ended CUDA process; engines get that much less.",
         do=(
             "Wait two minutes and run `sparkfleet doctor` again.",
-            "sudo reboot   # where it stays",
+            "sudo reboot   # if it stays",
         ),
         unaccounted_gib=f"{memory.unaccounted / GIB:.1f}",
     )
@@ -112,7 +112,7 @@ def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     if memory.page_cache > thresholds.PAGE_CACHE_GIB * GIB and memory.total > 32 * GIB:
         yield note(
             f"{node.name}: {memory.page_cache / GIB:.0f} GiB of files are cached in memory",
-            means="Engines that start now count it as used and may refuse to.",
+            means="Engines count cached files as used memory and may refuse to start.",
             do=DROP_BY_HAND,
         )
 
@@ -133,12 +133,12 @@ def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[Chec
         )
 
 
-@node_check("memory-pressure", "nothing waits for memory", source="chosen here: PSI full avg10")
+@node_check("memory-pressure", "no process waits for memory", source="chosen here: PSI full avg10")
 def memory_pressure(node: NodeSnapshot, kernel: Kernel) -> Iterator[CheckFault]:
     """PSI."""
     if (kernel.memory_pressure or 0) > thresholds.PRESSURE_PERCENT:
         yield error(
-            f"{node.name}: everything waited for memory {kernel.memory_pressure:.0f} % of the last ten seconds",
+            f"{node.name}: processes waited for memory {kernel.memory_pressure:.0f} % of the last ten seconds",
             means="The host is about to freeze.",
             do="Stop the newest engine now: `sparkfleet down`, or `kill` the largest process.",
         )
@@ -155,7 +155,7 @@ def gpu_log(node: NodeSnapshot, kernel_log: KernelLog) -> Iterator[CheckFault]:
     if kernel_log.out_of_gpu_memory:
         yield warning(
             f"{node.name}: the driver ran out of memory {kernel_log.out_of_gpu_memory} times since boot (NV_ERR_NO_MEMORY)",
-            means="It comes before the whole host freezes.",
+            means="This precedes a freeze of the whole host.",
             do=(
                 "Keep 8 to 10 GiB free: a lower memory fraction, a shorter context.",
                 "sudo reboot   # to start clean",
@@ -164,7 +164,7 @@ def gpu_log(node: NodeSnapshot, kernel_log: KernelLog) -> Iterator[CheckFault]:
     if kernel_log.xids:
         yield warning(
             f"{node.name}: GPU errors since boot: Xid {', '.join(str(one) for one in dict.fromkeys(kernel_log.xids))}",
-            means="79: fell off the bus; 119: firmware does not answer; 43, 31, 13: a kernel of an engine failed.",
+            means="Xid 79: GPU fell off the bus; 119: firmware does not answer; 43, 31, 13: an engine's CUDA kernel failed.",
             do="journalctl -k -b -g 'NVRM: Xid'",
         )
 

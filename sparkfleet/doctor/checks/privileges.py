@@ -17,16 +17,16 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
     "memlock", "RDMA may pin memory", rules=("memlock-limit",), source="knowledge/rules.yaml memlock-limit"
 )
 def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Only where a link of the node wants RDMA."""
+    """Only if a link of the node declares RDMA."""
     wants_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
     if wants_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
         yield error(
             f"{node.name}: at most {locked_memory.most / 2**20:.3g} MiB may be pinned (memlock)",
             means='RDMA cannot register its buffers: NCCL fails with "Cannot allocate memory", and the other node'
-            " looks guilty.",
+            " reports the error.",
             do=(
                 f"printf '* hard memlock unlimited\\n* soft memlock unlimited\\n' | sudo tee {LIMITS_FILE}",
-                "exit   # and log in again; look on all nodes",
+                "exit   # and log in again; repeat on all nodes",
             ),
         )
 
@@ -52,8 +52,8 @@ def linger(node: NodeSnapshot, services: Services, user: User) -> Iterator[Check
     """Without it Ray dies with the last login, and does not come back after a reboot."""
     if services.systemd and not services.linger and not user.is_root:
         yield warning(
-            f"{node.name}: systemd stops everything of {user.name} when its last session ends",
-            means="Ray and engines end with the login, and nothing comes back after a reboot.",
+            f"{node.name}: systemd stops all processes of {user.name} when the last session ends",
+            means="Ray and engines end with the login and do not start after a reboot.",
             do=f"sudo loginctl enable-linger {user.name}",
         )
 
@@ -64,14 +64,14 @@ def starts_at_boot(node: NodeSnapshot, services: Services) -> Iterator[CheckFaul
     if not services.systemd and not services.cron:
         yield warning(
             f"{node.name} has neither systemd nor cron",
-            means="After a reboot of this node somebody has to run `sparkfleet up`.",
+            means="After a reboot of this node, `sparkfleet up` has to be run by hand.",
             do="sudo apt install cron",
         )
 
 
 @node_check(
     "zones-cool",
-    "no part of it is too hot",
+    "no thermal zone is too hot",
     rules=("ec-fan-regression",),
     source="knowledge/rules.yaml ec-fan-regression",
 )
@@ -79,7 +79,7 @@ def zones_cool(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
     """All thermal zones."""
     if services.hottest_c is not None and services.hottest_c >= thresholds.HOT_ZONE_C:
         yield warning(
-            f"{node.name}: its hottest zone has {services.hottest_c:.0f} °C",
+            f"{node.name}: the hottest thermal zone is at {services.hottest_c:.0f} °C",
             means="The fans follow a curve of the embedded controller; one of its versions (0x0300…) is too quiet.",
             do=("fwupdmgr get-devices   # EC version", "sudo nvidia-smi -lgc 200,2150"),
         )

@@ -10,7 +10,7 @@ from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.snapshot import PathSnapshot, RailSpeed
 
 RDMA_TOOL = "ib_write_bw"
-POWER_DRAIN = "Where that does not help: shut both down, unplug power and QSFP cable for five minutes."
+POWER_DRAIN = "If that does not help: shut both down, unplug power and QSFP cable for five minutes."
 
 
 @path_check(
@@ -21,14 +21,14 @@ POWER_DRAIN = "Where that does not help: shut both down, unplug power and QSFP c
 def transport_proof(path: PathSnapshot) -> Iterator[CheckFault]:
     """Counters of every device before and after the rails were loaded."""
     if path.proof is None:
-        yield not_known(f"whether bytes between {' and '.join(path.nodes)} take the rails was not measured")
+        yield not_known(f"traffic between {' and '.join(path.nodes)}: its path was not measured")
     elif not path.proof.holds:
         yield error(
             f"{path.name}: {path.proof.said}",
-            means="What should go over the rails goes elsewhere: about 1 GB/s instead of 22 over a LAN, half of it over"
-            " one rail; and everybody on the LAN could read it.",
+            means="Traffic between ranks uses another network: about 1 GB/s instead of 22 on a LAN, 11 on"
+            " one rail; and everybody on the LAN can read it.",
             do=(
-                f"ip route get {path.rails[0].there.ip}   # on {path.nodes[0]}: has to name {path.rails[0].here.netdev}",
+                f"ip route get {path.rails[0].there.ip}   # on {path.nodes[0]}: must show {path.rails[0].here.netdev}",
                 "sparkfleet fabric apply",
             ),
             **{name: f"{count / 1e6:.1f} MB" for name, count in path.proof.moved.items()},
@@ -46,7 +46,7 @@ def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
         if rail.jumbo is False and rail.ping_us is not None:
             yield error(
                 f"rail {number} of {path.name}: packets of {thresholds.RAIL_MTU} bytes do not get through",
-                means="Something on the way has a smaller MTU: large messages vanish, and engines hang.",
+                means="A device on the path has a smaller MTU: large messages are dropped, and engines hang.",
                 do=(
                     f"ping -M do -s 8972 -c 4 -I {rail.here.netdev} {rail.there.ip}   # on {rail.here.node}",
                     "sparkfleet fabric apply; on a switch, set the MTU of every port to 9216 or more",
@@ -66,10 +66,10 @@ def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
         if rail.jumbo is False and rail.ping_us is None:
             yield error(
                 f"rail {number} of {path.name}: {rail.there.ip} does not answer {rail.here.node} on {rail.here.netdev}",
-                means="Nothing goes over this rail: no signal, another subnet, or a firewall.",
+                means="This rail carries nothing. Causes: no signal, another subnet, or a firewall.",
                 do=(
                     f"ip neigh show dev {rail.here.netdev}   # on {rail.here.node}",
-                    f"sudo ufw allow in on {rail.there.netdev}   # on {rail.there.node}, where ufw is on",
+                    f"sudo ufw allow in on {rail.there.netdev}   # on {rail.there.node}, if ufw is on",
                     "sparkfleet fabric apply",
                 ),
             )
@@ -77,7 +77,7 @@ def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
 
 @path_check(
     "rail-bandwidth",
-    "rails are as fast as those of others",
+    "rails reach the bandwidth of healthy ones",
     rules=("cx7-degraded-13gbps", "cx7-27w-benign"),
     source="NVIDIA/dgx-spark-playbooks: 92 to 112 Gb/s per rail healthy; 8 to 25 degraded (pull/108)",
 )
@@ -85,7 +85,7 @@ def rail_bandwidth(path: PathSnapshot) -> Iterator[CheckFault]:
     """By RDMA if there is `ib_write_bw`; TCP can prove that a rail is bad, and not that it is good."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.gbit_per_s is None:
-            yield not_known(f"rail {number} of {path.name}: its bandwidth was not measured")
+            yield not_known(f"rail {number} of {path.name}: bandwidth not measured")
         elif rail.is_rdma:
             yield from _too_slow(f"rail {number} of {path.name}", rail, rail.gbit_per_s)
 
@@ -97,22 +97,22 @@ def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[CheckFault]:
     if speed <= degraded and by_rdma:
         yield error(
             f"{said}: the ConnectX-7 came up degraded",
-            means="Link and counters look clean all the same. Healthy rails give 92 to 112 Gb/s;"
-            " engines over this link would be several times too slow.",
+            means="Link state and counters look normal. Healthy rails give 92 to 112 Gb/s;"
+            " engines over this link are several times too slow.",
             do=("sudo apt full-upgrade && sudo reboot   # both nodes", POWER_DRAIN),
             threshold_gbit_per_s=degraded,
         )
     elif speed <= degraded:
         yield warning(
-            f"{said}: as slow as over a degraded ConnectX-7, or as busy processors",
-            means="TCP cannot tell the two apart. RDMA over a healthy rail gives 92 to 112 Gb/s.",
+            f"{said}: a degraded ConnectX-7, or busy CPUs",
+            means="TCP cannot distinguish the two. RDMA over a healthy rail gives 92 to 112 Gb/s.",
             do=("sudo apt install perftest   # on both nodes: ib_write_bw", "sparkfleet doctor   # again"),
             threshold_gbit_per_s=degraded,
         )
     elif by_rdma and speed < thresholds.RAIL_HEALTHY_GBIT:
         yield warning(
             f"{said}; healthy rails give 92 to 112",
-            means="Something shares it, its PCIe link is narrow, or its cable is bad.",
+            means="Other traffic uses it, its PCIe link is too narrow, or its cable is bad.",
             do=(
                 "sparkfleet doctor   # again, with nothing running",
                 f"ethtool -S {rail.here.netdev} | grep -E 'err|discard|corrected'   # on {rail.here.node}",
@@ -129,7 +129,7 @@ def rails_balanced(path: PathSnapshot) -> Iterator[CheckFault]:
         said = " and ".join(f"{speed:.1f}" for speed in speeds)
         yield warning(
             f"{path.name}: its rails give {said} Gb/s",
-            means="Collectives wait for the slower one.",
+            means="Collectives run at the speed of the slower rail.",
             do="sparkfleet doctor   # again, with nothing running; then look at the PCIe link and the cable",
         )
 
@@ -151,7 +151,7 @@ def rail_latency(path: PathSnapshot) -> Iterator[CheckFault]:
         took = f"{one_way:.1f} us one way by RDMA" if slow else f"{(ping or 0) / 1000:.1f} ms there and back"
         yield warning(
             f"rail {number} of {path.name}: a small message takes {took}",
-            means="Every token of an engine over two nodes waits for about a hundred of them.",
+            means="An engine on two nodes sends about 100 of them, one after the other, per token.",
             do=f"ping -c 100 -i 0.01 -I {rail.here.netdev} {rail.there.ip}   # on {rail.here.node}",
         )
 

@@ -30,14 +30,14 @@ def ray_same(fleet: FleetReadings) -> Iterator[CheckFault]:
 
 @fleet_check("sparkfleet-same", "sparkfleet has one version on all nodes")
 def sparkfleet_same(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Also the one that asks."""
+    """Includes the version on this machine."""
     found = dict(values(fleet, lambda node: node.python.sparkfleet if node.python else None))
     if fleet.sparkfleet and found:
         found[fleet.sparkfleet] = [*found.get(fleet.sparkfleet, []), "this machine"]
     if said := differing(found):
         yield error(
             f"sparkfleet versions differ: {said}",
-            means="Controller, groups and gateway would speak different versions of their messages.",
+            means="Controller, groups and gateway would exchange messages of different versions.",
             do=UP,
         )
 

@@ -128,7 +128,7 @@ def _await_sshd(sshd: Service) -> None:
     while not (_SSHD_PID.exists() and _SSHD_PID.read_text()):
         _reap()
         if not Path(f"/proc/{sshd.pid}").exists() or time.monotonic() > end:
-            raise RuntimeError(f"sshd does not listen; {sshd.log} of the node says why")
+            raise RuntimeError(f"sshd does not listen; {sshd.log} of the node has the reason")
         time.sleep(0.01)
 
 
