@@ -59,11 +59,11 @@ def guard() -> int:
         os.dup2(null, fd)
     os.close(mine)
     groups: set[int] = set()
-    said = b""
+    pending = b""
     while True:
         more = os.read(watched, 4096)
-        said += more
-        *lines, said = said.split(b"\n")
+        pending += more
+        *lines, pending = pending.split(b"\n")
         for line in lines:
             (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
         if not more:

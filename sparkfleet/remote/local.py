@@ -173,7 +173,9 @@ class _Child(asyncio.SubprocessProtocol):
         if fd == 1 and self._on_output is not None and self._error is None:
             try:
                 self._on_output(data)
-            except Exception as error:  # raised by the caller's function: ends the child, and is raised to the caller
+            except (
+                Exception
+            ) as error:  # raised by the caller's function: ends the child, and is raised to the caller
                 self._error = error
                 self.over.set()
 

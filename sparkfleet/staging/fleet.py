@@ -113,7 +113,9 @@ class StagingNodes:
             except StagingError as error:
                 refused.append(error)
         raise StagingError(
-            refused[0].what, means="No node could pull the image, so nothing is started with it.", do=refused[0].do
+            refused[0].what,
+            means="No node could pull the image, so nothing is started with it.",
+            do=refused[0].do,
         )
 
     def hear(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:

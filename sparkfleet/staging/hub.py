@@ -214,9 +214,7 @@ class Hub:
             return File(path=entry.path, size=entry.size, digest=entry.blob_id, algorithm="git-sha1")
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise self._odd(
-                f"describes {shown(entry.path)} in an invalid way ({reason})"
-            ) from error
+            raise self._odd(f"describes {shown(entry.path)} in an invalid way ({reason})") from error
 
     def _url(self, path: str, commit: str) -> str:
         return hf_hub_url(self.name, path, revision=commit, endpoint=self.endpoint)

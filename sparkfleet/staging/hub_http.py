@@ -102,7 +102,9 @@ class _Guard:
                 do="Run it again later, or run `hf auth login`: the limit with a token is higher.",
             )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise odd_answer(str(response.url.host), "sent a compressed answer to a request that excludes compression")
+            raise odd_answer(
+                str(response.url.host), "sent a compressed answer to a request that excludes compression"
+            )
         is_api = response.url.path.startswith(f"{self._endpoint.path}/api/")
         if is_api or response.status_code not in (200, 206):
             response.stream = _Bounded(response, self._timeouts.answer_s)

@@ -90,7 +90,9 @@ class _Stager:
         for node in self._need.nodes:
             held = seen[node].manifests[0]
             if not held.complete or self._need.wanted.revision not in (*held.revisions, manifest.commit):
-                await self._download(node, manifest)  # nothing is missing: it only writes snapshot and reference
+                await self._download(
+                    node, manifest
+                )  # nothing is missing: it only writes snapshot and reference
         return self._staged(manifest, {node: seen[node].manifests[0].path for node in self._need.nodes})
 
     async def _pinned(self) -> Manifest:

@@ -1,4 +1,4 @@
-"""Storage of models and images on a node: the Hub's cache layout, or a directory. Partial files are renamed when complete."""
+"""Stores models and images on a node, in the Hub's cache layout or a directory; partial files have their own suffix."""
 
 from __future__ import annotations
 

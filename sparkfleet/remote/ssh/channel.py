@@ -244,7 +244,9 @@ class SshChannel:
         what = f"{flight.command.program} did not end within {timeout_s:g} s"
         if flight.trouble:
             return Suspected(
-                f"{what} on {self.node}", means=flight.trouble, do=f"On the node: `ps -ef | grep {flight.command.program}`."
+                f"{what} on {self.node}",
+                means=flight.trouble,
+                do=f"On the node: `ps -ef | grep {flight.command.program}`.",
             )
         return NodeError(what, means="It was killed, with its process group.")
 

@@ -104,7 +104,9 @@ def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
     except UnicodeError as error:
         raise UnknownHost(f"{prefix}{host[:80]!r} is not a valid host name") from error
     except TimeoutError as error:
-        raise silent(name, f"no answer from {there}" if prefix else "no answer", deadline.timeout_s) from error
+        raise silent(
+            name, f"no answer from {there}" if prefix else "no answer", deadline.timeout_s
+        ) from error
     except OSError as error:
         raise Refused(
             f"{prefix}{there} cannot be reached: {error.strerror or error}",

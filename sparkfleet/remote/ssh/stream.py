@@ -66,7 +66,7 @@ class Stream:
         self._paused = True  # until `begin` has returned
         # Each written by one side only, the loop or the thread: no lock is needed.
         self._given = self._sent = self._read = self._delivered = 0
-        self._said: set[str] = set()
+        self._notified: set[str] = set()
 
     async def begin(self, ask: Callable[[], paramiko.Channel], command: str | None = None) -> None:
         """Open the channel and run a command on it, if there is one. Raises paramiko's exceptions.
@@ -128,14 +128,12 @@ class Stream:
             return
         self._begun.set_result(None)
         channel.settimeout(0.0)
-        with suppress(
-            OSError, EOFError, paramiko.SSHException
-        ):  # data in transit is lost with the channel
+        with suppress(OSError, EOFError, paramiko.SSHException):  # data in transit is lost with the channel
             while self._move(channel, arrivals):
                 arrivals.news.wait()
                 arrivals.news.clear()
         self._end(channel)
-        self._tell(self._receiver.closed)
+        self._notify(self._receiver.closed)
 
     def _open(
         self, ask: Callable[[], paramiko.Channel], command: str | None
@@ -161,9 +159,9 @@ class Stream:
         ended, closed, exit_code = arrivals.eof, arrivals.closed, arrivals.exit_code
         emptied = not self._closing and self._receive(channel)
         if exit_code is not None:
-            self._tell_once("exited", exit_code)
+            self._notify_once("exited", exit_code)
         if ended and emptied:
-            self._tell_once("eof")
+            self._notify_once("eof")
         if not closed:
             self._transmit(channel, arrivals)
         return not (self._closing or (closed and emptied))
@@ -180,9 +178,7 @@ class Stream:
         if self._paused or self._closing:
             return False
         if self._read - self._delivered >= _IN_FLIGHT:
-            self._is_full = (
-                True  # set before the second check: otherwise no delivery would end the wait
-            )
+            self._is_full = True  # set before the second check: otherwise no delivery would end the wait
         return self._read - self._delivered < _IN_FLIGHT
 
     def _transmit(self, channel: paramiko.Channel, arrivals: Arrivals) -> None:
@@ -193,9 +189,9 @@ class Stream:
         if self._outbox or self._closing:
             return
         if self._sent != before:
-            self._tell(self._receiver.drained)
-        if ending and "end" not in self._said:
-            self._said.add("end")
+            self._notify(self._receiver.drained)
+        if ending and "end" not in self._notified:
+            self._notified.add("end")
             channel.shutdown_write()
 
     def _send_piece(self, channel: paramiko.Channel) -> None:
@@ -210,14 +206,14 @@ class Stream:
 
     def _hand_over(self, receive: Callable[[bytes], None], data: bytes) -> None:
         self._read += len(data)
-        self._tell(self._deliver, receive, data)
+        self._notify(self._deliver, receive, data)
 
-    def _tell_once(self, what: str, *args: object) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            self._tell(getattr(self._receiver, what), *args)
+    def _notify_once(self, what: str, *args: object) -> None:
+        if what not in self._notified:
+            self._notified.add(what)
+            self._notify(getattr(self._receiver, what), *args)
 
-    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+    def _notify(self, callback: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *args)
 

@@ -85,7 +85,8 @@ def _seal(relative: str, path: Path, known: _Known, counter: _Counter) -> tuple[
             digest = whole.hexdigest()
             if _signature(relative, os.fstat(opened.fileno())) != signature:
                 raise StagingError(
-                    f"{path} changed while it was read.", do="Wait until it is completely written, and try again."
+                    f"{path} changed while it was read.",
+                    do="Wait until it is completely written, and try again.",
                 )
     try:
         return signature, File(path=relative, size=size, digest=digest)

@@ -133,7 +133,7 @@ class _Images:
     async def _pull(self) -> None:
         if self._request.image.startswith(LOCAL):
             raise StagingError(
-                f"{self._request.image} is not on this node, and a localhost/ image is in no registry: it was built on a node.",
+                f"{self._request.image} is not on this node; a localhost/ image was built on a node, no registry has it.",
                 do="Build or load it on one node (`docker load`); sparkfleet copies it to the others.",
             )
         await self._run("pull", "--quiet", in_full(_untagged(self._request.image)), doing="download it")
@@ -190,15 +190,15 @@ class _Images:
     async def _run(self, *words: str, doing: str) -> None:
         done = await _execute((self._tool, *words))
         if done.exit_code:
-            said = done.stderr.strip().splitlines()
+            stderr = done.stderr.strip().splitlines()
             raise StagingError(
-                f"{self._request.image}: {self._tool} could not {doing}: {shown(said[-1]) if said else done.exit_code}.",
+                f"{self._request.image}: {self._tool} could not {doing}: {shown(stderr[-1]) if stderr else done.exit_code}.",
                 do=_REMEDIES.get(words[0], f"Try `{self._tool} {words[0]}` on the node by hand."),
             )
 
 
 _REMEDIES = {
-    "pull": "If the registry is private: `docker login` on the node. If no node reaches it: `docker save` the image elsewhere "
+    "pull": "If the registry is private: `docker login` on the node. If no node reaches it: `docker save` it elsewhere "
     "and `docker load` it on one node; sparkfleet copies it to the others."
 }
 
@@ -232,9 +232,7 @@ def _described(tool: str, inspected: str, image: str) -> ImageHeld:
         size, match = found["Size"], _ID.fullmatch(found["Id"])
         digest = _published(found.get("RepoDigests") or (), image)
     except (ValueError, KeyError, TypeError) as error:
-        raise StagingError(
-            f"the output of `{tool} image inspect` is not understood: {error!r}."
-        ) from error
+        raise StagingError(f"the output of `{tool} image inspect` is not understood: {error!r}.") from error
     if match is None or not isinstance(size, int):
         raise StagingError(f"the output of `{tool} image inspect` is not understood.")
     return ImageHeld(tool=tool, id=match["hex"], digest=digest, size=max(size, 0))
@@ -271,8 +269,8 @@ async def _answering(wanted: str) -> tuple[Tool, ...]:
             if done.exit_code == 0:
                 answering.append(tool)
             else:
-                said = shown(done.stderr.strip().partition("\n")[0])
-                silent = f"{tool} is installed on this node, but does not answer: {said}."
+                reason = shown(done.stderr.strip().partition("\n")[0])
+                silent = f"{tool} is installed on this node, but does not answer: {reason}."
     if answering:
         return tuple(answering)
     raise StagingError(

@@ -23,7 +23,7 @@ from sparkfleet.values import Value
 CONNECT_S = 10
 SILENT_S = 30
 """A sender without data for this long counts as gone."""
-_SAID_CHARACTERS = 400
+_SHOWN_CHARACTERS = 400
 _CUT = frozenset((10, 12, 30, 35))
 """Exit codes of rsync for a connection that failed, broke or timed out (rsync(1), EXIT VALUES)."""
 
@@ -89,13 +89,13 @@ class _Ways:
             if (size_of(part) or 0) > file.size:
                 part.unlink()  # --append would accept it as complete
             way = self._open[stream % len(self._open)]
-            code, said = await _run(
+            code, output = await _run(
                 command(self._rsync, way, self._request.manifest, file, part), self._request.secret
             )
             if not code:
                 return
             if code not in _CUT or not self._others(way):
-                raise _failed(code, said)
+                raise _failed(code, output)
             self._give_up(way)
 
     def _others(self, way: From) -> bool:
@@ -135,23 +135,23 @@ async def _run(argv: tuple[str, ...], secret: str) -> tuple[int, str]:
         preexec_fn=tethered(os.getpid()),
     )
     try:
-        _, said = await child.communicate()
+        _, output = await child.communicate()
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    return child.returncode or 0, said.decode(errors="replace").strip()[:_SAID_CHARACTERS]
+    return child.returncode or 0, output.decode(errors="replace").strip()[:_SHOWN_CHARACTERS]
 
 
-def _failed(code: int, said: str) -> StagingError:
-    if "No space left" in said:
+def _failed(code: int, output: str) -> StagingError:
+    if "No space left" in output:
         return StagingError(
             "the disk is full.",
             means="Transferred bytes are kept.",
             do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
     return StagingError(
-        f"rsync ended with exit code {code}: {shown(said.splitlines()[0]) if said else 'no output'}.",
+        f"rsync ended with exit code {code}: {shown(output.splitlines()[0]) if output else 'no output'}.",
         means="The copy was interrupted; transferred bytes are kept, and the next run continues there.",
         do="Run it again. If it fails again, check the rails: `sparkfleet doctor`.",
     )

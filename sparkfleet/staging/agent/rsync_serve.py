@@ -78,7 +78,9 @@ def work(request: ServeRequest, reporter: LineReporter) -> None:
 
 def no_rsync() -> StagingError:
     """The error for a node without rsync."""
-    return StagingError("rsync is not installed on this node.", do="Install it: `sudo apt-get install rsync`.")
+    return StagingError(
+        "rsync is not installed on this node.", do="Install it: `sudo apt-get install rsync`."
+    )
 
 
 def configuration(root: Path, peers: tuple[str, ...], secrets: Path) -> str:

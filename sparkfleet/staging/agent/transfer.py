@@ -112,7 +112,9 @@ class Arrival:
                 return
             part.unlink()
             if attempt == 0 and before:
-                self._reporter.note(f"{file.path}: the partial file of an earlier run is damaged; fetching it again.")
+                self._reporter.note(
+                    f"{file.path}: the partial file of an earlier run is damaged; fetching it again."
+                )
             else:
                 break
         raise StagingError(
