@@ -1,6 +1,6 @@
-"""The same sparkfleet and Ray on every node, in an environment of its own.
+"""Installs the same sparkfleet and Ray on every node, in their own environment.
 
-release.py      what every node gets: wheels, and the exact versions
+release.py      wheels and exact versions for every node
 remote.py       the program that makes the environment; it runs on the node, with the standard library only
-environment.py  from here to there
+environment.py  runs that program on all nodes
 """

@@ -1,4 +1,4 @@
-"""Puts sparkfleet's environment on nodes, all at once. Doing it again costs one question per node."""
+"""Installs sparkfleet's environment on all nodes concurrently. If it exists, that costs one command per node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkfleet.remote.local import LocalChannel
 from sparkfleet.values import Value
 
 INSTALL_S = 900.0
-"""A Spark on a slow line fetches 150 MB of wheels."""
+"""Time limit: a Spark on a slow line downloads 150 MB of wheels."""
 LOOK_S = 30.0
 REMOTE_WHEELS = ".cache/sparkfleet/wheels"
 """Below the node's home."""
@@ -26,7 +26,7 @@ REMOTE_WHEELS = ".cache/sparkfleet/wheels"
 PROGRAM = Program.of("sparkfleet.install.remote", does="make sparkfleet's environment")
 
 Step = Callable[[str, str], None]
-"""Is told a node's name and what is being done on it."""
+"""Called with a node's name and its present step."""
 
 
 class _Pythons(Value):
@@ -39,14 +39,14 @@ class _Made(Value):
 
 
 async def install(channels: Mapping[str, Channel], wheels: Path | None, step: Step) -> dict[str, str]:
-    """The interpreter of the environment on every node, by node; environments are made where they are missing.
+    """Make missing environments and return their interpreters by node.
 
     A node that is this machine uses the environment that this process runs in.
 
     Args:
         channels: the nodes.
         wheels: a directory of wheels to install from instead of a package index, for nodes without internet.
-        step: is told what is being done.
+        step: called with each step.
 
     Raises:
         NodeError: the nodes have no Python in common, or an environment could not be made.
@@ -64,7 +64,7 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: St
 
 
 async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[str, str]:
-    """A Python of one minor version on every node: Ray refuses a cluster of several."""
+    """Paths of Pythons with one minor version on all nodes: Ray refuses mixed versions."""
     found = dict(zip(channels, await asyncio.gather(*map(_look, channels.values())), strict=True))
     own = f"3.{sys.version_info.minor}"
     common = set.intersection(*(set(pythons) for pythons in found.values()), *([{own}] if local else []))
@@ -72,9 +72,9 @@ async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[s
         here = [f"this machine runs {own}"] if local else []
         have = [f"{name} has {', '.join(pythons) or 'none'}" for name, pythons in found.items()]
         raise NodeError(
-            f"The nodes have no Python in common: {'; '.join((*here, *have))}.",
-            means="Ray joins only nodes with the same minor version; sparkfleet runs on 3.11, 3.12 and 3.13.",
-            do="Install one on all of them, e.g. `sudo apt install python3.12 python3.12-venv`.",
+            f"The nodes have no Python version in common: {'; '.join((*here, *have))}.",
+            means="Ray requires the same minor version on all nodes; sparkfleet runs on 3.11, 3.12 and 3.13.",
+            do="Install one of these on every node: `sudo apt install python3.12 python3.12-venv`.",
         )
     first = next(iter(found.values()))
     best = next((version for version in first if version in common), own)
@@ -82,7 +82,7 @@ async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[s
 
 
 async def _look(channel: Channel) -> dict[str, str]:
-    """Versions and paths, in the order in which they are preferred."""
+    """Versions and paths in order of preference."""
     found = await call(channel, PROGRAM, {"verb": "look"}, timeout_s=LOOK_S)
     return dict(understood(channel.node, found, _Pythons).pythons)
 
@@ -108,15 +108,15 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
         made = await call(channel, PROGRAM, order, on_event=on_event, timeout_s=INSTALL_S)
     except ProgramError as error:
         raise NodeError(
-            f"{error.what}: sparkfleet's environment could not be made.",
+            f"{error.what}: sparkfleet could not be installed.",
             means=error.means,
-            do="Where the node has no internet: `pip download` the wheels elsewhere, then `sparkfleet up --wheels DIR`.",
+            do="If the node has no internet: `pip download` the wheels elsewhere, then `sparkfleet up --wheels DIR`.",
         ) from error
     return understood(channel.node, made, _Made).python
 
 
 async def _send(channel: Channel, wheels: Path, step: Step) -> str:
-    """Copy the wheels that the node does not have; returns their directory on the node."""
+    """Copy missing wheels to the node; returns their directory there."""
     home = (await channel.run(("printenv", "HOME"), timeout_s=LOOK_S)).stdout.strip()
     directory = f"{home}/{REMOTE_WHEELS}"
     for path in sorted(wheels.glob("*.whl")):

@@ -1,4 +1,4 @@
-"""Release for every node: sparkfleet as it runs here, pip to install it with, and the versions that run here."""
+"""Packs the release for all nodes: this sparkfleet, pip to install it, and the versions installed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkfleet.errors import NodeError
 from sparkfleet.values import Value
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Every file's date in a wheel that is made here: the same content must give the same bytes."""
+"""Date of every file in a wheel, so that the same content gives the same bytes."""
 
 
 NOT_ON_NODES = ("accuracy/", "lab/", "tiny_models/", "knowledge/measurements/benchmarks.csv")
@@ -31,21 +31,21 @@ class Release(Value):
     """Wheels and pins; the same on every node."""
 
     digest: str
-    """Names the environment: the same digest, the same sparkfleet and the same versions beneath it."""
+    """Name of the environment: one digest, one sparkfleet with the same versions of its packages."""
     wheel: bytes
     wheel_name: str
     pip: bytes
     """pip as a wheel: a node's Python need not have it (Ubuntu's has neither pip nor ensurepip)."""
     pins: tuple[str, ...]
-    """`name==version` of everything sparkfleet needs, as it is installed here."""
+    """`name==version` of every requirement of sparkfleet, as installed here."""
 
 
 @cache
 def release() -> Release:
-    """Of the sparkfleet that runs here, installed or from a checkout.
+    """Release of the sparkfleet that runs here, installed or from a checkout.
 
     Raises:
-        NodeError: pip is not installed here, so that it cannot be handed on.
+        NodeError: pip is not installed here, so it cannot be sent to nodes.
     """
     name = f"sparkfleet-{__version__}-py3-none-any.whl"
     wheel = _own_wheel()
@@ -55,7 +55,7 @@ def release() -> Release:
 
 
 def _own_wheel() -> bytes:
-    """Our package's files and metadata as a wheel. Not by a build: the checkout it came from may be gone."""
+    """Wheel of this package's files and metadata. It is not built from the checkout, which may be gone."""
     package = Path(str(files("sparkfleet")))
     content = {
         f"sparkfleet/{path.relative_to(package).as_posix()}": path.read_bytes()
@@ -98,14 +98,14 @@ def _bundled_pip() -> bytes:
         return next(f for f in bundled.iterdir() if f.name.startswith("pip-")).read_bytes()
     except (ModuleNotFoundError, StopIteration, OSError):
         raise NodeError(
-            "pip is not installed beside sparkfleet, so it cannot be handed to the nodes.",
-            means="Their environments cannot be made.",
-            do="Install pip into sparkfleet's environment (`python -m ensurepip`, or `uv pip install pip`).",
+            "pip is not installed in sparkfleet's environment.",
+            means="sparkfleet copies pip to the nodes, so it cannot be installed there.",
+            do="Install pip: `python -m ensurepip`, or `uv pip install pip`.",
         ) from None
 
 
 def _zip(content: dict[str, bytes], record: str) -> bytes:
-    """A wheel of these files, with its RECORD: name, hash and size of each."""
+    """Wheel of these files, with its RECORD: name, hash and size of each."""
     content = {name: data for name, data in content.items() if name != record}
     lines = [f"{name},sha256={_hash(data)},{len(data)}" for name, data in sorted(content.items())]
     content[record] = "\n".join((*lines, f"{record},,", "")).encode()
@@ -132,18 +132,18 @@ def _pins(name: str) -> Iterator[str]:
             try:
                 version = metadata.version(needed)
             except metadata.PackageNotFoundError:
-                continue  # another platform's, or an extra that nobody asked for
+                continue  # for another platform, or of an extra that is not requested
             if needed not in seen:
                 seen.add(needed)
                 yield f"{needed}=={version.partition('+')[0]}"
-            # Asked for again with extras: what these need is needed too. A set of extras ends the cycle.
+            # Requested again with extras: their requirements count, too. Each set of extras is visited once.
             if (key := f"{needed}[{','.join(sorted(requirement.extras))}]") not in seen:
                 seen.add(key)
                 waiting.append((needed, frozenset(requirement.extras)))
 
 
 def _distribution(name: str) -> metadata.Distribution:
-    """The installed one: a checkout that was built once has an old description of itself lying in it."""
+    """The installed distribution: a checkout that was built once contains an old description of itself."""
     found = list(metadata.distributions(name=name))
     return next((one for one in found if one.read_text("METADATA")), found[0])
 

@@ -1,7 +1,7 @@
 """Makes sparkfleet's environment on a node. Sent to nodes by `agent.py`; standard library only, Python 3.9 or later.
 
 The request's `verb` is `look`: the result is `{"pythons": [[version, path], …]}`; or `make`, with `digest`, `python`,
-`wheel_name`, `wheel` and `pip` in base64, `pins`, `wheels`: makes the environment, unless it is there. Says `step`, with
+`wheel_name`, `wheel` and `pip` in base64, `pins`, `wheels`: makes the environment, unless it exists. Reports `step`, with
 `text`, while it works; the result is `{"python", "fresh"}`.
 """
 
@@ -23,7 +23,7 @@ NAMES = ("python3.12", "python3.11", "python3.13", "python3")
 
 
 class Failed(Exception):
-    """A command failed. `means` is the end of what it printed."""
+    """A command failed. `means` is the end of its output."""
 
     def __init__(self, what: str, means: str) -> None:
         super().__init__(what)
@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
-    """Do as the request says."""
+    """Run the request's verb."""
     return look() if request["verb"] == "look" else make(request, say)
 
 
@@ -49,7 +49,7 @@ def look() -> dict[str, Any]:
 
 
 def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
-    """The environment of this digest. An interrupted attempt left no `complete` file, and is thrown away."""
+    """Make the environment of a digest. An interrupted attempt has no `complete` file, and is deleted."""
     os.makedirs(HOME, mode=0o700, exist_ok=True)
     place = os.path.join(HOME, order["digest"])
     python = os.path.join(place, "bin", "python")
@@ -67,7 +67,7 @@ def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
 
 
 def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., None]) -> None:
-    say("step", text="making the environment")
+    say("step", text="creating the Python environment")
     _call([order["python"], "-m", "venv", "--without-pip", place])
     parts = os.path.join(place, "sparkfleet-install")
     os.mkdir(parts)
@@ -88,7 +88,7 @@ def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., No
     if order["wheels"]:
         _call([*install, *offline, wheel])
     else:
-        # Wheels that were brought here once do for a node without internet.
+        # Wheels that were copied here earlier serve if the node has no internet.
         _call([*install, wheel], [*install, *offline, wheel] if os.path.isdir(KEPT) else None)
     shutil.rmtree(parts)
 
@@ -115,7 +115,7 @@ def _call(argv: list[str], otherwise: list[str] | None = None) -> None:
 
 
 def _prune(place: str) -> None:
-    """Environments of older versions, but for the newest few: a fleet may still run from one."""
+    """Delete older environments except the newest few: a fleet may still run from one."""
     old = [entry.path for entry in os.scandir(HOME) if entry.is_dir() and entry.path != place]
     for path in sorted(old, key=os.path.getmtime, reverse=True)[KEEP - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Runs programs of ours on nodes: one protocol for all of them.
+"""Runs sparkfleet's programs on nodes, with one protocol for all of them.
 
-A program is a module with `main(request, say)` that needs nothing but Python's standard library. Its text goes to the node
-by standard input, with the request, so that neither is in a process list, and both halves are always of one version.
-Events come back as JSON lines while it works, and a result or an error at the end (`agent_program.py`). A program that is
-`Installed` is a module of the sparkfleet that the node has, and prints the same lines.
+A program is a module with `main(request, say)` that needs nothing but Python's standard library. Its text is sent to the
+node on standard input, with the request, so that neither is in a process list, and both halves always have one version.
+Events come back as JSON lines while it works, and a result or an error at the end (`agent_program.py`). An `Installed`
+program is a module of the sparkfleet on the node, and prints the same lines.
 
-What a node prints is input from outside: its lines are bounded, and whoever calls checks what is in them.
+Output of a node is untrusted input: its lines are bounded, and callers validate their content.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
 LINE_BYTES = 64 << 20
-"""Of one line. Index and headers of Kimi-K2 in NVFP4, 400,000 tensors, are a third of it."""
-_SAID_CHARACTERS = 400
+"""Longest line. Index and headers of Kimi-K2 in NVFP4, 400,000 tensors, take a third of it."""
+_SHOWN_CHARACTERS = 400
 
 
 class ProgramError(NodeError):
@@ -46,7 +46,7 @@ class NoAnswer(NodeError):
 
 
 class Runnable(Protocol):
-    """How a program is started, and what it reads."""
+    """Program that `call` can run: its command, its input, and its error if there is no answer."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ class Runnable(Protocol):
         ...
 
     def order(self, request: object) -> bytes:
-        """What it reads on standard input."""
+        """Its standard input for a request."""
         ...
 
-    def mute(self, node: str, said: str) -> NoAnswer:
-        """The error for a node on which it did not answer, but `said` something else."""
+    def mute(self, node: str, output: str) -> NoAnswer:
+        """The error for a node that printed `output` and no answer."""
         ...
 
 
@@ -67,8 +67,8 @@ class Program:
     """A program that is sent to the node's own python3, 3.8 or later.
 
     Attributes:
-        name: how it is called in process lists.
-        does: what it is for, after "its Python did not".
+        name: its name in process lists.
+        does: its purpose, completing "its Python did not …".
         source: its text.
     """
 
@@ -91,17 +91,17 @@ class Program:
         """See `Runnable`."""
         return json.dumps({"program": self.source, "request": request}).encode()
 
-    def mute(self, node: str, said: str) -> NoAnswer:
+    def mute(self, node: str, output: str) -> NoAnswer:
         """See `Runnable`."""
         return NoAnswer(
-            f"{node}: its Python did not {self.does} {said}",
-            do="sparkfleet needs a `python3`, 3.8 or later, on the node.",
+            f"{node}: its Python did not {self.does} {output}",
+            do="sparkfleet needs Python 3.8 or later on the node; check `python3 --version` there.",
         )
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A program of the sparkfleet on a node: its interpreter, and a module that reads the request alone."""
+    """A program of the sparkfleet on a node: its interpreter, and a module that reads only the request."""
 
     python: str
     module: str
@@ -115,12 +115,12 @@ class Installed:
         """See `Runnable`."""
         return json.dumps(request).encode()
 
-    def mute(self, node: str, said: str) -> NoAnswer:
+    def mute(self, node: str, output: str) -> NoAnswer:
         """See `Runnable`."""
         return NoAnswer(
-            f"{node}: {self.python} -m {self.module} ended without an answer {said}",
-            means="sparkfleet is not installed there, or the program was killed.",
-            do="`sparkfleet up` installs the same version on every node.",
+            f"{node}: {self.python} -m {self.module} ended without an answer {output}",
+            means="sparkfleet is not installed on the node, or the program was killed.",
+            do="Install the same version on every node: `sparkfleet up`.",
         )
 
 
@@ -137,18 +137,18 @@ async def call(
     on_event: OnEvent = lambda _: None,
     timeout_s: float = 60.0,
 ) -> Any:
-    """Run a program on a node: its (last) result, as JSON has it. See `understood` for a value of a class.
+    """Run a program on a node and return its last result as JSON types. `understood` makes it a value of a class.
 
     Args:
         channel: to the node.
-        program: what to run.
-        request: what JSON can hold.
-        on_event: is given every event as it comes. What it raises ends the program, and is raised here.
-        timeout_s: seconds for all of it.
+        program: the program to run.
+        request: any JSON value.
+        on_event: called with every event as it arrives. Its exceptions end the program and are raised here.
+        timeout_s: seconds for the whole run.
 
     Raises:
-        ProgramError: the program says why it could not.
-        NoAnswer: the node has no such Python, or the program printed something else.
+        ProgramError: the program reported an error.
+        NoAnswer: the node has no such Python, or the program printed no result.
         NodeError: the node cannot be reached, or the time ran out.
     """
     last: list[Event] = []
@@ -166,27 +166,27 @@ async def call(
         program.argv, stdin=program.order(request), timeout_s=timeout_s, on_output=lines.feed
     )
     if not last:
-        raise program.mute(channel.node, _said(done))
+        raise program.mute(channel.node, _output(done))
     if last[0]["event"] == "error":
         raise _error(channel.node, last[0])
     return last[0].get("value")
 
 
 def understood(node: str, value: object, kind: type[T]) -> T:
-    """A result as what it should be. Raises NodeError if it is not."""
+    """Validate a result as a value of `kind`. Raises NodeError if it is invalid."""
     try:
         return kind.model_validate_json(json.dumps(value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise NodeError(
-            f"{node}: the answer was not understood: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"{node}: its answer is invalid: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             means="The node's answer was discarded.",
-            do="Look at what `python3` is on the node: `type -a python3`.",
+            do="Check which `python3` is on the node: `type -a python3`.",
         ) from error
 
 
 class Lines:
-    """Cuts what arrives into lines, as it arrives. `on_line` is given each."""
+    """Splits output into lines as it arrives and calls `on_line` with each."""
 
     def __init__(self, on_line: Callable[[bytes], None]) -> None:
         self._on_line = on_line
@@ -194,7 +194,7 @@ class Lines:
         self._length = 0
 
     def feed(self, piece: bytes) -> None:
-        """Take a piece of output. Raises NoAnswer for a line that is too long."""
+        """Add a piece of output. Raises NoAnswer for a line that is too long."""
         first, *further = piece.split(b"\n")
         self._add(first)
         for begun in further:
@@ -208,14 +208,14 @@ class Lines:
         if self._length > LINE_BYTES:
             raise NoAnswer(
                 f"a program on the node printed a line of more than {LINE_BYTES} bytes",
-                means="None of ours does. It was ended.",
-                do="Look at what `python3` is on the node: `type -a python3`.",
+                means="No program of sparkfleet prints such lines. It was ended.",
+                do="Check which `python3` is on the node: `type -a python3`.",
             )
         self._begun.append(part)
 
 
 def _event(line: bytes) -> Event | None:
-    """None for what is no line of ours: a warning of the interpreter, a login's greeting."""
+    """Event of a line; None for foreign output: a warning of the interpreter, a login's greeting."""
     if not line.startswith(b"{"):
         return None
     try:
@@ -230,6 +230,6 @@ def _error(node: str, event: Event) -> ProgramError:
     return ProgramError(kind, f"{node}: {what}", means=means, do=do)
 
 
-def _said(done: Completed) -> str:
-    said = text((done.stderr.strip() or done.stdout.strip())[-_SAID_CHARACTERS:]) or "it said nothing"
-    return f"(exit code {done.exit_code}): {said}"
+def _output(done: Completed) -> str:
+    output = text((done.stderr.strip() or done.stdout.strip())[-_SHOWN_CHARACTERS:]) or "no output"
+    return f"(exit code {done.exit_code}): {output}"

@@ -1,8 +1,8 @@
-"""Runs a program of ours on a node: the far half of `agent.py`. Its text is what the node's python3 is started with.
+"""Runs a program of sparkfleet on a node: the far half of `agent.py`. The node's python3 is started with its text.
 
 Reads an order on standard input (JSON): `program`, the text of a module with a function `main(request, say)`, and
-`request`. Prints a JSON line for each event: what `say` is called with, and last `{"event": "result", "value": …}` with
-what `main` returns, or `{"event": "error", "kind", "what", "means", "do"}` with what it raises.
+`request`. Prints a JSON line for each event: the arguments of each call of `say`, and last `{"event": "result",
+"value": …}` with the return value of `main`, or `{"event": "error", "kind", "what", "means", "do"}` with its exception.
 
 Standard library only; runs on Pythons down to 3.8, whatever the node's python3 is.
 """
@@ -18,22 +18,22 @@ from typing import Any
 
 
 def say(event: str, **words: Any) -> None:
-    """Print one event at once. Raises BrokenPipeError if nobody listens any more."""
+    """Print one event at once. Raises BrokenPipeError if the reader is gone."""
     content = json.dumps({"event": event, **words}).encode() + b"\n"
     while content:
         content = content[os.write(1, content) :]
 
 
 def main() -> int:
-    """Run the program that is ordered, to its exit code."""
+    """Run the program of the order and return its exit code."""
     order = json.load(sys.stdin)
     module = types.ModuleType("program")
     sys.modules["program"] = module
-    exec(compile(order["program"], "program", "exec"), module.__dict__)  # noqa: S102 - what `agent.py` has sent
+    exec(compile(order["program"], "program", "exec"), module.__dict__)  # noqa: S102 - sent by `agent.py`
     try:
         say("result", value=module.main(order["request"], say))
     except BrokenPipeError:
-        return 1  # who asked has gone
+        return 1  # the caller is gone
     except Exception as error:
         traceback.print_exc()
         more = {name: str(getattr(error, name, "")) for name in ("means", "do")}

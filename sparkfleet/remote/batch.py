@@ -1,4 +1,4 @@
-"""Many commands on a node in one round trip: `batch_program.py` runs them there, and answers once."""
+"""Runs many commands on a node in one round trip, by `batch_program.py` on the node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sparkfleet.remote.channel import Channel, Completed
 
 _AT_A_TIME = 16
 _STARTING_S = 15.0
-"""For the node's Python to start, on a node that is busy."""
+"""For the node's Python to start on a busy node."""
 _ROUND_S = 1.0
-"""What is lost to each round of commands beyond their time-out."""
+"""Overhead of each round of commands beyond their time-out."""
 
 PROGRAM = Program.of("sparkfleet.remote.batch_program", does="run the commands")
 
@@ -25,10 +25,10 @@ PROGRAM = Program.of("sparkfleet.remote.batch_program", does="run the commands")
 async def run_batch(
     channel: Channel, argvs: Sequence[Sequence[str]], *, timeout_s: float = 30.0
 ) -> list[Completed | NodeError]:
-    """Run commands on a node, sixteen at a time, in one round trip. What came of each is in its place.
+    """Run commands on a node, sixteen at a time, in one round trip. Results are in the order of the commands.
 
-    A program that does not exist, or that does not end within `timeout_s` (it is killed, with its process group), is a
-    `NodeError` in its place. Of each output an equal share of 6 MiB is kept.
+    The result of a program that does not exist, or that does not end within `timeout_s` (it is killed, with its process
+    group), is a `NodeError`. Each output is kept up to an equal share of 6 MiB.
 
     Raises:
         NodeError: the node cannot be reached, or has no Python 3.
@@ -45,7 +45,7 @@ async def run_batch(
     limit_s = _STARTING_S + rounds * (timeout_s + _ROUND_S)
     answers = await call(channel, PROGRAM, request, timeout_s=limit_s)
     if not isinstance(answers, list) or len(answers) != len(argvs):
-        raise PROGRAM.mute(channel.node, "but answered something else")
+        raise PROGRAM.mute(channel.node, "but returned an invalid answer")
     return [_result(argv, answer, timeout_s) for argv, answer in zip(argvs, answers, strict=True)]
 
 
@@ -66,12 +66,12 @@ def _result(argv: Sequence[str], answer: Any, timeout_s: float) -> Completed | N
         case {"late": True}:
             return NodeError(
                 f"{program} did not end within {timeout_s:g} s",
-                means="It was killed, with everything in its process group.",
+                means="It was killed, with its process group.",
             )
         case {"refused": str(reason)} if argv:
             return NodeError(f"{program} cannot be run: {reason}")
         case _:
-            return NodeError("there is nothing to run: the command is empty")
+            return NodeError("the command is empty")
 
 
 def _text(output: Any) -> str:

@@ -45,9 +45,9 @@ def main(request: Any, say: Any) -> list[Any]:
 
 
 def guard() -> int:
-    """A process that kills every group it knows of when this program ends; the descriptor by which it is told of them.
+    """Start a process that kills all registered process groups when this program ends; returns its pipe's descriptor.
 
-    Commands lead process groups of their own. When this program is killed, its end of the pipe closes, and they go.
+    Commands lead process groups of their own. If this program is killed, its end of the pipe closes, and they are killed.
     """
     watched, mine = os.pipe()
     if os.fork():
@@ -59,11 +59,11 @@ def guard() -> int:
         os.dup2(null, fd)
     os.close(mine)
     groups: set[int] = set()
-    said = b""
+    pending = b""
     while True:
         more = os.read(watched, 4096)
-        said += more
-        *lines, said = said.split(b"\n")
+        pending += more
+        *lines, pending = pending.split(b"\n")
         for line in lines:
             (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
         if not more:
@@ -73,13 +73,13 @@ def guard() -> int:
 
 
 def kill(group: int) -> None:
-    """Kill a process group, if it is there."""
+    """Kill a process group, if it exists."""
     with suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 
 
 class BatchJob:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, index: int, argv: list[str], request: Any, pipes: Any, guardian: int) -> None:
         self.index = index
@@ -109,7 +109,7 @@ class BatchJob:
         self.pipes.register(pipe, selectors.EVENT_READ, self)
 
     def read(self, pipe: Any) -> None:
-        """Take what there is of an output."""
+        """Read the available data of an output."""
         data = pipe.read(65536)
         if data:
             room = self.cap - len(self.kept[pipe])
@@ -119,13 +119,13 @@ class BatchJob:
             self.shut(pipe)
 
     def shut(self, pipe: Any) -> None:
-        """Read an output no longer."""
+        """Stop reading an output."""
         self.pipes.unregister(pipe)
         pipe.close()
         self.open.discard(pipe)
 
     def is_done(self) -> bool:
-        """Whether it has ended, and its outputs with it; one that takes too long is killed."""
+        """True if the command and its outputs have ended; kills a command that exceeds its time limit."""
         now = time.monotonic()
         if self.exited is None and self.child.poll() is not None:
             self.exited = now
@@ -137,7 +137,7 @@ class BatchJob:
         return False
 
     def answer(self) -> dict[str, Any]:
-        """What came of it."""
+        """The command's result."""
         os.write(self.guardian, b"-%d\n" % self.child.pid)
         for pipe in list(self.open):
             self.shut(pipe)

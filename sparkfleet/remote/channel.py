@@ -35,7 +35,7 @@ class Channel(Protocol):
         """Run `argv` to its end; a non-zero exit is a value, not an exception.
 
         `env` is set on top of the node's own environment. Cancelling, or `timeout_s`, kills the whole process group.
-        `on_output` is given stdout as it arrives, in pieces that need not end with a line.
+        `on_output` is called with stdout as it arrives, in pieces that need not end with a line.
 
         Raises:
             NodeError: the node cannot be reached, the program does not exist, or the time ran out.
@@ -43,17 +43,17 @@ class Channel(Protocol):
         ...
 
     async def read(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """At most `limit` bytes of a file from `offset`. Raises NodeError where it cannot be read."""
+        """At most `limit` bytes of a file from `offset`. Raises NodeError if it cannot be read."""
         ...
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """Replace a small file atomically, with `mode`. Its directory is made (0700) where it is missing."""
+        """Replace a small file atomically, with `mode`. A missing directory is created (0700)."""
         ...
 
     def forward(self, host: str, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
-        """While entered, an address on this machine's loopback that leads to `host:port` as the node sees it."""
+        """While entered, an address on this machine's loopback that forwards to `host:port` from the node."""
         ...
 
     async def close(self) -> None:
-        """Let go of the connection. Commands that still run are cancelled."""
+        """Close the connection. Running commands are cancelled."""
         ...

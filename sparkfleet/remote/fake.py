@@ -1,4 +1,4 @@
-"""A node that does not exist, for tests: answers what it was told to, and remembers what it was asked."""
+"""Fake node for tests: returns prepared answers, and records its calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkfleet.remote.channel import Completed
 
 @dataclass(frozen=True)
 class Call:
-    """One command that a fake node was asked to run."""
+    """One command that a fake node ran."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -22,35 +22,35 @@ class Call:
 
 
 def program_request(call: Call) -> Any:
-    """What a program of ours was asked for (see `agent.py`)."""
+    """Request to a program of sparkfleet (see `agent.py`)."""
     return json.loads(call.stdin)["request"]
 
 
 def program_result(value: object, *events: Mapping[str, object]) -> str:
-    """What a program of ours prints: events, then its result."""
+    """Output of a program of sparkfleet: events, then its result."""
     lines = (*events, {"event": "result", "value": value})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 Response = Completed | NodeError | str | tuple[str, ...] | Callable[[Call], Completed]
-"""What to answer: a whole result, an error to raise, the stdout of a success (in pieces, if it is a tuple), or a
-function of the call."""
+"""Answer to a command: a whole result, an error to raise, the stdout of a success (in pieces, if it is a tuple), or
+a function of the call."""
 
 
 class FakeChannel:
-    """A `Channel` whose answers are given beforehand.
+    """A `Channel` with prepared answers.
 
     Args:
         node: its name.
-        responses: by the first words of a command; of several that match, the longest counts.
-        files: what can be read; what is written is found here, too.
+        responses: by the first words of a command; the longest match counts.
+        files: files that can be read; written files are added.
 
     Attributes:
         calls: every command, in order.
         files: path to content.
         modes: path to mode of what was written.
-        forwarded: every `host:port` that was asked for, in order.
-        is_closed: whether `close` was called; nothing can be asked after it.
+        forwarded: every `host:port` that was forwarded, in order.
+        is_closed: True if `close` was called; every later call fails.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The node that this process runs on."""
+"""Channel to the node that this process runs on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sparkfleet.remote.channel import Completed
 __all__ = ["OUTPUT_BYTES", "LocalChannel", "execute"]
 
 _DRAIN_S = 1.0
-"""How long a background child may hold the output open after its parent has ended."""
+"""Seconds that a background child may hold the output open after its parent has ended."""
 _KILL_S = 5.0
-"""How long a killed child is waited for; it may hang in the kernel."""
+"""Longest wait for a killed child; it may hang in the kernel."""
 
 
 class LocalChannel:
@@ -42,7 +42,7 @@ class LocalChannel:
         timeout_s: float = 60.0,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Completed:
-        """See `Channel.run`. Of stdout and stderr the first 8 MiB are kept; what is not UTF-8 is replaced."""
+        """See `Channel.run`. Keeps the first 8 MiB of stdout and of stderr; bytes that are not UTF-8 are replaced."""
         if self._is_closed:
             raise self._gone()
         environment = {**os.environ, **(env or {})}
@@ -66,7 +66,7 @@ class LocalChannel:
             raise NodeError(f"{path} cannot be read on {self.node}: {error}") from error
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """See `Channel.write`. Raises NodeError where it cannot be written."""
+        """See `Channel.write`. Raises NodeError if the file cannot be written."""
         try:
             await asyncio.to_thread(write_atomically, Path(path), content, mode=mode, durable=True)
         except (OSError, ValueError) as error:
@@ -74,13 +74,13 @@ class LocalChannel:
 
     @asynccontextmanager
     async def forward(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
-        """See `Channel.forward`. This machine is the node: the address itself leads there."""
+        """See `Channel.forward`. This machine is the node, so it is the address itself."""
         if self._is_closed:
             raise self._gone()
         yield host, port
 
     async def close(self) -> None:
-        """See `Channel.close`. Whoever waits for a command gets a NodeError; the channel cannot be used any more."""
+        """See `Channel.close`. Running commands raise NodeError; the channel cannot be used again."""
         self._is_closed = True
         self._cut = frozenset(self._running)
         for running in self._cut:
@@ -103,7 +103,7 @@ async def execute(
 ) -> Completed:
     """Run a child to its end with exactly `env`. Cancelling, or `timeout_s`, kills its process group.
 
-    `on_output` is given stdout as it arrives; what it raises ends the child and is raised here.
+    `on_output` is called with stdout as it arrives; its exceptions end the child and are raised here.
 
     Raises:
         NodeError: it cannot be started, or the time ran out.
@@ -118,7 +118,7 @@ async def execute(
     except TimeoutError:
         raise NodeError(
             f"{argv[0]} did not end within {timeout_s:g} s",
-            means="It was killed, with everything in its process group.",
+            means="It was killed, with its process group.",
         ) from None
     finally:
         await child.end()
@@ -132,7 +132,7 @@ async def _start(
     on_output: Callable[[bytes], None] | None,
 ) -> _Child:
     if not argv:
-        raise NodeError("there is nothing to run: the command is empty")
+        raise NodeError("the command is empty")
     loop = asyncio.get_running_loop()
     try:
         _, child = await loop.subprocess_exec(
@@ -166,14 +166,16 @@ class _Child(asyncio.SubprocessProtocol):
         self._closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is one by its methods only
+        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's class has its methods only
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._outputs[fd].add(data)
         if fd == 1 and self._on_output is not None and self._error is None:
             try:
                 self._on_output(data)
-            except Exception as error:  # the caller's: it ends the child, and goes back to the caller
+            except (
+                Exception
+            ) as error:  # raised by the caller's function: ends the child, and is raised to the caller
                 self._error = error
                 self.over.set()
 
@@ -190,7 +192,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._closed.set()
 
     def feed(self, content: bytes) -> None:
-        """Give it its stdin, as far as it wants to read it."""
+        """Write its stdin, as far as it reads it."""
         pipe = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
         # It may have ended without reading, at any point: uvloop then refuses what asyncio ignores.
         if not pipe.is_closing():
@@ -212,7 +214,7 @@ class _Child(asyncio.SubprocessProtocol):
         return Completed(argv=tuple(argv), exit_code=exit_code, stdout=stdout, stderr=stderr)
 
     async def end(self) -> None:
-        """Leave nothing behind: no pipe, and where it has not exited, no process of its group."""
+        """Close its pipes, and kill its process group if it has not exited."""
         if not self._has_exited:
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
@@ -223,7 +225,7 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 def _read(path: str, offset: int, limit: int) -> bytes:
-    # O_NONBLOCK: a FIFO nobody writes to is empty, not endless.
+    # O_NONBLOCK: a FIFO without a writer is empty, not endless.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if offset:  # a FIFO has none

@@ -1,4 +1,4 @@
-"""Asks nodes for the outlines of checkpoints, all nodes at once, one round trip for each."""
+"""Reads the outlines of checkpoints on nodes, all nodes at once, one round trip each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.remote.parallel import fan_out
 
 ASK_S = 60.0
-"""For all headers of a checkpoint from a disk that is busy."""
+"""For all headers of a checkpoint on a busy disk."""
 
 
 async def ask_outlines(
     channels: Mapping[str, Channel], wanted: Sequence[MetadataRequest], *, timeout_s: float = ASK_S
 ) -> dict[str, tuple[Outline | None, ...] | SparkfleetError]:
-    """For each node what it has of each that is wanted (None: nothing), or why it did not tell.
+    """The outline of each requested checkpoint by node (None if the node does not have it), or the node's error.
 
     Args:
-        channels: the nodes to ask.
-        wanted: what to look for.
+        channels: the nodes to query.
+        wanted: the checkpoints.
         timeout_s: seconds for each node.
     """
 
@@ -33,17 +33,17 @@ async def ask_outlines(
             )
         except FactError as error:
             raise FactError(f"{channel.node}: {error.what}", means=error.means, do=error.do) from error
-        return _told(channel.node, done, hearing)
+        return _outlines(channel.node, done, hearing)
 
     return await fan_out(channels, ask, timeout_s=timeout_s)
 
 
-def _told(node: str, done: Completed, hearing: Hearing) -> tuple[Outline | None, ...]:
-    heard = hearing.outlines()
-    if heard is None:
-        said = text(done.stderr.strip()[-300:]) or "it said nothing"
+def _outlines(node: str, done: Completed, hearing: Hearing) -> tuple[Outline | None, ...]:
+    outlines = hearing.outlines()
+    if outlines is None:
+        output = text(done.stderr.strip()[-300:]) or "no output"
         raise NodeError(
-            f"{node}: its Python did not look for checkpoints (exit code {done.exit_code}): {said}",
-            do="sparkfleet needs a `python3`, 3.8 or later, on the node.",
+            f"{node}: its Python did not look for checkpoints (exit code {done.exit_code}): {output}",
+            do="sparkfleet needs Python 3.8 or later on the node; check `python3 --version` there.",
         )
-    return heard
+    return outlines

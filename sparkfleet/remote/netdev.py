@@ -1,4 +1,4 @@
-"""Netdev of this node with a given address. Standard library only."""
+"""Finds the netdev of this node that has a given address. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _IFREQ_BYTES = 256
 
 
 def netdev_of(address: str) -> str:
-    """The name of the netdev with this IPv4 address, or with that of this host name; "" if none has it."""
+    """The name of the netdev with an IPv4 address, or with the address of a host name; "" if none has it."""
     try:
         wanted = socket.gethostbyname(address)
     except OSError:

@@ -1,4 +1,4 @@
-"""From the inventory to channels."""
+"""Makes channels to the nodes of an inventory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def open_channel(name: str, node: Node, config: SshConfig | None = None) -> Chan
 
     Args:
         name: the node's name.
-        node: where it is.
-        config: the user's SSH configuration; left out, it is read from `~/.ssh`.
+        node: its entry in the inventory.
+        config: the user's SSH configuration; by default it is read from `~/.ssh`.
 
     Raises:
-        NodeError: the SSH configuration asks for what cannot be done.
+        NodeError: the SSH configuration has an option that is not supported, or is invalid.
     """
     if node.is_local:
         return LocalChannel(name)

@@ -1,4 +1,4 @@
-"""The same work on many nodes at a time."""
+"""Runs the same work on many nodes concurrently."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ async def fan_out(
     limit: int = 32,
     timeout_s: float = 60.0,
 ) -> dict[str, T | SparkfleetError]:
-    """Result of `work` for each node, or the error that it raised. In the order of `channels`.
+    """Result of `work` for each node, or the error that it raised, in the order of `channels`.
 
-    A node that does not answer costs its own `timeout_s` (from the beginning of its work), and one of `limit` places.
-    Cancelling ends the work on all of them, as does an exception that is no `SparkfleetError`: that is a mistake of
-    ours, and is raised.
+    A node that does not answer takes its own `timeout_s` (from the beginning of its work), and one of `limit` places.
+    A cancellation ends the work on all nodes; so does an exception that is not a `SparkfleetError`, which is a bug and is
+    raised.
 
     Args:
         channels: by name of node.
-        work: what to do.
-        limit: nodes at a time.
+        work: the work on one node.
+        limit: concurrent nodes.
         timeout_s: seconds for each node.
     """
     places = asyncio.Semaphore(limit)
@@ -60,6 +60,6 @@ async def _attempt(
             raise
         return Suspected(
             f"{channel.node}: not done within {timeout_s:g} s",
-            means="It is suspected, not known, to be down: it may be busy.",
-            do="Try again; the other nodes were not held up.",
+            means="The node may be down or busy. The other nodes were not delayed.",
+            do="Try again.",
         )

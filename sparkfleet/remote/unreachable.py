@@ -1,12 +1,12 @@
-"""Reasons for which a node could not be reached. A time-out is a suspicion, never a verdict: busy nodes are slow, too.
+"""Reasons for which a node could not be reached. A time-out is a suspicion, not a verdict: the node may be busy.
 
 NodeError
 └── Unreachable
-    ├── Suspected               it did not answer in time: busy, gone, or the network drops packets
-    ├── Refused                 something answered, and said no: no SSH server there, or it wants no one now
-    ├── UnknownHost             the name leads to no address
-    ├── HostKeyChanged          another machine answered than the one that was pinned
-    ├── AuthenticationFailed    the right machine answered, and does not let us in
+    ├── Suspected               no answer in time: busy, gone, or the network drops packets
+    ├── Refused                 the connection was rejected: no SSH server, or it accepts no connections now
+    ├── UnknownHost             the host name cannot be resolved
+    ├── HostKeyChanged          the host key differs from the pinned one
+    ├── AuthenticationFailed    the host key is right, and the login was denied
     └── ConnectionLost          the connection ended while it was in use
 """
 
@@ -20,15 +20,15 @@ class Unreachable(NodeError):
 
 
 class Suspected(Unreachable):
-    """It did not answer in time. It may be busy: ask again, or by another way, before giving it up."""
+    """No answer in time. The node may be busy: try again, or by another route, before counting it as down."""
 
 
 class Refused(Unreachable):
-    """Something answered in its place, or its network did, and refused."""
+    """The machine, or a router on the way, rejected the connection."""
 
 
 class UnknownHost(Unreachable):
-    """Its name leads to no address."""
+    """The host name cannot be resolved."""
 
 
 class HostKeyChanged(Unreachable):
@@ -36,8 +36,8 @@ class HostKeyChanged(Unreachable):
 
 
 class AuthenticationFailed(Unreachable):
-    """It answered, and accepted none of our keys."""
+    """The server accepted none of our keys."""
 
 
 class ConnectionLost(Unreachable):
-    """The connection ended while it was in use. What ran may still run."""
+    """The connection ended while it was in use. Commands on the node may still run."""

@@ -1,4 +1,4 @@
-"""Runs a program of `staging` on a node, and hears what it says while it works."""
+"""Runs a program of `staging` on a node, with its progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkfleet.values import Value
 T = TypeVar("T", bound=Value)
 
 LIMIT_S = 24 * 3600.0
-"""Longest that a program may take. What a node's disk holds comes in less over any cable."""
+"""Time limit of a program. A full disk is copied in less over any cable."""
 
 
 class Line(Value):
@@ -44,18 +44,18 @@ async def call(
     on_line: Callable[[Line], None] = lambda _: None,
     timeout_s: float = LIMIT_S,
 ) -> T:
-    """Run a program of ours on a node: its (last) answer.
+    """Run a program of `staging` on a node and return its last answer.
 
     Args:
         channel: to the node.
         program: the Python of the node's sparkfleet environment, and a module of this package.
-        request: what it reads on stdin.
-        answer: what it answers with.
-        on_line: is given every line, as it comes.
-        timeout_s: how long it may take.
+        request: its input on stdin.
+        answer: class of its answer.
+        on_line: called with every line as it arrives.
+        timeout_s: time limit.
 
     Raises:
-        StagingError: the program says why it could not.
+        StagingError: the program reported an error.
         NodeError: the node cannot be reached, or has no such program.
     """
     installed = Installed(program[0], f"sparkfleet.staging.agent.{program[1]}")
@@ -65,9 +65,9 @@ async def call(
         if line is not None:
             on_line(line)
 
-    asked = request.model_dump(mode="json")
+    content = request.model_dump(mode="json")
     try:
-        value = await agent.call(channel, installed, asked, on_event=on_event, timeout_s=timeout_s)
+        value = await agent.call(channel, installed, content, on_event=on_event, timeout_s=timeout_s)
     except ProgramError as error:
         raise KINDS.get(error.kind, StagingError)(error.what, means=error.means, do=error.do) from error
     except NoAnswer as error:
@@ -76,7 +76,7 @@ async def call(
 
 
 def line_of(event: Event) -> Line | None:
-    """An event as a line; None for what our programs do not say."""
+    """An event as a line; None if it is not one of staging's."""
     try:
         return Line.model_validate(dict(event))
     except ValidationError:
@@ -84,7 +84,7 @@ def line_of(event: Event) -> Line | None:
 
 
 def understood(node: str, value: object, answer: type[T]) -> T:
-    """The value of an answer. Raises StagingError for one that is not what was asked for."""
+    """Validate the value of an answer. Raises StagingError if it is invalid."""
     try:
         return agent.understood(node, value, answer)
     except NodeError as error:

@@ -1,4 +1,4 @@
-"""Carries out the copies of a plan: one node lets another in for as long as it copies, and not a moment longer."""
+"""Runs the copies of a plan: each source serves its target for the duration of the copy only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sparkfleet.staging.manifest import Manifest
 from sparkfleet.staging.plan import Copy
 
 SERVE_LIMIT_S = 6 * 3600.0
-"""A sender that nobody stops ends by itself after this, should its channel neither live nor die."""
+"""Time limit of a sender that is never stopped, for a channel that hangs."""
 STOP_S = 10.0
 
 
 async def run_copies(
     fleet: StagingNodes, manifest: Manifest, revision: str, copies: Iterable[Copy]
 ) -> tuple[dict[str, Arrived], list[NodeError]]:
-    """Run copies, each as soon as its source has everything: what arrived by target, and what went wrong.
+    """Run copies, each as soon as its source is complete; returns results by target, and errors.
 
-    A copy whose source did not get it is not tried; whoever plans again finds another source.
+    A copy is skipped if its source's own copy failed; the next plan finds another source.
     """
     planned = tuple(copies)
     runs: dict[str, asyncio.Task[Arrived | None]] = {}
@@ -49,7 +49,7 @@ async def run_copies(
         return arrived.get(copy.target)
 
     async with asyncio.TaskGroup() as group:
-        for copy in planned:  # in the order of the rounds: a source's own copy is there before those from it
+        for copy in planned:  # in the order of rounds: a source's own copy precedes the copies from it
             runs[copy.target] = group.create_task(one(copy))
     return arrived, failed
 
@@ -70,7 +70,7 @@ async def _all(locks: list[asyncio.Lock]) -> AsyncIterator[None]:
 
 async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Copy) -> Arrived:
     if copy.route.over == "lan":
-        text = f"{copy.source} and {copy.target} are not linked: this copy goes over the LAN."
+        text = f"{copy.source} and {copy.target} are not linked: copying over the LAN, which is slower."
         fleet.say("note", manifest.name, copy.target, text, copy.source)
     secret = secrets.token_urlsafe(32)
     async with _serving(fleet, manifest, copy, secret) as serving:
@@ -94,7 +94,7 @@ async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Co
 async def _serving(
     fleet: StagingNodes, manifest: Manifest, copy: Copy, secret: str
 ) -> AsyncIterator[Serving]:
-    """While entered, the source lets the target in."""
+    """While entered, the source serves the target."""
     request = ServeRequest(
         kind=manifest.kind,
         name=manifest.name,
@@ -113,14 +113,16 @@ async def _serving(
     try:
         await asyncio.wait((ready, server), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            await server  # raises what it died of
-            raise StagingError(f"{copy.source}: its sender ended before it began.", do="Run it again.")
+            await server  # raises its error
+            raise StagingError(f"{copy.source}: the sender ended before the copy began.", do="Run it again.")
         serving = understood(copy.source, ready.result(), Serving)
         if len(serving.ends) != len(copy.route.ways):
-            raise StagingError(f"{copy.source}: its sender listens elsewhere than it was told to.")
+            raise StagingError(
+                f"{copy.source}: the sender listens on {len(serving.ends)} addresses, not {len(copy.route.ways)}."
+            )
         yield serving
         await _stop(fleet, copy.source, serving.pid)
-        await asyncio.wait((server,), timeout=STOP_S)  # killed before it has ended, it would leave its files
+        await asyncio.wait((server,), timeout=STOP_S)  # if it were killed earlier, its files would stay
     finally:
         server.cancel()
         with suppress(NodeError, asyncio.CancelledError):
@@ -128,6 +130,6 @@ async def _serving(
 
 
 async def _stop(fleet: StagingNodes, node: str, pid: int) -> None:
-    """Ask a sender to end and to take its files along. One that does not is killed with its channel's command."""
+    """Send SIGTERM to a sender, which then removes its files. If it does not end, it is killed with its command."""
     with suppress(NodeError):
         await fleet.channels[node].run(("kill", "-TERM", str(pid)), timeout_s=STOP_S)

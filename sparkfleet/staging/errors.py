@@ -6,12 +6,12 @@ from sparkfleet.errors import NodeError
 
 
 class StagingError(NodeError):
-    """Weights or an image could not be brought to a node. What has arrived stays, and the next run goes on from it."""
+    """Weights or an image could not be brought to a node. Transferred bytes are kept; the next run continues there."""
 
 
 class HubUnreachable(StagingError):
-    """The Hub does not answer this node. Another node may have a way to it."""
+    """The Hub does not answer this node. Another node may reach it."""
 
 
 KINDS: dict[str, type[StagingError]] = {kind.__name__: kind for kind in (StagingError, HubUnreachable)}
-"""By the name that a node's program says them with."""
+"""By their names in the messages of a node's program."""

@@ -1,4 +1,4 @@
-"""Files of a Hub repository that an engine needs: one copy of the weights, and everything small beside it."""
+"""Selects the files of a Hub repository that an engine needs: one copy of the weights, and all small files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 WEIGHTS_BY_PREFERENCE = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-"""Formats that hold the same weights again and again. The first that a repository has is taken."""
+"""Formats of the same weights, in order of preference. The first that a repository has is used."""
 NEVER = frozenset(
     (
         ".h5",
@@ -43,15 +43,15 @@ NEVER = frozenset(
 OTHER_COPIES = frozenset(
     ("original", "onnx", "openvino", "coreml", "metal", "tf", "flax", "runs", "checkpoints")
 )
-"""Directories that hold a second copy of the weights in another form, or what training left."""
+"""Directories with a second copy of the weights in another format, or with files of the training."""
 CONSOLIDATED = "consolidated"
 
 
 def wanted(paths: Iterable[str]) -> tuple[str, ...]:
     """The files to download, in their order.
 
-    Second copies are left out: other formats, `original/`, `consolidated*.safetensors` beside sharded ones. Where a
-    repository has nothing but a consolidated copy (Mistral's), that is taken.
+    Second copies are left out: other formats, `original/`, `consolidated*.safetensors` beside sharded files. If a
+    repository has only a consolidated copy (Mistral's), that is used.
     """
     candidates = [path for path in paths if _of_use(path)]
     weights = [path for path in candidates if _suffix(path) in WEIGHTS_BY_PREFERENCE]

@@ -1,4 +1,4 @@
-"""Asks the programs on the nodes, many at a time, and says what they say."""
+"""Runs staging's programs on many nodes concurrently, and reports their progress."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ T = TypeVar("T", bound=Value)
 R = TypeVar("R")
 
 LOOK_S = 120.0
-"""Longest that looking takes; a cache of thousands of files is listed in less."""
+"""Time limit of a scan; a cache of thousands of files is listed in less."""
 
 
 class StagingNodes:
-    """The nodes, as staging asks them.
+    """The nodes of a fleet, with staging's programs on them.
 
     Args:
         channels: to every node.
         settings: Pythons and caches of the nodes.
-        progress: is told what happens.
+        progress: called with the progress.
     """
 
     def __init__(
@@ -51,9 +51,11 @@ class StagingNodes:
         hear: Callable[[Line], None] = lambda _: None,
         timeout_s: float = LIMIT_S,
     ) -> T:
-        """One program's answer. Raises NodeError."""
+        """Run one program on a node and return its answer. Raises NodeError."""
         if node not in self.channels:
-            raise StagingError(f"there is no way to a node {node}.", do="Check the names of the nodes.")
+            raise StagingError(
+                f"{node} is not a node of this fleet.", do="List the nodes: `sparkfleet status`."
+            )
         program = (self.settings.python_on(node), module)
         return await call(self.channels[node], program, request, answer, on_line=hear, timeout_s=timeout_s)
 
@@ -68,7 +70,7 @@ class StagingNodes:
         return await self._all((*self.channels, *wanted), one, frozenset(wanted))
 
     async def seal(self, kind: str, name: str, nodes: Iterable[str]) -> dict[str, Manifest]:
-        """The manifest of a directory on each of `nodes`."""
+        """Hash a directory on each of `nodes` and return its manifests."""
 
         async def one(node: str) -> Manifest:
             request = SealRequest.model_validate(
@@ -84,7 +86,7 @@ class StagingNodes:
     async def images(
         self, nodes: Iterable[str], request: ImageRequest, needed: Iterable[str]
     ) -> dict[str, ImageHeld]:
-        """Do something with an image on each of `nodes`; who is not needed may fail."""
+        """Run an operation on an image on each of `nodes`; those not in `needed` may fail."""
 
         async def one(node: str) -> ImageHeld:
             own = {"cache": self.settings.cache_on(node), "tool": self.settings.tool}
@@ -96,26 +98,28 @@ class StagingNodes:
         return await self._all(tuple(nodes), one, frozenset(needed))
 
     async def pull(self, image: str, nodes: Iterable[str]) -> tuple[str, ImageHeld]:
-        """Pull an image from its registry on the first of `nodes` that gets it: which one, and what it has now.
+        """Pull an image from its registry on the first of `nodes` that can; returns that node and its image.
 
         Raises:
-            StagingError: none gets it: what the first one says.
+            StagingError: no node can pull it; the first node's error.
             NodeError: one of them does not answer.
         """
         refused: list[StagingError] = []
         request = ImageRequest(action="pull", image=image)
         for node in nodes:
-            self.say("image", image, node, "pulling from its registry")
+            self.say("image", image, node, "pulling the image from its registry")
             try:
                 return node, (await self.images((node,), request, (node,)))[node]
             except StagingError as error:
                 refused.append(error)
         raise StagingError(
-            refused[0].what, means="No node could get it, so nothing is started with it.", do=refused[0].do
+            refused[0].what,
+            means="No node could pull the image, so nothing is started with it.",
+            do=refused[0].do,
         )
 
     def hear(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
-        """Turns what a program says into progress, with rates."""
+        """Turns a program's lines into progress, with rates."""
         meter, clock = RateMeter(), asyncio.get_running_loop().time
 
         def line(said: Line) -> None:
@@ -143,7 +147,7 @@ class StagingNodes:
         return line
 
     def say(self, phase: Phase, name: str, node: str, text: str, source: str = "") -> None:
-        """Say a sentence."""
+        """Report a message."""
         self.progress(TransferProgress(phase=phase, name=name, node=node, source=source, text=text))
 
     async def _all(

@@ -1,7 +1,7 @@
-"""The Hub, by huggingface_hub: which files a revision has, and their bytes, resumed after an interruption.
+"""Lists and downloads the files of a Hub revision by huggingface_hub; interrupted downloads are continued.
 
-The library decides about tokens, mirrors, Xet and retries. Added here: bounds on what a server may send (hub_http.py), a
-download that continues a part of a former run (the library deletes it), and errors with the command to type.
+The library handles tokens, mirrors, Xet and retries. Added here: bounds on a server's answers (hub_http.py), downloads that
+continue the partial file of an earlier run (the library deletes it), and errors with the command to type.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from sparkfleet.staging.manifest import MAX_FILES, File, Manifest, by_path
 from sparkfleet.staging.storage_layout import size_of
 
 TRIES = 3
-"""In a row without more bytes than ever before. The library tries each request of a download up to six times itself."""
+"""Failures in a row without progress. The library itself tries each request of a download up to six times."""
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _NOT_THE_HUB = (TypeError, KeyError, AttributeError, ValueError, RuntimeError, AssertionError)
-"""What the library's classes raise on answers that do not have the Hub's shape."""
+"""Exceptions of the library's classes for answers that do not follow the Hub's API."""
 
 
 class Hub:
@@ -50,9 +50,9 @@ class Hub:
     Args:
         name: Hub id of the model.
         endpoint: address of the Hub; "": HF_ENDPOINT, or the public one.
-        token: proves who asks; "": HF_TOKEN, HF_TOKEN_PATH or `hf auth login`, by the library's rules.
+        token: access token; "": HF_TOKEN, HF_TOKEN_PATH or `hf auth login`, by the library's rules.
         timeouts: longest waits.
-        note: receives sentences for people.
+        note: called with messages for people.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Hub:
         """The files that an engine needs of a revision, pinned to its commit.
 
         Raises:
-            StagingError: there is no such model or revision, it is gated, or the answer is not understood.
+            StagingError: the model or revision does not exist, it is gated, or the answer is invalid.
             Unreachable: the Hub does not answer.
         """
         commit = self.commit(revision)
@@ -84,8 +84,8 @@ class Hub:
         chosen = [files[path] for path in wanted(files)]
         if not chosen:
             raise StagingError(
-                f"{self.name} at {revision} holds no file that an engine could load.",
-                do="Check the model's name.",
+                f"{self.name} at {revision} has no file that an engine can load.",
+                do=f"Check the model's name and files: {self.endpoint}/{self.name}/tree/{revision}",
             )
         return Manifest(kind="hub", name=self.name, commit=commit, files=by_path(chosen))
 
@@ -116,7 +116,7 @@ class Hub:
         }
 
     def start_of(self, path: str, commit: str, length: int) -> bytes:
-        """The first `length` bytes of a file, or all if it is shorter; a server cannot send more. Raises StagingError."""
+        """The first `length` bytes of a file, or all if it is shorter; reads no more than that. Raises StagingError."""
         if length <= 0:
             return b""
         content, end_s = bytearray(), time.monotonic() + self._timeouts.answer_s
@@ -125,18 +125,18 @@ class Hub:
             hf_raise_for_status(answer)
             for chunk in answer.iter_bytes():
                 content += chunk
-                if len(content) >= length:  # it may not know ranges
+                if len(content) >= length:  # the server may ignore ranges
                     break
                 if time.monotonic() > end_s:
                     raise self._unreachable(f"{path} takes more than {self._timeouts.answer_s:.0f} s")
         return bytes(content[:length])
 
     def get(self, file: File, commit: str, part: Path) -> None:
-        """Makes `part` grow to the whole file, from what is there.
+        """Downloads the rest of a file into `part`.
 
         Raises:
-            StagingError: the Hub refuses, or sends more than it listed.
-            Unreachable: it does not answer, several times in a row.
+            StagingError: the Hub refuses, or sends more bytes than it listed.
+            Unreachable: the Hub does not answer, several times in a row.
         """
         failures, most = 0, size_of(part) or 0
         while (have := size_of(part)) != file.size:
@@ -152,18 +152,18 @@ class Hub:
 
     def _more(self, file: File, commit: str, part: Path, have: int) -> None:
         too_large = file.size > constants.MAX_HTTP_DOWNLOAD_SIZE
-        if have > file.size or (have and too_large):  # HTTP cannot continue that one
+        if have > file.size or (have and too_large):  # HTTP cannot continue it
             part.unlink()
             have = 0
         url = self._url(file.path, commit)
-        if not have and file.algorithm == "sha256":  # all that Xet stores is large
+        if not have and file.algorithm == "sha256":  # files in Xet are large files, with a SHA-256
             by_xet = self._xet_data(url)
             if by_xet and self._over_xet(by_xet, file, part):
                 return
         if too_large:
             raise StagingError(
-                f"{file.path} has {file.size / 1e9:.0f} GB; the Hub serves more than 50 GB by Xet only.",
-                do="Unset HF_HUB_DISABLE_XET, and check that hf_xet is installed: `sparkfleet up` installs it.",
+                f"{file.path} has {file.size / 1e9:.0f} GB; the Hub serves files above 50 GB by Xet only.",
+                do="Unset HF_HUB_DISABLE_XET on the node. If hf_xet is missing: `sparkfleet up` installs it.",
             )
         headers = build_hf_headers(token=self._token)
         with part.open("ab") as opened:
@@ -171,19 +171,19 @@ class Hub:
                 bounded = cast(BinaryIO, _BoundedPart(opened, file, self))
                 http_get(url, bounded, resume_size=have, headers=headers, expected_size=file.size)
             except HfHubHTTPError as error:
-                if error.response.status_code == 416:  # the server does not know the range that is missing
+                if error.response.status_code == 416:  # the server does not have the requested range
                     opened.truncate(0)
                 raise
 
     def _xet_data(self, url: str) -> XetFileData | None:
-        """Where Xet has a file, if the Hub keeps it there and hf_xet is installed and not disabled."""
+        """Xet's reference of a file, if the Hub stores it in Xet and hf_xet is installed and not disabled."""
         if constants.HF_HUB_DISABLE_XET or find_spec("hf_xet") is None:
             return None
         found = get_hf_file_metadata(url, self._token, endpoint=self.endpoint)
         return found.xet_file_data
 
     def _over_xet(self, data: XetFileData, file: File, part: Path) -> bool:
-        """Downloads by Xet; False if that failed: then HTTP brings the file. Its bytes are checked in either case."""
+        """Downloads by Xet; False if that failed: HTTP follows. The bytes are verified in either case."""
         part.touch()
         try:
             headers = build_hf_headers(token=self._token)
@@ -192,7 +192,7 @@ class Hub:
                 raise ValueError(f"{size_of(part)} bytes arrived")
         except Exception as error:  # hf_xet raises classes of its own, which are not documented
             reason = shown(str(error) or type(error).__name__)
-            self._note(f"{file.path}: Xet failed ({reason}); it is downloaded over HTTP.")
+            self._note(f"{file.path}: Xet failed ({reason}); downloading it over HTTP instead.")
             part.unlink(missing_ok=True)
             return False
         return True
@@ -214,9 +214,7 @@ class Hub:
             return File(path=entry.path, size=entry.size, digest=entry.blob_id, algorithm="git-sha1")
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise self._odd(
-                f"describes {shown(entry.path)} in a way that is not understood ({reason})"
-            ) from error
+            raise self._odd(f"describes {shown(entry.path)} in an invalid way ({reason})") from error
 
     def _url(self, path: str, commit: str) -> str:
         return hf_hub_url(self.name, path, revision=commit, endpoint=self.endpoint)
@@ -225,10 +223,10 @@ class Hub:
 
     @contextmanager
     def _worded(self, *, reads_api: bool = True) -> Iterator[None]:
-        """Words the library's errors. Raises StagingError, Unreachable, or an OSError of this machine's disk.
+        """Translates the library's errors. Raises StagingError, Unreachable, or an OSError of this machine's disk.
 
-        Without `reads_api` no answer is parsed: then errors of Python come from the library's one client, which it closes,
-        for all threads, after a connection failed. They pass.
+        Without `reads_api` no answer is parsed: then errors of Python come from the library's shared client, which it closes
+        for all threads after a connection failed. They are temporary.
         """
         try:
             yield
@@ -236,8 +234,8 @@ class Hub:
             raise
         except OfflineModeIsEnabled as error:
             raise StagingError(
-                f"{self.name} is not whole here, and HF_HUB_OFFLINE is set: the Hub is not asked.",
-                do="Unset HF_HUB_OFFLINE on that node, or copy the model from another: `sparkfleet models push`.",
+                f"{self.name} is incomplete here, and HF_HUB_OFFLINE is set, so nothing is downloaded.",
+                do="Unset HF_HUB_OFFLINE on this node, or copy from another node: `sparkfleet models push`.",
             ) from error
         except HfHubHTTPError as error:
             raise self._refused(error) from error
@@ -252,18 +250,18 @@ class Hub:
         except _NOT_THE_HUB as error:
             if not reads_api:
                 raise self._unreachable(_short(error)) from error
-            raise self._odd("does not answer as the Hub's API does") from error
+            raise self._odd("sent an answer that does not follow the Hub's API") from error
 
     def _refused(self, error: HfHubHTTPError) -> StagingError:
         status, page = error.response.status_code, f"{self.endpoint}/{self.name}"
         if isinstance(error, RevisionNotFoundError):
             found = StagingError(
-                f"{self.name} has no such revision.", do=f"{page}/commits lists its revisions."
+                f"{self.name} has no such revision.", do=f"Choose one from the list: {page}/commits"
             )
         elif isinstance(error, EntryNotFoundError):
             found = StagingError(
-                f"{self.name}: a file of its own list is missing at the Hub.",
-                means="The repository was changed while it was read.",
+                f"{self.name}: the Hub lists a file that it does not have.",
+                means="The repository was changed during the download.",
                 do="Run it again.",
             )
         elif isinstance(error, GatedRepoError) or status == 403:
@@ -273,21 +271,23 @@ class Hub:
         elif status in (408, 416, 429) or status >= 500:
             found = self._unreachable(f"status {status}")
         else:
-            found = StagingError(f"{self.endpoint} refuses {self.name}: status {status}.", do=f"See {page}.")
+            found = StagingError(
+                f"{self.endpoint} refuses {self.name}: HTTP status {status}.", do=f"Open {page} in a browser."
+            )
         return found
 
     def _gated(self, status: int) -> StagingError:
         return StagingError(
-            f"{self.name} is gated, and the Hub refuses it {self._with_token()} (status {status}).",
-            means="Its owner gives it to accounts only that accepted its licence.",
+            f"{self.name} is gated, and the Hub refuses it {self._with_token()} (HTTP status {status}).",
+            means="Only accounts that accepted its licence may download it.",
             do=f"Accept the licence at {self.endpoint}/{self.name}, then run `hf auth login` with that account, "
             "or set HF_TOKEN to one of its tokens.",
         )
 
     def _absent(self, status: int) -> StagingError:
         return StagingError(
-            f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (status {status}).",
-            do=f"Check the name at {self.endpoint}/{self.name}; for a private model run `hf auth login`, or set HF_TOKEN.",
+            f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (HTTP status {status}).",
+            do=f"Check the name at {self.endpoint}/{self.name}. If it is private: `hf auth login`, or set HF_TOKEN.",
         )
 
     def _with_token(self) -> str:
@@ -297,8 +297,8 @@ class Hub:
     def _unreachable(self, reason: str) -> HubUnreachable:
         return HubUnreachable(
             f"{self.endpoint} does not serve {self.name}: {reason}.",
-            means="What has arrived is kept; the next run continues from there.",
-            do="Check this node's route to the internet, or set HF_ENDPOINT to a mirror that it reaches.",
+            means="Downloaded bytes are kept; the next run continues from there.",
+            do=f"On the node, try `curl -I {self.endpoint}`; or set HF_ENDPOINT to a mirror that it can reach.",
         )
 
     def _odd(self, what: str) -> StagingError:
@@ -306,7 +306,7 @@ class Hub:
 
 
 class _BoundedPart:
-    """A part that refuses to grow beyond its file's size: a server's answer may have no end."""
+    """Partial file that cannot grow beyond its file's size: a server's answer may be endless."""
 
     def __init__(self, opened: BinaryIO, file: File, hub: Hub) -> None:
         self._opened = opened
@@ -325,6 +325,6 @@ class _BoundedPart:
 
 
 def _short(error: Exception) -> str:
-    """The reason of a failure in few words."""
+    """The reason of a failure, shortened."""
     text = str(error) or type(error).__name__
     return text if text.isascii() and text.isprintable() and len(text) <= SHOWN_CHARACTERS else shown(text)

@@ -22,13 +22,13 @@ from sparkfleet.values import Value
 ANSWER_BYTES = 32 << 20
 """Longest answer of the Hub's API. A page of a file list has 1000 entries of about 300 bytes."""
 LONGEST_WAIT_S = 300.0
-"""Longest Retry-After that is obeyed; a server that demands more is an error with that number."""
+"""Longest Retry-After that is obeyed; a longer one is an error with that number."""
 
 
 class HttpTimeouts(Value):
-    """Longest waits in seconds: for a connection, for the next bytes, and for all of an answer that is no download.
+    """Longest waits in seconds: for a connection, for the next bytes, and for a whole answer that is not a download.
 
-    The library's own are kept if shorter.
+    The library's own limits apply if they are shorter.
     """
 
     connect_s: float = 15.0
@@ -49,8 +49,8 @@ def checked_endpoint(endpoint: str = "") -> str:
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise StagingError(
-            f"HF_ENDPOINT is {shown(given)}, which is not the address of a Hub.",
-            do="Set it to an address such as https://huggingface.co, or unset it.",
+            f"HF_ENDPOINT is {shown(given)}, which is not an http(s) address.",
+            do="Set it to the address of a Hub, such as https://huggingface.co, or unset it.",
         )
     return given.rstrip("/")
 
@@ -74,12 +74,12 @@ class _Guard:
         self._timeouts = timeouts
 
     def before(self, request: httpx2.Request) -> None:
-        """Removes the token from what goes elsewhere, and bounds the waits. Raises OfflineModeIsEnabled."""
+        """Removes the token from requests to other origins, and bounds the waits. Raises OfflineModeIsEnabled."""
         if is_offline(os.environ):
-            raise OfflineModeIsEnabled(f"{request.url.host} is not asked: HF_HUB_OFFLINE is set.")
+            raise OfflineModeIsEnabled(f"no request to {request.url.host}: HF_HUB_OFFLINE is set.")
         if not self._is_ours(request.url):
             request.headers.pop("authorization", None)
-        # Ranges are of the file's bytes, and a small compressed answer can be huge.
+        # Ranges count the file's own bytes, and a small compressed answer can unpack to a huge one.
         request.headers["accept-encoding"] = "identity"
         given = request.extensions.get("timeout", {})
         request.extensions = {
@@ -93,22 +93,24 @@ class _Guard:
         }
 
     def after(self, response: httpx2.Response) -> None:
-        """Bounds what is read of an answer, and how long it may make us wait. Raises StagingError."""
+        """Bounds the size of an answer, and the wait that it may impose. Raises StagingError."""
         wait = response.headers.get("retry-after", "")
         if response.is_error and wait.isascii() and wait.isdigit() and float(wait[:9]) > LONGEST_WAIT_S:
             raise StagingError(
-                f"{response.url.host} asks to wait {int(wait[:9])} s before the next request.",
-                means="Its limit for this address or token is used up; what has arrived is kept.",
-                do="Run it again later, or log in with `hf auth login`: the limit with a token is higher.",
+                f"{response.url.host} accepts the next request in {int(wait[:9])} s only.",
+                means="The rate limit of this address or token is used up; downloaded bytes are kept.",
+                do="Run it again later, or run `hf auth login`: the limit with a token is higher.",
             )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise odd_answer(str(response.url.host), "compresses an answer although that was refused")
+            raise odd_answer(
+                str(response.url.host), "sent a compressed answer to a request that excludes compression"
+            )
         is_api = response.url.path.startswith(f"{self._endpoint.path}/api/")
         if is_api or response.status_code not in (200, 206):
             response.stream = _Bounded(response, self._timeouts.answer_s)
 
     def _is_ours(self, url: httpx2.URL) -> bool:
-        """Whether `url` is at the configured endpoint, or at the same host by https."""
+        """True if `url` is at the configured endpoint, or at the same host by https."""
         ours = self._endpoint
         ports = {"http": 80, "https": 443}
         port, own = url.port or ports.get(url.scheme), ours.port or ports[ours.scheme]
@@ -143,7 +145,7 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 def odd_answer(host: str, what: str) -> StagingError:
-    """The error for a server that does not answer as a Hub does."""
+    """The error for a server whose answers do not follow the Hub's API."""
     return StagingError(
         f"{host} {what}.",
         means="The answer does not follow the Hub's API.",

@@ -1,7 +1,7 @@
 """Reads a checkpoint's facts at the Hub without its weights: config.json, small files, and safetensors headers.
 
-They become an outline such as nodes send, so one reader with its bounds judges both. Outlines are cached by commit. Time is
-bounded too: a plan waits at most `FIRST_S` for a Hub that does not answer, and at most `ALL_S` for the headers.
+They become an outline such as nodes send, so one bounded reader parses both. Outlines are cached by commit. Time is bounded
+too: a plan waits at most `FIRST_S` for a Hub that does not answer, and at most `ALL_S` for the headers.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 READ_S = 10.0
 FIRST_S = 10.0
-"""For the first answer, with the resolution of the name, for which no client has a timeout."""
+"""For the first answer, including name resolution, for which no client has a timeout."""
 ALL_S = 60.0
-"""For all headers of a checkpoint; those of the largest have tens of megabytes in 160 files."""
+"""For all headers of a checkpoint; the largest have tens of megabytes in 160 files."""
 REMEMBERED_S = 3600.0
-"""A branch is taken to be at the commit where it was last seen for this long, without a request."""
+"""Seconds for which the last seen commit of a branch is used without a request."""
 READERS = 8
-"""Files that are read at a time: as many as huggingface_hub downloads."""
+"""Files read concurrently: as many as huggingface_hub downloads."""
 FIRST_BYTES = 100_000
-"""Of a shard's first request: 97 % of headers are shorter (huggingface_hub, `parse_safetensors_file_metadata`)."""
+"""Size of a shard's first request: 97 % of headers are shorter (huggingface_hub, `parse_safetensors_file_metadata`)."""
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _gave_up: dict[str, HubUnreachable] = {}
-"""Endpoints that did not answer this process: no other model waits for them again."""
+"""Endpoints that did not answer this process: other models do not wait for them again."""
 
 T = TypeVar("T")
 
 
 class AtHub(NamedTuple):
-    """What the Hub has of a checkpoint: its facts, or those of its config alone with the reason, or the reason alone."""
+    """Facts of a checkpoint at the Hub: exact, or estimated from its config with the reason, or the reason alone."""
 
     checkpoint: Checkpoint | None = None
     reason: SparkfleetError | None = None
 
 
 def at_hub(model: str) -> AtHub:
-    """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. An error is a value here.
+    """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. Errors are returned.
 
-    With HF_HUB_OFFLINE the cache alone is read, and a model that is not in it has neither facts nor a reason.
+    With HF_HUB_OFFLINE only the cache is read, and a model that is not in it has neither facts nor a reason.
     """
     try:
         wanted = MetadataRequest.of(model)
@@ -95,7 +95,7 @@ def at_hub(model: str) -> AtHub:
 
 
 def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
-    from sparkfleet.staging.hub import Hub  # a slow import, for those who ask
+    from sparkfleet.staging.hub import Hub  # a slow import, only if the Hub is queried
     from sparkfleet.staging.hub_http import HttpTimeouts
 
     hub = Hub(wanted.id, timeouts=HttpTimeouts(connect_s=CONNECT_S, read_s=READ_S, answer_s=2 * READ_S))
@@ -113,7 +113,7 @@ def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
             return AtHub(_estimated(outline, wanted, reason), reason)
         try:
             kept = _exact(outline, wanted)
-        except FactError as error:  # damaged or hostile headers, or an architecture that is not known
+        except FactError as error:  # damaged or hostile headers, or an unknown architecture
             return AtHub(_estimated(outline, wanted, error), error)
         cache.keep(outline)
     cache.remember(commit)
@@ -130,7 +130,7 @@ def _fetched(hub: Hub, commit: str, sizes: Mapping[str, int]) -> tuple[Outline, 
         SparkfleetError: not even its config can be read.
     """
     if "config.json" not in sizes:
-        raise StagingError(f"{hub.endpoint} lists no config.json of {hub.name} with its size.")
+        raise StagingError(f"{hub.endpoint} lists no config.json for {hub.name}.")
     reader = _Reader(hub, commit, sizes)
     outline = Outline(directory=f"{hub.endpoint}/{hub.name}", commit=commit)
     outline.files = _within(ALL_S, hub.endpoint, reader.small_files)
@@ -197,7 +197,7 @@ class _Reader:
         content = self._start(name, min(FIRST_BYTES, size))
         length = int.from_bytes(content[:8], "little")
         if length > HEADER_LIMIT or 8 + length > size:
-            content = content[:8]  # the number that shows what is wrong; the reader of headers names it
+            content = content[:8]  # the invalid length; the reader of headers reports it
         elif 8 + length > len(content):
             content = self._start(name, 8 + length)
         return self._outlined(name, content[: 8 + length])
@@ -211,7 +211,7 @@ class _Reader:
             )
         content = self._hub.start_of(name, self._commit, length)
         if len(content) < length:
-            raise StagingError(f"{self._hub.endpoint} sends {len(content)} of {length} bytes of {name}.")
+            raise StagingError(f"{self._hub.endpoint} sent {len(content)} of {length} bytes of {name}.")
         return content
 
     def _outlined(self, name: str, start: bytes) -> OutlinedFile:
@@ -219,7 +219,7 @@ class _Reader:
 
 
 def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
-    """The result of `act`, or Unreachable after `limit_s`; what is left of it does not keep the process alive."""
+    """The result of `act`, or Unreachable after `limit_s`; its thread does not keep the process alive."""
     found: list[T] = []
     failed: list[BaseException] = []
 
@@ -243,7 +243,7 @@ def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
 
 
 def _exact(outline: Outline, wanted: MetadataRequest) -> Checkpoint:
-    """Raises FactError for what is damaged or hostile."""
+    """Facts from config and headers. Raises FactError if they are damaged or hostile."""
     found = read_outline(outline, wanted, "the Hub")
     if not found.weights_known:
         origin = f"config alone, estimated: the Hub has no safetensors files at revision {outline.commit[:7]}"
@@ -273,7 +273,7 @@ def outlines_directory() -> Path:
 
 
 class _Cache:
-    """Outlines of one model by commit, and the commits that its revisions were last seen at."""
+    """Outlines of one model by commit, and the last seen commits of its revisions."""
 
     def __init__(self, wanted: MetadataRequest) -> None:
         self._wanted = wanted
@@ -281,7 +281,7 @@ class _Cache:
         self._ref = self._folder / "refs" / wanted.revision.replace("/", "--")
 
     def commit(self, age_s: float | None = None) -> str:
-        """The commit of the revision as it was last seen, at most `age_s` ago; "" if it was not."""
+        """The commit of the revision, if it was seen at most `age_s` ago; else ""."""
         if _COMMIT.fullmatch(self._wanted.revision):
             return self._wanted.revision
         try:
@@ -292,8 +292,8 @@ class _Cache:
         return found if _COMMIT.fullmatch(found) and (age_s is None or 0 <= age < age_s) else ""
 
     def remember(self, commit: str) -> None:
-        """Writes down the commit of the revision."""
-        with suppress(OSError):  # a cache that cannot be written costs time only
+        """Caches the commit of the revision."""
+        with suppress(OSError):  # without a cache it is only slower
             write_atomically(self._ref, commit.encode())
 
     def outline(self, commit: str) -> Checkpoint | None:
@@ -309,12 +309,12 @@ class _Cache:
             return None
 
     def keep(self, outline: Outline) -> None:
-        """Writes an outline as nodes send it."""
-        said: list[dict[str, object]] = [{"directory": outline.directory, "commit": outline.commit}]
-        said += [
+        """Caches an outline in the format of nodes."""
+        lines: list[dict[str, object]] = [{"directory": outline.directory, "commit": outline.commit}]
+        lines += [
             {"name": file.name, "size": file.size, "start": b64encode(file.start).decode()}
             for file in outline.files
         ]
-        content = "".join(f"{json.dumps({'at': 0, **line})}\n" for line in said) + '{"end": true}\n'
+        content = "".join(f"{json.dumps({'at': 0, **line})}\n" for line in lines) + '{"end": true}\n'
         with suppress(OSError):
             write_atomically(self._folder / f"{outline.commit}.jsonl", content.encode())

@@ -1,4 +1,4 @@
-"""Locks that the kernel lets go of when their holder dies, however it dies."""
+"""File locks that the kernel releases when their holder ends, for any reason."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ POLL_S = 0.2
 
 @asynccontextmanager
 async def alone(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """Hold the lock file `path`; `waiting` is called once where somebody else holds it.
+    """Hold the lock file `path`; `waiting` is called once if another process holds it.
 
-    It is taken as huggingface_hub takes its own (flock), so a download by other means is waited for, too.
+    It uses flock as huggingface_hub does, so it also waits for downloads by other tools.
     """
     handle = try_lock(path)
     if handle is None:
@@ -31,7 +31,7 @@ async def alone(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """An open descriptor that holds the lock, or None if somebody else does. Raises OSError."""
+    """An open descriptor that holds the lock, or None if another process does. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -48,7 +48,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def _still_there(path: Path, handle: int) -> bool:
-    """Some removers of lock files remove them while they hold them: then this one is nobody's."""
+    """True if `path` is still the locked file: some tools remove lock files while they hold them."""
     try:
         found = path.stat()
     except FileNotFoundError:

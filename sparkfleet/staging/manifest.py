@@ -19,17 +19,17 @@ Algorithm = Literal["sha256", "git-sha1"]
 _DIGEST_LENGTH = {"sha256": 64, "git-sha1": 40}
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
-# rsync's daemon expands wildcards in what it is asked for, and file names come from strangers.
+# rsync's daemon expands wildcards in requested paths, and file names are untrusted input.
 _PART = re.compile(r"[A-Za-z0-9_.+@=,-]{1,255}", re.ASCII)
 MAX_FILES = 20_000
 BUILTIN = "builtin:"
-"""What the names of models start with that are trained on the machine."""
+"""Prefix of the names of models that are trained on the machine."""
 
 
 def _relative(path: str) -> str:
     parts = path.split("/")
     if len(path) > 1024 or not all(_PART.fullmatch(part) and part.strip(".") for part in parts):
-        raise ValueError(f"{shown(path)} is not a file name that can be staged")
+        raise ValueError(f"{shown(path)} is not a file name that staging accepts")
     return path
 
 
@@ -55,9 +55,9 @@ class Manifest(Value):
     """All files of one version of one thing.
 
     Attributes:
-        kind: what it is.
+        kind: Hub model, directory, built-in model or image.
         name: Hub id, directory, `builtin:…`, or image reference.
-        commit: the Hub's commit; empty for what has none.
+        commit: the Hub's commit; empty if there is none.
         files: its files, by path.
     """
 
@@ -76,12 +76,12 @@ class Manifest(Value):
 
     @property
     def size(self) -> int:
-        """Bytes of all files; equal ones are stored once, and count once, on the Hub's terms."""
+        """Bytes of all files; equal files of the Hub are stored once, and count once."""
         return sum(self.contents.values())
 
     @property
     def contents(self) -> Mapping[str, int]:
-        """Bytes by key: what is stored under one name is transferred once."""
+        """Bytes by key: files with one key are transferred once."""
         return {self.key(file): file.size for file in self.files}
 
     def key(self, file: File) -> str:
@@ -89,23 +89,23 @@ class Manifest(Value):
         return file.digest if self.kind == "hub" else file.path
 
     def distinct(self) -> tuple[File, ...]:
-        """One file per key, the largest first: the last transfer should be a short one."""
+        """One file per key, the largest first, so that the last transfers are short."""
         return tuple(sorted({self.key(file): file for file in self.files}.values(), key=_largest_first))
 
     def missing(self, held: Mapping[str, int]) -> int:
-        """Bytes of what is not held whole; `held` is bytes by key."""
+        """Bytes of the files that are not complete; `held` is bytes by key."""
         return sum(size for key, size in self.contents.items() if held.get(key) != size)
 
     def complete(self, held: Mapping[str, int]) -> bool:
-        """True if everything is held whole. (A missing file may be an empty one: bytes do not show it.)"""
+        """True if every file is complete. (`missing` alone cannot show it: a missing file may be empty.)"""
         return all(held.get(key) == size for key, size in self.contents.items())
 
 
 class StagingItem(Value):
-    """A thing by its name, before anybody has looked what it consists of.
+    """A model or image by its name, before its files are known.
 
     Attributes:
-        kind: what it is.
+        kind: Hub model, directory, built-in model or image.
         name: Hub id, absolute directory, `builtin:…`, or image reference.
         revision: branch, tag or commit of a Hub id.
     """
@@ -116,10 +116,10 @@ class StagingItem(Value):
 
     @classmethod
     def model(cls, model: str, revision: str | None = None) -> StagingItem:
-        """Kinds of `model` in a deployment: `organisation/name[@revision]`, `/directory` or `builtin:name`.
+        """Parse `model` of a deployment: `organisation/name[@revision]`, `/directory` or `builtin:name`.
 
         Raises:
-            FactError: it is none of these.
+            FactError: the name has none of these forms.
         """
         if model.startswith(BUILTIN):
             return cls(kind="builtin", name=model)
@@ -132,7 +132,7 @@ class StagingItem(Value):
 
     @property
     def title(self) -> str:
-        """Its name, with the revision where that says something."""
+        """Its name, with the revision if that is not main."""
         return f"{self.name}@{self.revision}" if self.revision != "main" else self.name
 
 
@@ -141,5 +141,5 @@ def _largest_first(file: File) -> tuple[int, str]:
 
 
 def by_path(files: Iterable[File]) -> tuple[File, ...]:
-    """Files in the order in which they are listed."""
+    """Files sorted by path."""
     return tuple(sorted(files, key=lambda file: file.path))

@@ -31,21 +31,21 @@ async def stage(
     *,
     settings: StagingSettings | None = None,
 ) -> tuple[Staged, ...]:
-    """Bring everything to where it is needed. What is there already costs a look.
+    """Bring models and images to the nodes that need them. If they are there already, it costs one scan.
 
-    Interrupting it (cancel, Ctrl-C, a power cut) loses nothing: the next run goes on from every byte that has arrived.
+    An interruption (cancel, Ctrl-C, a power cut) loses nothing: the next run continues from the transferred bytes.
 
     Args:
         inventory: the fleet: nodes, and the links that copies go over.
-        channels: to every node. Nodes that need nothing may send; one of those that does not answer is left out.
-        needs: what is needed where, brought in this order.
-        progress: is told what happens.
+        channels: to every node. Nodes that need nothing may send; those of them that do not answer are left out.
+        needs: models and images with their nodes, in the order of their transfer.
+        progress: called with the progress.
         settings: Pythons and caches of the nodes, token, reserve.
 
     Raises:
-        StagingError: no room, no source, gated, damaged: with what to do.
+        StagingError: no room, no source, gated or damaged, with a remedy.
         NodeError: a node that needs something does not answer.
-        FactError: a name is none.
+        FactError: a name is invalid.
     """
     fleet = StagingNodes(channels, settings or StagingSettings(), progress)
     return tuple([await _Stager(inventory, fleet, need).run() for need in needs])
@@ -57,14 +57,14 @@ async def survey(
     *,
     settings: StagingSettings | None = None,
 ) -> dict[str, NodeScan]:
-    """Everything that every node which answers has."""
+    """Scan all content of every node that answers."""
     return await StagingNodes(channels, settings or StagingSettings(), progress).look(
         (), LookRequest(everything=True)
     )
 
 
 class _Stager:
-    """One need, brought to its nodes."""
+    """Staging of one need."""
 
     def __init__(self, inventory: Inventory, fleet: StagingNodes, need: Need) -> None:
         self._inventory = inventory
@@ -90,29 +90,31 @@ class _Stager:
         for node in self._need.nodes:
             held = seen[node].manifests[0]
             if not held.complete or self._need.wanted.revision not in (*held.revisions, manifest.commit):
-                await self._download(node, manifest)  # nothing is missing: it only shows what is there
+                await self._download(
+                    node, manifest
+                )  # nothing is missing: it only writes snapshot and reference
         return self._staged(manifest, {node: seen[node].manifests[0].path for node in self._need.nodes})
 
     async def _pinned(self) -> Manifest:
-        """Commit of a revision: one that nodes have complete, unless the Hub is to be asked."""
+        """Commit of a revision: one that nodes have complete, unless the need requires the Hub's."""
         seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(self._need.wanted,)))
         held = [have for node in seen for have in seen[node].wanted if have.complete and have.manifest]
         if held and self._need.hub != "always":
             return _most_common(held)
         if self._need.hub == "never":
             raise StagingError(
-                f"no node has {self._need.wanted.title} whole.",
-                do=f"Run `sparkfleet models pull {self._name}`.",
+                f"no node has a complete copy of {self._need.wanted.title}.",
+                do=f"Download it: `sparkfleet models pull {self._name}`.",
             )
         order = sorted(self._need.nodes, key=lambda node: -seen[node].wanted[0].held_bytes)
         return await self._first_that_reaches(order, self._ask_hub)
 
     async def _ask_hub(self, node: str) -> Manifest:
-        self._fleet.say("looking", self._name, node, "asking the Hub what it consists of")
+        self._fleet.say("looking", self._name, node, "reading its list of files from the Hub")
         return await self._fleet.ask(node, "hub_download", self._pull_request(node, None), Manifest)
 
     async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
-        """Pull and copy until every node has it: planned anew from what is there, for as long as that helps."""
+        """Pull and copy until every node has it, planned anew after each pass while that makes progress."""
         failed: list[NodeError] = []
         left = None
         while True:
@@ -139,13 +141,13 @@ class _Stager:
                 return await self._download(node, manifest)
 
             await self._first_that_reaches(puller(manifest, have, lacking), download)
-            return []  # who pulled may be another than planned, and the copies with it
+            return []  # another node than planned may have pulled it: the copies are planned anew
         arrived, failed = await run_copies(self._fleet, manifest, self._need.wanted.revision, found.copies)
         self._moved += sum(done.moved_bytes for done in arrived.values())
         return failed
 
     async def _first_that_reaches(self, nodes: Sequence[str], act: Callable[[str], Awaitable[T]]) -> T:
-        """Result of the first node with a way to the Hub. Any other refusal is final."""
+        """Result of the first node that reaches the Hub. Any other error is final."""
         for node in nodes[:-1]:
             try:
                 return await act(node)
@@ -182,7 +184,8 @@ class _Stager:
         )
         if not sealed:
             raise StagingError(
-                f"{self._name} is on no node of the fleet.", do="Put it on one of them, under that very path."
+                f"{self._name} is on no node of the fleet.",
+                do="Copy it to one of the nodes, at the same path.",
             )
         manifest = _largest(sealed)
         for node in self._need.nodes:
@@ -206,12 +209,12 @@ class _Stager:
         return Staged(wanted=self._need.wanted, paths=paths, moved_bytes=self._moved)
 
     async def _send_image(self, seen: Mapping[str, ImageHeld], lacking: Sequence[str]) -> None:
-        """As an archive: saved by one, copied as a directory, loaded by the others, and removed everywhere."""
+        """Send it as an archive: saved on one node, copied as a directory, loaded on the others, then removed."""
         request = ImageRequest(
             action="save", image=self._name, reserve_bytes=self._fleet.settings.reserve_bytes
         )
         source = self._best_source([node for node in seen if seen[node].id], lacking[0])
-        self._fleet.say("image", self._name, source, "saving it as an archive")
+        self._fleet.say("image", self._name, source, "saving the image as an archive")
         await self._fleet.images((source,), request, (source,))
         manifest = (await self._fleet.seal("image", self._name, (source,)))[source]
         narrowed = self._need.model_copy(update={"nodes": tuple(lacking)})
@@ -219,14 +222,14 @@ class _Stager:
         await copying._distribute(manifest)
         self._moved += copying._moved
         for node in lacking:
-            self._fleet.say("image", self._name, node, "loading it", source)
+            self._fleet.say("image", self._name, node, "loading the image", source)
         load = request.model_copy(update={"action": "load", "id": seen[source].id, "manifest": manifest})
         await self._fleet.images(lacking, load, lacking)
         everybody = (source, *lacking)
         await self._fleet.images(everybody, request.model_copy(update={"action": "drop"}), everybody)
 
     def _best_source(self, holders: Sequence[str], target: str) -> str:
-        """One that a cable joins to a target, if there is such a one."""
+        """A holder that is linked to the target, if there is one."""
         return min(holders, key=lambda node: not linked(self._inventory, node, target))
 
     def _staged(self, manifest: Manifest, paths: dict[str, str]) -> Staged:
@@ -241,10 +244,10 @@ def _have(seen: NodeScan) -> Have:
 
 
 def _most_common(held: Sequence[HeldVersion]) -> Manifest:
-    """All ranks must load the same weights: the commit that most nodes have."""
+    """Manifest of the commit that most nodes have: all ranks must load the same weights."""
     commits = [have.commit for have in held]
     chosen = max(dict.fromkeys(commits), key=commits.count)
-    # Of several lists of one commit the longest: a snapshot that others downloaded may be a part of it.
+    # The longest list of a commit: a snapshot that another tool downloaded may be partial.
     manifests = [have.manifest for have in held if have.commit == chosen and have.manifest]
     return max(manifests, key=lambda manifest: len(manifest.files))
 
@@ -254,12 +257,12 @@ def _largest(sealed: Mapping[str, Manifest]) -> Manifest:
 
 
 def _demand_alike(manifest: Manifest, other: Manifest, node: str) -> None:
-    """Nothing of a person's directory is overwritten."""
+    """Refuse if files differ between nodes: a user's directory is never overwritten."""
     ours = {file.path: file.digest for file in manifest.files}
     for file in other.files:
         if ours.get(file.path, file.digest) != file.digest:
             raise StagingError(
-                f"{node}: {manifest.name}/{file.path} is another file than on the other nodes.",
-                means="The ranks of a group would load different weights. A directory of yours is never overwritten.",
-                do="Remove the wrong one, or move that directory away.",
+                f"{node}: {manifest.name}/{file.path} differs from the file on the other nodes.",
+                means="The ranks of a group would load different weights. Your directories are never overwritten.",
+                do=f"Delete or move the directory {manifest.name} on the node with the wrong file.",
             )

@@ -1,4 +1,4 @@
-"""Children that end with their parent, also when that is killed."""
+"""Ends child processes with their parent, also if that is killed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def tethered(parent: int) -> Callable[[], None]:
-    """Makes a child, between fork and exec, die with `parent`, a pid."""
+    """Hook between fork and exec that makes the kernel kill a child when its parent, a pid, ends."""
 
     def tether() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the kernel was told
+        if os.getppid() != parent:  # it ended before prctl
             os._exit(1)
 
     return tether

@@ -1,4 +1,4 @@
-"""Resolves an image's tag to a digest: once for all nodes, before anything is staged, so that every rank runs the same."""
+"""Resolves an image's tag to a digest, once for all nodes and before staging, so that all ranks run the same image."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Pinned(Value):
 
     Attributes:
         image: the reference with its digest, `name:tag@sha256:…`.
-        node: whose image it is.
-        others: nodes that have another image under the same tag.
+        node: the node that has the image.
+        others: nodes that have a different image under the same tag.
     """
 
     image: str
@@ -34,21 +34,21 @@ async def pin(
     *,
     settings: StagingSettings | None = None,
 ) -> Pinned | None:
-    """Find out which image a tag stands for. What a node has counts: its registry is asked where none has it.
+    """Resolve an image's tag. Images on nodes come first; the registry is queried if no node has one.
 
     Args:
         channels: to every node. One that needs nothing and does not answer is left out.
-        need: an image by its tag, and the nodes that are to run it, rank 0's first: of several images that nodes have under
-            that tag, the first node's is taken. `hub` says when the registry is asked: never for what was built on a node.
-        progress: is told what happens.
+        need: an image by its tag, and the nodes that will run it, rank 0's first: if nodes have different images under the
+            tag, the first node's is used. `hub` sets when the registry is queried: never for images built on a node.
+        progress: called with the progress.
         settings: Pythons and caches of the nodes.
 
     Returns:
-        None if no node has it and the registry is not to be asked.
+        None if no node has it and `hub` excludes the registry.
 
     Raises:
         StagingError: no node can get it.
-        NodeError: a node that is to run it does not answer. Where the registry is not to be asked, it is left out.
+        NodeError: a node that will run it does not answer. If `hub` excludes the registry, it is left out.
     """
     fleet = StagingNodes(channels, settings or StagingSettings(), progress)
     tag, held = need.wanted.name, await _held(fleet, need)
@@ -60,7 +60,7 @@ async def pin(
     try:
         node, pulled = await fleet.pull(tag, need.nodes)
     except StagingError:
-        # Docker on containerd's store gives what was built here a digest, too: its id.
+        # Docker with containerd's store gives images built here a digest, too: their id.
         if not held or mine.digest != mine.id:
             raise
         return _first(tag, held)
@@ -68,7 +68,7 @@ async def pin(
 
 
 async def _held(fleet: StagingNodes, need: Need) -> dict[str, ImageHeld]:
-    """Images that nodes have under the tag: first those of the nodes that run it, in their order."""
+    """Images on nodes under the tag, those of the nodes that run it first, in their order."""
     nodes, needed = (*need.nodes, *fleet.channels), () if need.hub == "never" else need.nodes
     seen = await fleet.images(nodes, ImageRequest(action="look", image=need.wanted.name), needed)
     return {node: held for node, held in seen.items() if held.id}
@@ -76,7 +76,7 @@ async def _held(fleet: StagingNodes, need: Need) -> dict[str, ImageHeld]:
 
 def _first(tag: str, held: Mapping[str, ImageHeld]) -> Pinned:
     node, *others = held
-    # By digest if there are: docker's two stores give one image two ids.
+    # Compared by digest if there is one: docker's two stores give one image two ids.
     mine = held[node].digest or held[node].id
     different = tuple(name for name in others if (held[name].digest or held[name].id) != mine)
     return Pinned(image=f"{tag}@sha256:{held[node].digest or held[node].id}", node=node, others=different)

@@ -1,7 +1,7 @@
 """Plans the copies: senders, receivers, rails and order. Pure: values in, values out.
 
-A node sends only what it has whole, so every copy is of a checked source. In each round every node that has it sends
-to nodes that lack it; those send in the next: with a switch, 8 nodes take 3 rounds.
+A node sends only complete, verified copies. In each round every node that has the files sends to nodes that lack them;
+those send in the next round: with a switch, 8 nodes take 3 rounds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ RAIL_BYTES_PER_S = 0.6e9
 LAN_BYTES_PER_S = 0.11e9
 """Predicted rate of the LAN: one gigabit Ethernet, 94 % of it payload."""
 MAX_SENDS = 2
-"""Copies that one node sends at a time, over different cables: a third would share the processors that rsync needs."""
+"""Concurrent copies from one node, over different cables: a third would compete for rsync's processor cores."""
 
 
 class Way(Value):
-    """One path of a copy: the address that the source listens on, and the one that the target comes from."""
+    """One path of a copy: the source's listening address, and the target's address."""
 
     source_address: str
     target_address: str
@@ -46,7 +46,7 @@ class StagingRoute(Value):
 
 
 class Copy(Value):
-    """One node sends to another what that lacks. `predicted_s` is a prediction, in seconds."""
+    """Copy of the missing files from one node to another. `predicted_s` is a prediction, in seconds."""
 
     round: int
     source: str
@@ -57,7 +57,7 @@ class Copy(Value):
 
 
 class Have(Value):
-    """Files of a manifest on a node: bytes by key of whole and of partial ones, and the room on its disk."""
+    """Files of a manifest on a node: bytes by key of whole and of partial files, and free bytes on its disk."""
 
     held: Mapping[str, int] = {}
     begun: Mapping[str, int] = {}
@@ -69,8 +69,8 @@ class StagePlan(Value):
 
     Attributes:
         pull: the node that downloads it, or "".
-        pull_bytes: what it downloads.
-        copies: in the order in which they may begin.
+        pull_bytes: bytes to download.
+        copies: in their order of start.
     """
 
     pull: str = ""
@@ -79,7 +79,7 @@ class StagePlan(Value):
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of all copies: rounds follow one another, and the slowest of each counts."""
+        """Seconds for all copies: the sum over rounds of each round's slowest copy."""
         rounds = {copy.round for copy in self.copies}
         return sum(max(copy.predicted_s for copy in self.copies if copy.round == number) for number in rounds)
 
@@ -91,10 +91,10 @@ def plan(
     targets: Sequence[str],
     reserve_bytes: int,
 ) -> StagePlan:
-    """The plan for what `targets` lack; nodes in `have` that are no targets may send.
+    """The plan for the files that `targets` lack; nodes in `have` that are not targets may send.
 
     Raises:
-        StagingError: a disk has no room, or there is no way to a target.
+        StagingError: a disk has no room, or a target cannot be reached from any source.
     """
     holders = [node for node in have if manifest.complete(have[node].held)]
     lacking = [node for node in dict.fromkeys(targets) if node not in holders]
@@ -113,12 +113,12 @@ def plan(
 
 
 def puller(manifest: Manifest, have: Mapping[str, Have], among: Sequence[str]) -> list[str]:
-    """Nodes to download on, best first: the one that lacks least; of several, the one with most room."""
+    """Nodes to download on, best first: fewest missing bytes, then most free bytes."""
     return sorted(among, key=lambda node: (to_move(manifest, have[node]), -have[node].free_bytes))
 
 
 def to_move(manifest: Manifest, have: Have) -> int:
-    """Bytes that a node lacks, what has begun to arrive not counted."""
+    """Bytes that a node lacks, without the bytes of its partial files."""
     contents = manifest.contents
     begun = sum(min(size, contents.get(key, 0)) for key, size in have.begun.items() if key not in have.held)
     return max(manifest.missing(have.held) - begun, 0)
@@ -131,15 +131,15 @@ def copies(
     holders: Iterable[str],
     lacking: Iterable[str],
 ) -> tuple[Copy, ...]:
-    """Rounds of copies until nobody lacks it.
+    """Rounds of copies until every node has it.
 
     Raises:
-        StagingError: nobody has it, or no address leads to a target.
+        StagingError: no node has it, or a target has no address that a source can reach.
     """
     have_it, pending = list(holders), list(lacking)
     routes = _Routes(inventory)
     if pending and not have_it:
-        raise StagingError(f"no node has {manifest.name}.", do="Put it on one of the nodes first.")
+        raise StagingError(f"no node has {manifest.name}.", do="Copy it to one of the nodes first.")
     planned: list[Copy] = []
     number = 0
     while pending:
@@ -156,10 +156,10 @@ def copies(
 
 
 def route(inventory: Inventory, source: str, target: str) -> StagingRoute:
-    """The rails that join two nodes, by a cable of their own or over one switch; the LAN if there is none.
+    """The rails that join two nodes, directly or over one switch; the LAN if there is no link.
 
     Raises:
-        StagingError: there is no link, and one of them has no address that others could use.
+        StagingError: there is no link, and one of them has no address that the other can use.
     """
     found = list(_linked(inventory, source, target))
     if found:
@@ -199,7 +199,7 @@ class _Routes:
 def _round(
     routes: _Routes, have_it: Sequence[str], pending: Sequence[str]
 ) -> Iterator[tuple[str, str, StagingRoute]]:
-    """Copies that may run at the same time: over links as many as there are; else one over the LAN."""
+    """Copies that may run concurrently: as many as there are links, else one over the LAN."""
     busy: set[tuple[str, int]] = set()
     sends = dict.fromkeys(have_it, 0)
     began = False
@@ -227,7 +227,7 @@ def _offers(routes: _Routes, have_it: Sequence[str], target: str) -> dict[str, S
 def _linked(
     inventory: Inventory, source: str, target: str
 ) -> Iterator[tuple[tuple[int, ...], tuple[Way, ...]]]:
-    """Cables that lead from one to the other, and the ways over them."""
+    """Cables from one node to the other, and their address pairs."""
     theirs = [(number, link) for number, link in enumerate(inventory.links) if link.nodes == (target,)]
     for number, link in enumerate(inventory.links):
         if set(link.nodes) == {source, target}:
@@ -244,7 +244,7 @@ def _ends(link: Link, node: str) -> tuple[RailEnd, ...]:
 
 
 def _ways(ours: Iterable[RailEnd], theirs: Sequence[RailEnd]) -> tuple[Way, ...]:
-    """Ends in one subnet see each other."""
+    """Address pairs of ends that share a subnet."""
     return tuple(
         Way(source_address=str(end.interface.ip), target_address=str(other.interface.ip))
         for end in ours
@@ -260,8 +260,8 @@ def _over_lan(inventory: Inventory, source: str, target: str) -> Way:
     peer = inventory.nodes[target]
     if peer.is_local or peer.jump is not None or inventory.nodes[source].jump is not None:
         raise StagingError(
-            f"{source} and {target} are not linked, and it is not known how {source} sees {target} on the LAN.",
-            do="Write the cable between them into the inventory (`sparkfleet init` finds it).",
+            f"{source} and {target} are not linked, and {target} has no LAN address that {source} can use.",
+            do="Connect them by a cable, and add it to the inventory: `sparkfleet init` finds it.",
         )
     return Way(source_address="", target_address=peer.address)
 
@@ -278,7 +278,7 @@ def _demand_room(manifest: Manifest, lacking: Mapping[str, Have], reserve_bytes:
             for node, size in full.items()
         )
         raise StagingError(
-            f"{manifest.name} does not fit: {each} ({reserve_bytes / 1e9:.1f} GB are kept in reserve).",
-            means="Nothing was begun.",
-            do="Make room: `sparkfleet models prune` removes what no deployment uses.",
+            f"{manifest.name} does not fit on disk: {each} ({reserve_bytes / 1e9:.1f} GB are kept in reserve).",
+            means="Nothing was transferred.",
+            do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )

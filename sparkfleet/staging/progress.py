@@ -11,22 +11,22 @@ from sparkfleet.values import Value
 Phase = Literal["looking", "checking", "hub", "link", "lan", "image", "waiting", "note", "done"]
 
 WINDOW_S = 10.0
-"""A rate is the mean of this long: short enough to show a cable that slows down, long enough not to flicker."""
+"""Averaging time of a rate: short enough to show a cable that slows down, long enough not to flicker."""
 
 
 class TransferProgress(Value):
     """Progress of one thing on one node.
 
     Attributes:
-        phase: what is done: `hub` downloads, `link` copies over rails, `lan` copies over the LAN.
+        phase: the present step: `hub` downloads, `link` copies over rails, `lan` copies over the LAN.
         name: model or image.
         node: the node that receives.
         source: the node that sends, or "".
-        done_bytes: bytes that are on the node, those of former runs included.
-        total_bytes: bytes there will be.
+        done_bytes: bytes on the node, those of earlier runs included.
+        total_bytes: bytes in all.
         bytes_per_s: the rate over the last seconds; 0 if nothing has moved.
-        eta_s: seconds until the bytes are there at that rate; None while that cannot be told.
-        text: a sentence for people, or "".
+        eta_s: remaining seconds at that rate; None while it is unknown.
+        text: a message for people, or "".
     """
 
     phase: Phase
@@ -44,20 +44,20 @@ OnProgress = Callable[[TransferProgress], None]
 
 
 def silent(_: TransferProgress) -> None:
-    """For those who do not want to hear."""
+    """Discard progress."""
 
 
 class RateMeter:
-    """Turns byte counts into a rate. Times are seconds of any clock that only goes forward."""
+    """Turns byte counts into a rate. Times are seconds of any monotonic clock."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._seen: deque[tuple[float, int]] = deque()
 
     def rate(self, now_s: float, done_bytes: int) -> float:
-        """Bytes/s since the start of the window, given that `done_bytes` are there `now_s`.
+        """Bytes/s since the start of the window, with `done_bytes` at `now_s`.
 
-        A count that falls (a damaged file begins anew) starts the window again.
+        A count that falls (a damaged file is fetched again) restarts the window.
         """
         if self._seen and done_bytes < self._seen[-1][1]:
             self._seen.clear()

@@ -18,10 +18,10 @@ class Need(Value):
     """A model or an image that nodes need.
 
     Attributes:
-        wanted: what.
-        nodes: where.
-        hub: when the Hub, or an image's registry, is asked: where no node has it, always (for what the revision or the tag
-            stands for now), or never.
+        wanted: the model or image.
+        nodes: the nodes that need it.
+        hub: use of the Hub, or of an image's registry: if no node has it, always (for the present commit of the revision
+            or digest of the tag), or never.
     """
 
     wanted: StagingItem
@@ -30,12 +30,12 @@ class Need(Value):
 
     @classmethod
     def model(cls, model: str, nodes: tuple[str, ...], revision: str | None = None) -> Need:
-        """A model as a deployment names it. Raises FactError where that is none."""
+        """A model as a deployment names it. Raises FactError if the name is invalid."""
         return cls(wanted=StagingItem.model(model, revision), nodes=nodes)
 
     @classmethod
     def image(cls, image: str, nodes: tuple[str, ...], hub: Ask = "if-missing") -> Need:
-        """A container image, by its reference: with its digest, to be staged."""
+        """A container image by its reference; staging requires the digest."""
         return cls(wanted=StagingItem(kind="image", name=image), nodes=nodes, hub=hub)
 
 
@@ -43,12 +43,12 @@ class StagingSettings(Value):
     """Settings of staging.
 
     Attributes:
-        python: by node, the Python of its sparkfleet environment; others have the one that runs this.
-        cache: by node, its Hub cache; others have the one of the user that sparkfleet logs in as.
-        endpoint: address of the Hub; "": what HF_ENDPOINT says on the node.
-        token: proves to the Hub who asks; "": the node's own. It is sent on stdin, and is never printed.
-        streams: files at a time.
-        reserve_bytes: what must stay free on every disk.
+        python: by node, the Python of its sparkfleet environment; by default the one that runs this.
+        cache: by node, its Hub cache; by default that of the user that sparkfleet logs in as.
+        endpoint: address of the Hub; "": HF_ENDPOINT of the node.
+        token: access token of the Hub; "": the node's own. It is sent on stdin, and never printed.
+        streams: concurrent files.
+        reserve_bytes: bytes that stay free on every disk.
         tool: docker or podman; "": whichever a node has.
     """
 
@@ -73,10 +73,10 @@ class Staged(Value):
     """Result of staging one need.
 
     Attributes:
-        wanted: what was needed.
-        commit: of a model of the Hub, what its revision stands for.
-        paths: by node, the directory to load it from; for an image, the name to run it by.
-        moved_bytes: what came over the network.
+        wanted: the model or image.
+        commit: commit of a Hub model's revision.
+        paths: by node, the directory to load from; for an image, the name to run it by.
+        moved_bytes: bytes moved over the network.
     """
 
     wanted: StagingItem

@@ -1,4 +1,4 @@
-"""Storage of a thing on a node: the Hub's own cache layout, or a directory. Files arrive as parts and are renamed."""
+"""Stores models and images on a node, in the Hub's cache layout or a directory; partial files have their own suffix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 
 PART = ".incomplete"
-"""Suffix of a file that is not whole, as huggingface_hub 1.x names its own: what that has begun is continued."""
+"""Suffix of a partial file, the same as huggingface_hub 1.x uses: its partial downloads are continued."""
 READ_BYTES = 8 << 20
 
 
@@ -22,7 +22,7 @@ class StoragePlace(Protocol):
     """Storage of the files of one manifest."""
 
     lock: Path
-    """Held by whoever fills the place."""
+    """Lock of the process that fills the place."""
 
     @property
     def root(self) -> Path:
@@ -30,24 +30,24 @@ class StoragePlace(Protocol):
         ...
 
     def final(self, file: File) -> Path:
-        """Path of the whole file."""
+        """Path of the complete file."""
         ...
 
     def part(self, file: File) -> Path:
-        """Offset at which it grows."""
+        """Path of the partial file."""
         ...
 
     def file_lock(self, file: File) -> Path | None:
-        """The lock that others take for this one file, if there is such a habit."""
+        """The lock that other tools hold for this one file, if they use one."""
         ...
 
     def publish(self, manifest: Manifest, revision: str) -> Path:
-        """Make it visible to those who load it, once every file is there: the directory to load from."""
+        """Make the complete files visible to engines; returns the directory to load from."""
         ...
 
 
 class HubPlace:
-    """`models--organisation--name/{blobs,snapshots,refs}` in the cache that huggingface_hub and every engine reads."""
+    """`models--organisation--name/{blobs,snapshots,refs}` in the cache of huggingface_hub, which every engine reads."""
 
     def __init__(self, cache: Path, name: str) -> None:
         folder = f"models--{name.replace('/', '--')}"
@@ -89,28 +89,28 @@ class HubPlace:
         return snapshot
 
     def note(self, manifest: Manifest) -> None:
-        """Write down what belongs to a commit."""
+        """Record the files of a commit."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_atomically(self.record(manifest.commit), manifest.model_dump_json().encode(), mode=0o644)
 
 
 class DirectoryPlace:
-    """A directory of its own. One that is not there yet is filled beside its name and appears whole."""
+    """A plain directory. A new one is filled under a temporary name and renamed when complete."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._beside = target.with_name(f".{target.name}.staging")
-        # The name of `builtin`'s lock: nobody trains what is being copied.
+        # The name of the lock of built-in models: a model is not trained while it is copied.
         self.lock = target.with_name(f".{target.name}.lock")
 
     @property
     def root(self) -> Path:
-        """The directory itself where it is there, else where it grows."""
+        """The directory if it exists, else its temporary name."""
         return self._target if self.published else self._beside
 
     @property
     def published(self) -> bool:
-        """True if the directory has its final name: others may load from it."""
+        """True if the directory has its final name, so that engines can load from it."""
         return self._target.is_dir()
 
     def final(self, file: File) -> Path:
@@ -133,7 +133,7 @@ class DirectoryPlace:
 
 
 def place_of(kind: str, name: str, cache: str = "") -> StoragePlace:
-    """Path of a thing on this machine; `cache` overrides the Hub's cache, and for images their directory."""
+    """Storage place of a model or image on this machine; `cache` overrides the Hub's cache and images' directory."""
     if kind == "hub":
         return HubPlace(hub_directory(cache), name)
     return DirectoryPlace(directory_of(kind, name, cache))
@@ -145,7 +145,7 @@ def hub_directory(cache: str = "") -> Path:
 
 
 def directory_of(kind: str, name: str, cache: str = "") -> Path:
-    """The directory of anything that does not come from the Hub."""
+    """Directory of a built-in model, an image archive or a plain directory."""
     if kind == "builtin":
         return builtin_path(name, Path(cache) / ".builtin" if cache else None)
     if kind == "image":
@@ -166,11 +166,11 @@ def home() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise StagingError("this user has no home directory.", do="Set HF_HOME on the node.") from error
+        raise StagingError("this user has no home directory.", do="Set HF_HOME for this user.") from error
 
 
 def check(path: Path, file: File) -> bool:
-    """True if the bytes at `path` are those of `file`, by size and digest."""
+    """True if the file at `path` has the size and digest of `file`."""
     with path.open("rb") as opened:
         if os.fstat(opened.fileno()).st_size != file.size:
             return False
@@ -183,7 +183,7 @@ def check(path: Path, file: File) -> bool:
 
 
 def held(place: StoragePlace, manifest: Manifest) -> dict[str, int]:
-    """Bytes of the files of a manifest that lie here whole, by key."""
+    """Bytes of the complete files of a manifest here, by key."""
     found = {}
     for file in manifest.distinct():
         size = size_of(place.final(file))
@@ -193,7 +193,7 @@ def held(place: StoragePlace, manifest: Manifest) -> dict[str, int]:
 
 
 def begun(place: StoragePlace, manifest: Manifest) -> dict[str, int]:
-    """Bytes of the files of a manifest that have begun to arrive here, by key."""
+    """Bytes of the partial files of a manifest here, by key."""
     sizes = {manifest.key(file): size_of(place.part(file)) for file in manifest.distinct()}
     return {key: size for key, size in sizes.items() if size is not None}
 
@@ -215,7 +215,7 @@ def free_bytes(path: Path) -> int:
 
 
 def _point(pointer: Path, blob: Path) -> None:
-    """A relative link, as the Hub's cache has them; one that is right already is left alone."""
+    """Create a relative link as the Hub's cache uses; a correct one is kept."""
     pointer.parent.mkdir(parents=True, exist_ok=True)
     target = os.path.relpath(blob, pointer.parent)
     if pointer.is_symlink() and os.readlink(pointer) == target:

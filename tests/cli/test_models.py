@@ -131,7 +131,7 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
 def test_push_of_what_nobody_has_says_how_to_get_it(sparkfleet, home):
     code, _, err = sparkfleet("models", "push", "tests/tiny")
     assert code == 1
-    assert "no node has tests/tiny whole" in err
+    assert "no node has a complete copy of tests/tiny" in err
     assert "sparkfleet models pull tests/tiny" in err
 
 

@@ -126,7 +126,7 @@ async def test_a_sender_that_says_nonsense_is_an_error(said):
         (FakeChannel("a", {("python3",): program_result(said)}), Listening("b", 5000)),
         (end("10.1.1.1/24"), end("10.1.1.2/24")),
     )
-    with pytest.raises(NodeError, match="a: the answer was not understood"):
+    with pytest.raises(NodeError, match="a: its answer is invalid"):
         await Tcp().bandwidth(rail, 0.1)
 
 
@@ -140,7 +140,7 @@ class Listening(FakeChannel):
 @pytest.mark.parametrize("port", ["5000", -1, None, 1 << 70, 5.5])
 async def test_a_listener_that_says_nonsense_is_an_error(port):
     rail = RailPair((FakeChannel("a"), Listening("b", port)), (end("10.1.1.1/24"), end("10.1.1.2/24")))
-    with pytest.raises(NodeError, match="b: the answer was not understood"):
+    with pytest.raises(NodeError, match="b: its answer is invalid"):
         await Tcp().bandwidth(rail, 0.1)
 
 

@@ -56,7 +56,7 @@ async def test_beside_this_machine_its_own_python_counts():
 
 async def test_nodes_without_a_python_in_common_are_told():
     channels = {"a": node("a", "3.12"), "b": node("b", "3.11"), "c": node("c")}
-    with pytest.raises(NodeError, match="no Python in common") as caught:
+    with pytest.raises(NodeError, match="no Python version in common") as caught:
         await install(channels, None, lambda name, step: None)
     assert "a has 3.12" in caught.value.what
     assert "c has none" in caught.value.what
@@ -115,7 +115,7 @@ async def test_one_that_is_there_is_used(tmp_path):
 
 
 async def test_steps_are_said_however_they_arrive():
-    steps = ("making the environment", "installing sparkfleet and Ray")
+    steps = ("creating the Python environment", "installing sparkfleet and Ray")
     text = program_result({"python": "/p", "fresh": True}, *({"event": "step", "text": s} for s in steps))
     looked = program_result({"pythons": [["3.12", "/p"]]})
 

@@ -237,5 +237,5 @@ async def test_a_killed_operator_leaves_no_process_on_any_node(tmp_path):
         fleet.heard.clear()
         await fleet.stage()
         assert fleet.digests("spark2") == DIGESTS
-        assert any("goes over the LAN" in progress.text for progress in fleet.heard)
+        assert any("copying over the LAN" in progress.text for progress in fleet.heard)
         assert "link" not in {progress.phase for progress in fleet.heard}

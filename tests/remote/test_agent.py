@@ -69,7 +69,7 @@ async def test_an_error_says_what_it_means(here):
 
 
 async def test_a_program_that_dies_has_no_answer(here):
-    with pytest.raises(NoAnswer, match=r"here: its Python did not add \(exit code -9\): it said nothing"):
+    with pytest.raises(NoAnswer, match=r"here: its Python did not add \(exit code -9\): no output"):
         await call(here, program("import os\nos.kill(os.getpid(), 9)"), None)
 
 
@@ -123,7 +123,7 @@ async def test_without_sparkfleet_an_installed_program_says_so():
 
 @pytest.mark.parametrize("value", [None, [], {"total": "7"}, {"total": 7, "more": 1}, "x\x1b"])
 def test_an_answer_of_another_shape_is_refused(value):
-    with pytest.raises(NodeError, match="n1: the answer was not understood"):
+    with pytest.raises(NodeError, match="n1: its answer is invalid"):
         understood("n1", value, Sum)
 
 

@@ -128,7 +128,7 @@ async def test_nodes_without_a_way_to_the_registry(dockers):
         StagingError, match=r"^n1: nvcr.*: docker could not download it: .no such host"
     ) as refused:
         await dockers.pin("n1", "n2")
-    assert "No node could get it" in refused.value.means
+    assert "No node could pull the image" in refused.value.means
     assert "`docker load` it on one node" in refused.value.do
 
 

@@ -1,4 +1,4 @@
-"""A node that is reached by SSH."""
+"""Channel to a node over SSH."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from sparkfleet.remote.unreachable import ConnectionLost, Suspected
 _log = logging.getLogger(__name__)
 
 CONNECT_S = 15.0
-"""For name, TCP, keys and login together, jump hosts included."""
+"""For name resolution, TCP, key exchange and login together, jump hosts included."""
 FILE_S = 60.0
 """For reading or writing a file."""
 _KILL_S = 5.0
-"""For a node to kill a command; beyond it the connection is given up."""
+"""For a node to kill a command; after it the connection is closed."""
 
 _READ = """
 [ -p "$1" ] && exit 0  # a FIFO is empty, not endless
@@ -57,7 +57,7 @@ class SshChannel:
     Args:
         node: its name.
         hops: the way to it; the last is the node. See `SshConfig.route`.
-        connect_s: seconds until a connection that is not made is given up as suspect.
+        connect_s: seconds until an attempt to connect fails with `Suspected`.
     """
 
     def __init__(self, node: str, hops: Sequence[Hop], *, connect_s: float = CONNECT_S) -> None:
@@ -78,10 +78,10 @@ class SshChannel:
         timeout_s: float = 60.0,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Completed:
-        """See `Channel.run`. Of stdout and stderr the first 8 MiB are kept; what is not UTF-8 is replaced.
+        """See `Channel.run`. Keeps the first 8 MiB of stdout and of stderr; bytes that are not UTF-8 are replaced.
 
-        Values of `env` travel by stdin: they are in no process list. Waiting for one of the connection's sessions is
-        part of `timeout_s`.
+        Values of `env` are sent on stdin, so that no process list shows them. `timeout_s` includes the wait for one of
+        the connection's sessions.
         """
         command = Command(argv, env, on_output=on_output)
         exit_code = await self._execute(command, stdin, timeout_s)
@@ -101,7 +101,7 @@ class SshChannel:
         return command.stdout.content
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """See `Channel.write`. One command. Raises NodeError where it cannot be written."""
+        """See `Channel.write`. One command. Raises NodeError if the file cannot be written."""
         beside = f".sparkfleet.{secrets.token_hex(4)}"
         argv = ("/bin/sh", "-c", _WRITE, "write", path, beside, str(len(content)), f"{mode:o}")
         await self._file("written", path, argv, content, OUTPUT_BYTES)
@@ -111,7 +111,7 @@ class SshChannel:
         return forwarding(self._connected, host, port)
 
     async def close(self) -> None:
-        """See `Channel.close`. It cannot be used any more."""
+        """See `Channel.close`. The channel cannot be used again."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -157,22 +157,22 @@ class SshChannel:
             stream.finish()
             return await command.finished(connection)
         finally:
-            # Shielded: a second cancellation must not leave the command running.
+            # Shielded: a second cancellation must not leave the command running on the node.
             await asyncio.shield(self._end(connection, stream, flight))
 
     async def _begin(self, flight: _Flight) -> tuple[SshConnection, Stream]:
-        """A session that runs the command. A connection that turns out to be lost is replaced, once."""
+        """A session that runs the command. A connection that proves to be lost is replaced, once."""
         try:
             return await self._begin_on(await self._session(flight), flight)
         except ConnectionLost:
             return await self._begin_on(await self._session(flight), flight)
 
     async def _session(self, flight: _Flight) -> SshConnection:
-        flight.waits_for = "no connection was made"
+        flight.waits_for = "no SSH connection"
         connection = await self._connected()
         flight.waits_for = "the connection had no free session"
         await connection.sessions.acquire()
-        flight.waits_for = "the command was not taken"
+        flight.waits_for = "sshd did not start the command"
         return connection
 
     @staticmethod
@@ -185,7 +185,7 @@ class SshChannel:
             raise
 
     async def _connected(self) -> SshConnection:
-        """The connection, opened if there is none. Whoever waits for it shares one attempt and its error."""
+        """The connection, opened if there is none. Concurrent callers share one attempt and its error."""
         if self._closed:
             raise self._gone()
         if self._connection is not None and self._connection.is_open:
@@ -202,7 +202,7 @@ class SshChannel:
 
     async def _open(self, before: SshConnection | None) -> SshConnection:
         if before is not None:
-            _log.warning("%s It is opened again.", before.lost.what)
+            _log.warning("%s. Opening a new one.", before.lost.what)
             await before.close()
         return await SshConnection.open(self._hops, timeout_s=self._connect_s)
 
@@ -212,7 +212,7 @@ class SshChannel:
             self._connection = opening.result()
 
     async def _end(self, connection: SshConnection, stream: Stream, flight: _Flight) -> None:
-        """Leave nothing behind: no session, and no process of a command that has not ended."""
+        """Release the session, and kill a command that has not ended."""
         try:
             if not flight.command.is_ended and connection.is_open:
                 await self._kill(connection, flight)
@@ -226,7 +226,7 @@ class SshChannel:
                 await flight.command.kill(connection)
         except (TimeoutError, NodeError):
             flight.trouble = (
-                "The node answers nothing more: it is busy or gone. The command may still run there."
+                "The node no longer answers: it is busy or down. The command may still run there."
             )
             await connection.close()
             return
@@ -235,7 +235,7 @@ class SshChannel:
                 await flight.command.ended()
         except TimeoutError:
             flight.trouble = (
-                "It was killed, and does not end: it hangs in the kernel, or runs as another user."
+                "It got SIGKILL and has not ended: it hangs in the kernel, or runs as another user."
             )
 
     def _late(self, flight: _Flight, timeout_s: float) -> NodeError:
@@ -244,9 +244,11 @@ class SshChannel:
         what = f"{flight.command.program} did not end within {timeout_s:g} s"
         if flight.trouble:
             return Suspected(
-                f"{what} on {self.node}", means=flight.trouble, do="Look at the node if it stays so."
+                f"{what} on {self.node}",
+                means=flight.trouble,
+                do=f"On the node: `ps -ef | grep {flight.command.program}`.",
             )
-        return NodeError(what, means="It was killed, with everything in its process group.")
+        return NodeError(what, means="It was killed, with its process group.")
 
     def _gone(self) -> NodeError:
         return NodeError(f"{self.node}: the channel was closed")
@@ -254,7 +256,7 @@ class SshChannel:
 
 @dataclass(eq=False)
 class _Flight:
-    """A command between its beginning and its end."""
+    """A command in progress."""
 
     command: Command
     landed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,10 +1,10 @@
 """Carries a command to a node, separates its output from noise, and kills it.
 
-What sshd is asked to run is a short constant, so that it means the same to every login shell (csh and fish quote in
-their own ways). The command itself (variables, then `exec` of the quoted argv) follows as the first bytes of stdin,
-where no other user of the node can read it, and is run by /bin/sh. The braces around it make one that arrives in part
-a syntax error. It announces itself with a random token on both outputs: what came before is the noise of login
-scripts, and the numbers behind it say what to kill. `exec` that fails leaves the shell, whose last words are the token.
+The line for sshd is a short constant, so that every login shell parses it alike (csh and fish have their own quoting). The
+command itself (variables, then `exec` of the quoted argv) follows as the first bytes of stdin, where no other user of the
+node can read it, and /bin/sh runs it. The braces around it make a truncated command a syntax error. The command first
+prints a random token on both outputs: anything before it is noise of login scripts, and the numbers after it are the
+process and group to kill. If `exec` fails, the shell prints the token as its last line.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sparkfleet.remote.bounded_output import OUTPUT_BYTES, Output
 from sparkfleet.remote.ssh.connection import SshConnection
 
 ANSWER_S = 10.0
-"""For the node to open a channel on a connection that is there."""
+"""For the node to open a channel on an open connection."""
 DRAIN_S = 1.0
-"""How long a background child may hold the output open after the command has ended."""
+"""Seconds that a background child may hold the output open after the command has ended."""
 _NOISE_BYTES = 1 << 16
-"""Kept of what login scripts say before the command announces itself."""
+"""Kept of the output of login scripts before the command's token."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _SCRIPT = """{{
@@ -39,16 +39,16 @@ echo {token} >&2
 
 
 class Command:
-    """A command on its way; receives its outputs (see `Receiver`).
+    """A command in progress; receives its outputs (see `Receiver`).
 
     Args:
         argv: the program and its arguments.
         env: variables on top of the node's own.
         limit: bytes that are kept of stdout.
-        on_output: is given stdout as it arrives.
+        on_output: called with stdout as it arrives.
 
     Raises:
-        NodeError: it cannot be a command.
+        NodeError: the command is invalid.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class Command:
 
     @property
     def has_begun(self) -> bool:
-        """True if it runs, or ran, on the node."""
+        """True if the command runs, or ran, on the node."""
         return bool(self._out.words)
 
     @property
     def is_ended(self) -> bool:
-        """True if there is nothing left to kill, or no tool to kill it with."""
+        """True if the command has ended, or its channel has: nothing can be killed any more."""
         return self._is_ended
 
     def fail(self, error: Exception) -> None:
-        """End the waiting with an error."""
+        """End the wait with an error."""
         self._error = self._error or error
         self._over.set()
 
     async def finished(self, connection: SshConnection) -> int:
-        """Wait for its end; its exit code. Raises NodeError where it did not run to its end."""
+        """Wait for the command's end and return its exit code. Raises NodeError if it did not run to its end."""
         await self._over.wait()
         if self._error is None:
             with suppress(TimeoutError):
@@ -103,12 +103,12 @@ class Command:
         if self._exit_code is None and not connection.is_open:
             raise connection.lost
         if self._exit_code is None or not self.has_begun:
-            raise self._nothing_said(connection)
+            raise self._not_begun(connection)
         self._check_program(self._exit_code)
         return self._exit_code
 
     async def kill(self, connection: SshConnection) -> None:
-        """Kill its process group on the node; returns when the node says that this is done. Raises NodeError."""
+        """Kill its process group on the node and wait until `kill` has run. Raises NodeError."""
         await self._begun.wait()
         if self._is_ended:
             return
@@ -124,7 +124,7 @@ class Command:
                 stream.close()
 
     async def ended(self) -> None:
-        """Wait until the node says that it has ended."""
+        """Wait until the node reports its end."""
         while not self._is_ended:
             self._over.clear()
             await self._over.wait()
@@ -148,7 +148,7 @@ class Command:
         self.stderr.add(self._err.feed(data))
 
     def drained(self) -> None:
-        """Nothing waits for that."""
+        """Not used."""
 
     def eof(self) -> None:
         """See `Receiver`."""
@@ -170,27 +170,27 @@ class Command:
         self._over.set()
 
     def _check_program(self, exit_code: int) -> None:
-        said = self.stderr.content
-        if exit_code not in (126, 127) or not said.endswith(f"{self._token} {exit_code}\n".encode()):
+        stderr = self.stderr.content
+        if exit_code not in (126, 127) or not stderr.endswith(f"{self._token} {exit_code}\n".encode()):
             return
         if exit_code == 127:
             raise NodeError(
                 f"{self.program} was not found", do="install it on the node, or put its directory into PATH"
             )
-        reason = said.decode(errors="replace").rpartition(self._token)[0].strip().rpartition(": ")[2]
+        reason = stderr.decode(errors="replace").rpartition(self._token)[0].strip().rpartition(": ")[2]
         raise NodeError(f"{self.program} cannot be run: {reason}")
 
-    def _nothing_said(self, connection: SshConnection) -> NodeError:
+    def _not_begun(self, connection: SshConnection) -> NodeError:
         noise = (self._out.noise + self._err.noise).decode(errors="replace").strip()
         return NodeError(
-            f"{connection.name}: the command did not begin: {noise[-400:] or 'nothing was said'}",
-            means="The user's login shell does not run commands, or a login script ends it.",
-            do="Log in by `ssh` with a command to see it; give the user a shell.",
+            f"{connection.name}: the command did not begin: {noise[-400:] or 'no output'}",
+            means="The user's login shell does not run commands, or a login script ends the session.",
+            do="Try `ssh NODE true`. If it fails: set a login shell (`chsh`), or mend the login script.",
         )
 
 
 class _Announced:
-    """Output behind its announcement: a line that begins with the token."""
+    """Output after the announcement, a line that begins with the token."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -212,20 +212,20 @@ class _Announced:
 
 
 class _Quiet:
-    """Receives a command that only has to end, session and all."""
+    """Ignores all output of a command and waits for the end of its session."""
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
 
     def received(self, data: bytes) -> None:
-        """Of no interest, as all the others."""
+        """Ignored, as are the other events."""
 
     received_stderr = received
 
     def drained(self) -> None:
         """Of no interest."""
 
-    eof = drained
+    eof = drained  # ignored
 
     def exited(self, exit_code: int) -> None:
         """Of no interest."""
@@ -236,14 +236,14 @@ class _Quiet:
 
 def _script(token: str, argv: Sequence[str], env: Mapping[str, str]) -> bytes:
     if not argv:
-        raise NodeError("there is nothing to run: the command is empty")
+        raise NodeError("the command is empty")
     if any("\0" in word for word in (*argv, *env.values())):
         raise NodeError(f"{argv[0]!r} cannot be run: embedded null byte")
-    if argv[0].startswith("-"):  # to some shells an option of `exec`
+    if argv[0].startswith("-"):  # some shells read it as an option of `exec`
         raise NodeError(f"{argv[0]} was not found", do="install it, or put its directory into PATH")
     for name in env:
         if not _NAME.fullmatch(name):
-            raise NodeError(f"{argv[0]} cannot be run: {name[:80]!r} is no name of a variable")
+            raise NodeError(f"{argv[0]} cannot be run: {name[:80]!r} is not a variable name")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     text = _SCRIPT.format(token=token, exports=exports, argv=shlex.join(argv))
     return text.encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""The way to a node: what the inventory says, completed by `~/.ssh/config`. The inventory wins."""
+"""Route to a node: the inventory, completed by `~/.ssh/config`. The inventory takes precedence."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Hop:
     """One SSH server on the way; the last is the node.
 
     Attributes:
-        name: what messages call it.
-        pins: fingerprints of the host keys that it may have.
+        name: its name in messages.
+        pins: fingerprints of the accepted host keys.
         identities: private keys to log in with, in order.
-        only_identities: whether the agent's other keys are left out.
+        only_identities: True if the agent's other keys are not offered.
     """
 
     name: str
@@ -55,41 +55,41 @@ class SshConfig:
         """The SSH servers on the way to a node, which is the last of them.
 
         Raises:
-            NodeError: the configuration asks for what cannot be done.
+            NodeError: the configuration has an option that is not supported, or is invalid.
         """
         assert node.user is not None
         assert node.host_key is not None
-        said = self._lookup(node.address)
-        port = node.port if "port" in node.model_fields_set else _port(said, node.port)
+        options = self._lookup(node.address)
+        port = node.port if "port" in node.model_fields_set else _port(options, node.port)
         last = self._hop(
             f"{name} ({node.address})",
-            said,
+            options,
             port=port,
             user=node.user,
             pins={node.host_key},
             identity=node.identity_file,
         )
-        return (*(self._jump(node.jump) if node.jump else self._proxies(said, name)), last)
+        return (*(self._jump(node.jump) if node.jump else self._proxies(options, name)), last)
 
     def _jump(self, jump: Jump) -> tuple[Hop, ...]:
-        said = self._lookup(jump.address)
-        port = jump.port if "port" in jump.model_fields_set else _port(said, jump.port)
+        options = self._lookup(jump.address)
+        port = jump.port if "port" in jump.model_fields_set else _port(options, jump.port)
         name = f"jump host {jump.address}"
         hop = self._hop(
-            name, said, port=port, user=jump.user, pins={jump.host_key}, identity=jump.identity_file
+            name, options, port=port, user=jump.user, pins={jump.host_key}, identity=jump.identity_file
         )
-        return (*self._proxies(said, name), hop)
+        return (*self._proxies(options, name), hop)
 
-    def _proxies(self, said: Said, name: str, depth: int = 0) -> tuple[Hop, ...]:
+    def _proxies(self, options: HostOptions, name: str, depth: int = 0) -> tuple[Hop, ...]:
         """The hops of `ProxyJump`, whose host keys the user has in `known_hosts`."""
         if depth == _MOST_HOPS:
-            raise NodeError(f"{name}: `ProxyJump` in {self._ssh / 'config'} goes round in a circle")
-        if said.get("proxycommand", "none") != "none":
+            raise NodeError(f"{name}: `ProxyJump` in {self._ssh / 'config'} leads back to itself")
+        if options.get("proxycommand", "none") != "none":
             raise NodeError(
-                f"{name}: {self._ssh / 'config'} has a `ProxyCommand` for it, which sparkfleet does not run",
-                do="Use `ProxyJump` there, or `jump` in the inventory.",
+                f"{name}: {self._ssh / 'config'} has a `ProxyCommand`, which sparkfleet does not support",
+                do="Use `ProxyJump` instead, or `jump` in the inventory.",
             )
-        wanted = said.get("proxyjump", "none")
+        wanted = options.get("proxyjump", "none")
         if wanted == "none":
             return ()
         hops: tuple[Hop, ...] = ()
@@ -107,7 +107,7 @@ class SshConfig:
     def _hop(
         self,
         name: str,
-        said: Said,
+        options: HostOptions,
         *,
         port: int,
         user: str,
@@ -115,47 +115,47 @@ class SshConfig:
         identity: str | None = None,
     ) -> Hop:
         given = identity is not None
-        files = [identity] if identity is not None else said.get("identityfile", [])
+        files = [identity] if identity is not None else options.get("identityfile", [])
         return Hop(
             name=name,
-            host=said["hostname"],
+            host=options["hostname"],
             port=port,
             user=user,
             pins=frozenset(pins),
             identities=tuple(Path(file).expanduser() for file in files) or self._default_identities(),
-            only_identities=given or said.get("identitiesonly", "no") == "yes",
+            only_identities=given or options.get("identitiesonly", "no") == "yes",
         )
 
     def _default_identities(self) -> tuple[Path, ...]:
         return tuple(self._ssh / f"id_{kind}" for kind in ("ed25519", "ecdsa", "rsa"))
 
-    def _lookup(self, host: str) -> Said:
+    def _lookup(self, host: str) -> HostOptions:
         try:
             return dict(self._config.lookup(host))
         except Exception as error:  # paramiko raises many kinds for `Match` and for tokens
             raise NodeError(f"{self._ssh / 'config'}: {error}") from error
 
-    def _known(self, said: Said, host: str, port: int) -> set[str]:
-        """The fingerprints of a host in `known_hosts`, under its own name and under the one it was called by."""
+    def _known(self, options: HostOptions, host: str, port: int) -> set[str]:
+        """The fingerprints of a host in `known_hosts`, under its own name and under its alias."""
         known = paramiko.HostKeys()
         file = self._ssh / "known_hosts"
         if file.is_file():
             known.load(str(file))
         found: set[str] = set()
-        for name in (said["hostname"], host):
+        for name in (options["hostname"], host):
             entries = known.lookup(name if port == 22 else f"[{name}]:{port}")
             found |= {key.fingerprint for key in entries.values()} if entries else set()
         if not found:
             raise NodeError(
                 f"The host key of the jump host {host} is not known",
-                means=f"`ProxyJump` leads through it, and {file} has no key for it.",
-                do=f"`ssh {host}` once and compare its fingerprint, or write it as `jump` into the inventory.",
+                means=f"`ProxyJump` in {self._ssh / 'config'} uses it, and {file} has no key for it.",
+                do=f"Run `ssh {host}` once and compare the fingerprint, or set `jump` in the inventory.",
             )
         return found
 
 
-Said = dict[str, Any]
-"""What the configuration says about one host: values are strings, but for lists of files."""
+HostOptions = dict[str, Any]
+"""Options of one host in the configuration: values are strings, but for lists of files."""
 
 
 def _parse(file: Path) -> paramiko.SSHConfig:
@@ -163,12 +163,12 @@ def _parse(file: Path) -> paramiko.SSHConfig:
         return paramiko.SSHConfig.from_text(_with_includes(file, []))
     except (OSError, ValueError, paramiko.SSHException) as error:
         raise NodeError(
-            f"{file} cannot be used: {error}", do="Correct it: `ssh -G HOST` reads it, too."
+            f"{file} cannot be used: {error}", do="Correct it; `ssh -G HOST` checks it."
         ) from error
 
 
 def _with_includes(file: Path, read: list[Path]) -> str:
-    """Its text, with what it includes in place: paramiko does not know `Include`. Raises ValueError, OSError."""
+    """Text of the file with its `Include`s resolved, which paramiko does not do. Raises ValueError, OSError."""
     if not file.is_file():
         return ""
     read.append(file)
@@ -189,11 +189,11 @@ def _matching(pattern: str, beside: Path) -> list[Path]:
     return sorted(Path(found) for found in glob.glob(str(beside / Path(pattern).expanduser())))
 
 
-def _port(said: Said, otherwise: int) -> int:
-    """Raises NodeError where the configuration's port is none."""
-    port = str(said.get("port", otherwise))
+def _port(options: HostOptions, otherwise: int) -> int:
+    """Port of a host. Raises NodeError if it is not a port number."""
+    port = str(options.get("port", otherwise))
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise NodeError(f"{said['hostname']}: `Port {port[:40]}` in ~/.ssh/config is no port")
+        raise NodeError(f"{options['hostname']}: `Port {port[:40]}` in ~/.ssh/config is not a port number")
     return int(port)
 
 
@@ -204,6 +204,6 @@ def _destination(text: str) -> tuple[str | None, str, int | None]:
         r"\[(?P<v6>[^]]+)](?::(?P<p6>\d{1,5}))?|(?P<name>[^:]+)(?::(?P<port>\d{1,5}))?|(?P<bare>.*:.*)", place
     )
     if found is None:
-        raise NodeError(f"`ProxyJump {text[:80]}` in ~/.ssh/config is no host")
+        raise NodeError(f"`ProxyJump {text[:80]}` in ~/.ssh/config is not a host")
     port = found["p6"] or found["port"]
     return user or None, found["v6"] or found["name"] or found["bare"], int(port) if port else None

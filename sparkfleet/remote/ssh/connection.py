@@ -27,11 +27,11 @@ from sparkfleet.remote.ssh.transport import Transport, in_thread
 from sparkfleet.remote.unreachable import HostKeyChanged, Refused
 
 MOST_SESSIONS = 8
-"""Commands at a time. sshd allows 10 sessions to a connection (MaxSessions)."""
+"""Concurrent commands. sshd allows 10 sessions per connection (MaxSessions)."""
 MOST_KILLS = 2
-"""Killing a command takes a session, too."""
+"""Sessions reserved for killing commands."""
 _BETWEEN_S = 0.05
-"""Between two attempts to open a session, where sshd has not yet forgotten one that has ended."""
+"""Between two attempts to open a session while sshd still counts one that has ended."""
 MOST_TUNNELS_OPENING = 8
 
 
@@ -57,9 +57,9 @@ class SshConnection:
             async with asyncio.timeout(timeout_s + 1):
                 await in_thread("open", lambda: self._way.go(Deadline(timeout_s)))
         except TimeoutError:
-            # What has no time-out of its own: the name service, the SSH agent.
+            # The name service and the SSH agent have no time-out of their own.
             await self.close()
-            raise silent(self.name, "no connection was made", timeout_s) from None
+            raise silent(self.name, "no SSH connection", timeout_s) from None
         except BaseException:
             await self.close()
             raise
@@ -95,7 +95,7 @@ class SshConnection:
         return await self._begin(ask, receiver, None, Deadline(timeout_s))
 
     async def close(self) -> None:
-        """Close it and end its threads. Whatever uses it ends with an error."""
+        """Close it and end its threads. Commands and tunnels that use it end with an error."""
         await in_thread("close", self._way.end)
 
     async def _begin(
@@ -105,7 +105,7 @@ class SshConnection:
         line: str | None,
         deadline: Deadline,
     ) -> Stream:
-        """A stream; if nobody waits for it any more when it is there, it is closed."""
+        """Open a stream; it is closed if the caller was cancelled meanwhile."""
         if not self.is_open:
             raise self.lost
         stream = Stream(self._way.last, receiver)
@@ -113,7 +113,7 @@ class SshConnection:
             async with asyncio.timeout(deadline.left_s):
                 await stream.begin(ask, line)
         except TimeoutError:
-            what = "the command was not taken" if stream.was_opened else "no channel was opened"
+            what = "sshd did not start the command" if stream.was_opened else "sshd opened no channel"
             raise silent(self.name, what, deadline.timeout_s) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._not_begun(stream, error) from error
@@ -124,7 +124,7 @@ class SshConnection:
             return self.lost
         if stream.was_opened:
             return NodeError(f"{self.name}: sshd refused to run a command: {error}")
-        # A ChannelException; or, if several are refused at once, what paramiko leaves of it.
+        # A ChannelException; paramiko raises others if several channels are refused at once.
         return _not_opened(self.name, error)
 
 
@@ -208,8 +208,8 @@ def _through(before: Transport, hop: Hop, deadline: Deadline) -> paramiko.Channe
         return channel
     except paramiko.ChannelException as error:
         raise Refused(
-            f"{hop.name}: the jump host does not reach {hop.host} port {hop.port}: {error}",
-            do="Check the address as the jump host sees it, and that it allows TCP forwarding.",
+            f"{hop.name}: the jump host cannot reach {hop.host} port {hop.port}: {error}",
+            do="On the jump host, check that this address is reachable and that sshd has `AllowTcpForwarding yes`.",
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         if before.is_active():
@@ -225,7 +225,7 @@ def _not_opened(name: str, error: Exception) -> NotOpened:
     reason = error.text if isinstance(error, paramiko.ChannelException) else error
     return NotOpened(
         f"{name}: sshd opened no channel: {reason}",
-        means="Too many sessions in one connection, a port that nothing listens on, or forwarding is not allowed.",
-        do=f"sparkfleet needs `MaxSessions` {MOST_SESSIONS + MOST_KILLS} (OpenSSH's default is 10) and"
-        " `AllowTcpForwarding yes` in /etc/ssh/sshd_config.",
+        means="Too many sessions in one connection, nothing listens on the port, or forwarding is forbidden.",
+        do=f"Set `MaxSessions {MOST_SESSIONS + MOST_KILLS}` (OpenSSH's default) or more and"
+        " `AllowTcpForwarding yes` in the node's /etc/ssh/sshd_config.",
     )

@@ -1,4 +1,4 @@
-"""A port of a node on this machine's loopback: TCP connections through the SSH connection that is there."""
+"""Forwards a port of this machine's loopback to a node, through the open SSH connection."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 _OPEN_S = 15.0
 """For the node to connect to the port."""
 _WAITING_BYTES = 1 << 20
-"""May wait to be sent, in either direction; beyond it, whoever sends has to wait."""
+"""May wait to be sent, in either direction; above that the sender is paused."""
 
 
 @asynccontextmanager
 async def forwarding(
     connected: Callable[[], Awaitable[SshConnection]], host: str, port: int
 ) -> AsyncIterator[tuple[str, int]]:
-    """See `Channel.forward`. Raises NodeError where the node cannot be reached now."""
+    """See `Channel.forward`. Raises NodeError if the node cannot be reached now."""
     await connected()
     tunnels: set[_Tunnel] = set()
     loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ async def forwarding(
 
 
 class _Tunnel(asyncio.Protocol):
-    """One TCP connection: what a local client and the node's port say to each other. See also `Receiver`."""
+    """One forwarded TCP connection between a local client and the node's port. See also `Receiver`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Tunnel(asyncio.Protocol):
         self._stream: Stream | None = None
         self._is_shut = self._is_remote_shut = self._is_local_shut = False
 
-    # What the local client does.
+    # Events of the local client.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._local = cast(asyncio.Transport, transport)
@@ -95,7 +95,7 @@ class _Tunnel(asyncio.Protocol):
         self._tunnels.discard(self)
         self.gone.set()
 
-    # What the node's port does.
+    # Events of the node's port.
 
     def received(self, data: bytes) -> None:
         if not self._is_shut:
@@ -124,7 +124,7 @@ class _Tunnel(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """End both sides at once, by a reset: what was cut off must not look complete to the client."""
+        """End both sides at once by a reset: truncated data must not look complete to the client."""
         if not self._is_shut:
             sock = self._local.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -141,7 +141,7 @@ class _Tunnel(asyncio.Protocol):
             async with connection.tunnels:
                 self._stream = await connection.tunnel(host, port, self, timeout_s=_OPEN_S)
         except NodeError as error:
-            _log.warning("forward to %s port %d: %s", host, port, error.what)
+            _log.warning("Forwarding to %s port %d failed: %s", host, port, error.what)
             self.abort()
             return
         self._local.resume_reading()

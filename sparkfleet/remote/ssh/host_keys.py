@@ -1,8 +1,8 @@
 """Reads an SSH server's host key without logging in, and compares it with the pinned one.
 
-A server has several host keys, and the client's order of preference decides which one it shows. Reading for a pin and
-connecting later use the same order, so the key that is pinned is the key that is negotiated. Where somebody pinned
-another of the server's keys, the others are asked for before the server is called another machine.
+A server has several host keys, and the client's order of preference decides which one it presents. Reading for a pin and
+connecting later use the same order, so the pinned key is the negotiated one. If another of the server's keys was pinned,
+the connection tries the other key types before it reports a changed host key.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _GONE_S = 45
 
 
 class HostKey(Value):
-    """A server's host key. `fingerprint` is what inventories pin, and what `ssh-keygen -lf` prints."""
+    """A server's host key. Inventories pin `fingerprint`, and `ssh-keygen -lf` prints it."""
 
     type: str
     fingerprint: str
 
 
 class Deadline:
-    """A moment by which something must have happened.
+    """Time limit of one operation, shared by its steps.
 
     Args:
         timeout_s: seconds from now.
@@ -62,10 +62,10 @@ class Deadline:
 
 
 async def fingerprint(address: str, port: int = 22, *, timeout_s: float = 10.0) -> HostKey:
-    """The host key that a server shows, without logging in. It proves nothing: show it to a person before pinning it.
+    """The host key that a server presents, without login. It is unverified: a person compares it before it is pinned.
 
     Raises:
-        Unreachable: nothing answers there, or no SSH server does.
+        Unreachable: nothing answers at the address, or something that is not an SSH server.
     """
     deadline = Deadline(timeout_s)
     return await in_thread("host-key", lambda: _read(address, port, deadline))
@@ -81,46 +81,48 @@ def _read(address: str, port: int, deadline: Deadline) -> HostKey:
 
 
 def shown(transport: paramiko.Transport) -> HostKey:
-    """The host key that the other side has shown."""
+    """The host key that the server has presented."""
     key = transport.get_remote_server_key()
     return HostKey(type=key.get_name(), fingerprint=key.fingerprint)
 
 
 def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
-    """A TCP connection. `name` is what messages call the other side.
+    """A TCP connection. `name` is the other side's name in messages.
 
     Raises:
-        Unreachable: there is none to be had.
+        Unreachable: the connection cannot be made.
     """
     there = f"{host} port {port}"
-    who = "" if name == there else f"{name}: "
+    prefix = "" if name == there else f"{name}: "
     try:
         sock = socket.create_connection((host, port), timeout=deadline.left_s)
     except socket.gaierror as error:
         raise UnknownHost(
-            f"{who}the host name {host} leads to no address ({error.strerror})",
-            do="Correct `address` in the inventory, or the name service.",
+            f"{prefix}the host name {host} cannot be resolved ({error.strerror})",
+            do=f"Correct `address` in the inventory, or DNS and /etc/hosts: `getent hosts {host}` must find it.",
         ) from error
     except UnicodeError as error:
-        raise UnknownHost(f"{who}{host[:80]!r} is no host name") from error
+        raise UnknownHost(f"{prefix}{host[:80]!r} is not a valid host name") from error
     except TimeoutError as error:
-        raise silent(name, f"no answer from {there}" if who else "no answer", deadline.timeout_s) from error
+        raise silent(
+            name, f"no answer from {there}" if prefix else "no answer", deadline.timeout_s
+        ) from error
     except OSError as error:
         raise Refused(
-            f"{who}{there} cannot be reached: {error.strerror or error}",
-            means="The machine or its network answered, and no SSH server is to be had there.",
-            do="Check that it is on, that `address` and `port` are right, and that sshd runs.",
+            f"{prefix}{there} cannot be reached: {error.strerror or error}",
+            means="The machine or a router rejected the connection: nothing accepts SSH at this address and port.",
+            do="Check `address` and `port` in the inventory, and sshd on the node: `systemctl status ssh`.",
         ) from error
     _tune(sock)
     return sock
 
 
 def silent(name: str, what: str, timeout_s: float) -> Suspected:
-    """The error for what did not answer in time."""
+    """The error for an operation without an answer in time."""
     return Suspected(
         f"{name}: {what} within {timeout_s:g} s",
-        means="It is suspected, not known, to be down: it may be busy, or packets are dropped on the way.",
-        do="Try again. If it stays so, look at the machine's power, its network, and firewalls between.",
+        means="The node may be down, busy, or behind a firewall that drops packets.",
+        do="Try again. If it persists, check the node's power, its network and the firewalls on the way.",
     )
 
 
@@ -143,20 +145,20 @@ def greet(
     deadline: Deadline,
     key_types: Sequence[str] = ALL_KEY_TYPES,
 ) -> Transport:
-    """Agree on keys with the server at the other end of `sock`, which is closed when that fails.
+    """Negotiate keys with the server at the other end of `sock`; closes `sock` if that fails.
 
     Raises:
-        Unreachable: it says nothing, or ends the connection.
-        NoCommonKey: it has no host key of `key_types`, or nothing else in common with us.
+        Unreachable: the server does not answer, or ends the connection.
+        NoCommonKey: the server has no host key of `key_types`, or supports none of our algorithms.
     """
     transport = Transport(sock, key_types)
-    # Ours is the shorter: it says what happened.
+    # Our own time limit is shorter, so its error is raised, which is clearer.
     transport.banner_timeout = transport.handshake_timeout = deadline.left_s + 5
     agreed = threading.Event()
     try:
         transport.start_client(event=agreed)
         if not agreed.wait(deadline.left_s):
-            raise silent(name, "the connection was accepted, but no SSH server spoke", deadline.timeout_s)
+            raise silent(name, "connected, but no answer from an SSH server", deadline.timeout_s)
         if not transport.is_active():
             raise _not_agreed(name, transport.get_exception())
     except BaseException:
@@ -177,9 +179,9 @@ def _not_agreed(name: str, error: Exception | None) -> NodeError:
             do="Give it an ed25519 host key (`ssh-keygen -A`), or update its OpenSSH.",
         )
     return Refused(
-        f"{name}: the SSH server ended the connection before it began: {error or 'no reason given'}",
-        means="It is no SSH server, or it turns callers away: MaxStartups, fail2ban, or an access rule.",
-        do="Look at the node: `journalctl -u ssh`.",
+        f"{name}: the server closed the connection before the SSH handshake: {error or 'no reason given'}",
+        means="It is not an SSH server, or it rejects this client: MaxStartups, fail2ban or an access rule.",
+        do="Read sshd's log on the node: `journalctl -u ssh`.",
     )
 
 
@@ -187,17 +189,17 @@ def verify(transport: paramiko.Transport, name: str, pins: Collection[str]) -> N
     """Accept only a server whose host key is pinned.
 
     Raises:
-        HostKeyChanged: it is not.
+        HostKeyChanged: its host key is not pinned.
     """
     key = shown(transport)
     if key.fingerprint in pins:
         return
     raise HostKeyChanged(
-        f"{name}: its SSH host key is {key.fingerprint} ({key.type}), pinned is {' or '.join(sorted(pins))}",
-        means="Its system was installed anew, another machine has its address, or somebody is in between."
-        " Nothing was sent to it.",
-        do="Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the node's own console."
-        " If that is the key shown here, run `sparkfleet init` again to pin it.",
+        f"{name}: its SSH host key is {key.fingerprint} ({key.type}), but {' or '.join(sorted(pins))} is pinned",
+        means="The node was reinstalled, another machine has its address, or the connection is intercepted."
+        " Nothing was sent.",
+        do="On the node's own console: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`."
+        " If it prints the key shown here, pin it: `sparkfleet init`.",
     )
 
 
@@ -206,6 +208,6 @@ def lost(name: str, error: Exception | None) -> ConnectionLost:
     reason = str(error).strip() if error is not None else ""
     return ConnectionLost(
         f"{name}: the SSH connection was lost{': ' + reason if reason else ''}",
-        means="The node went down, its network did, or sshd was stopped. What ran there may still run.",
-        do="Try again: the connection is opened anew.",
+        means="The node or its network went down, or sshd was stopped. Commands on the node may still run.",
+        do="Try again: the next command opens a new connection.",
     )

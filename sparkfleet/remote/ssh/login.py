@@ -1,4 +1,4 @@
-"""Logging in: which keys are offered, in which order, and what is said when none is accepted. No password is asked."""
+"""Logs in by public key: order of the keys, and the error if the server accepts none. Never asks for a password."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkfleet.remote.ssh.host_keys import Deadline, lost, silent
 from sparkfleet.remote.unreachable import AuthenticationFailed
 
 _MOST_KEYS = 5
-"""sshd hangs up after six attempts (MaxAuthTries)."""
+"""sshd ends the connection after six attempts (MaxAuthTries)."""
 _AGENT_S = 2.0
 
 
@@ -27,7 +27,7 @@ def log_in(transport: paramiko.Transport, hop: Hop, deadline: Deadline) -> None:
     """Log in at a server whose host key has been verified.
 
     Raises:
-        Unreachable: it accepts none of our keys, or does not answer in time.
+        Unreachable: the server accepts none of our keys, or does not answer in time.
     """
     tried: list[str] = []
     with _candidates(hop, tried) as candidates:
@@ -40,38 +40,38 @@ def log_in(transport: paramiko.Transport, hop: Hop, deadline: Deadline) -> None:
             if not transport.is_active() or deadline.is_over:
                 break
     if deadline.is_over:
-        raise silent(hop.name, "the login was not answered", deadline.timeout_s)
+        raise silent(hop.name, "no answer to the login", deadline.timeout_s)
     if not transport.is_active() and not tried:
         raise lost(hop.name, transport.get_exception())
     raise _refused(hop, tried)
 
 
 def _offer(transport: paramiko.Transport, hop: Hop, key: paramiko.PKey) -> str | None:
-    """None if the key was accepted; otherwise why it was not."""
+    """Reason for which the server rejected the key; None if it accepted it."""
     try:
         further = transport.auth_publickey(hop.user, key)
     except paramiko.BadAuthenticationType as error:
-        return f"the server wants {' or '.join(error.allowed_types)} instead of a key"
+        return f"the server accepts {' or '.join(error.allowed_types)} only, no keys"
     except paramiko.AuthenticationException as error:
         return "not accepted" if transport.is_active() else f"not accepted ({error})"
     except (paramiko.SSHException, OSError, EOFError) as error:
         return str(error) or "the connection ended"
-    return f"accepted, but the server also wants {' and '.join(further)}" if further else None
+    return f"accepted, but the server also requires {' and '.join(further)}" if further else None
 
 
 def _refused(hop: Hop, tried: list[str]) -> AuthenticationFailed:
     offered = "; ".join(tried) or "no key was found"
     return AuthenticationFailed(
-        f"{hop.name}: it does not let the user {hop.user} in ({offered})",
-        means="It is the right machine: its host key is the pinned one. sparkfleet asks for no passwords.",
-        do=f"`ssh-copy-id -p {hop.port} {hop.user}@{hop.host}` gives it your key;"
-        " `ssh-add` loads an encrypted key into the agent.",
+        f"{hop.name}: SSH login as {hop.user} was denied ({offered})",
+        means="The host key matches the pinned one, so it is the right machine. sparkfleet logs in by key only.",
+        do=f"Install your key: `ssh-copy-id -p {hop.port} {hop.user}@{hop.host}`."
+        " If your key is encrypted: `ssh-add`.",
     )
 
 
 @contextmanager
 def _candidates(hop: Hop, notes: list[str]) -> Iterator[Iterator[tuple[str, paramiko.PKey]]]:
-    """Keys with what they are called. The agent's come first; `notes` gets why a file could not be used."""
+    """Keys with their labels, the agent's first. Reasons for which a file cannot be used are added to `notes`."""
     agent = _agent(notes)
     try:
         yield _in_order(hop, agent.get_keys() if agent else (), notes)
@@ -89,7 +89,7 @@ def _agent(notes: list[str]) -> paramiko.Agent | None:
 
 
 def _agent_answers() -> bool:
-    """Asked first: paramiko forgets to close the socket of an agent that is gone."""
+    """Probed first: paramiko does not close the socket of an agent that has exited."""
     address = os.environ.get("SSH_AUTH_SOCK")
     if not address:
         return False
@@ -117,7 +117,7 @@ def _in_order(
 
 
 def _public(path: Path) -> bytes | None:
-    """The public key beside a private one, as it travels. It tells whether the agent holds the same key."""
+    """Public key beside a private one, in wire format; compared with the keys of the agent."""
     try:
         kind, content = path.with_name(path.name + ".pub").read_text().split(maxsplit=2)[:2]
         return paramiko.pkey.PublicBlob.from_string(f"{kind} {content}").key_blob
@@ -131,7 +131,7 @@ def _load(path: Path, notes: list[str]) -> paramiko.PKey | None:
     try:
         return _key(path)
     except (TypeError, paramiko.PasswordRequiredException):
-        notes.append(f"{path} is encrypted and the agent does not hold it: `ssh-add {path}`")
+        notes.append(f"{path} is encrypted and not in the SSH agent: `ssh-add {path}`")
     except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
         notes.append(f"{path} cannot be used: {error}")
     return None
@@ -143,7 +143,7 @@ def _key(path: Path) -> paramiko.PKey:
     except paramiko.PasswordRequiredException:
         raise
     except paramiko.SSHException:
-        # Paramiko 5.1 takes some ECDSA keys without a comment for empty; in the older format it reads them.
+        # Paramiko 5.1 rejects some ECDSA keys without a comment as empty; it reads them in the older format.
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise

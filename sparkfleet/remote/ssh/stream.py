@@ -1,7 +1,7 @@
-"""A paramiko channel as asyncio sees it: one thread opens it, moves its bytes, and closes it.
+"""Asyncio interface of a paramiko channel: one thread opens it, moves its bytes, and closes it.
 
-Paramiko's calls block: `recv` and `send` write to the socket, and wait while keys are exchanged. And all that is sent on a
-channel is sent by its thread, its CLOSE last: nothing can come after it (see `ssh_transport`).
+Paramiko's calls block: `recv` and `send` write to the socket, and wait while keys are exchanged. One thread sends
+everything on a channel, its CLOSE last: nothing can follow it (see `transport.py`).
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from sparkfleet.remote.ssh.transport import Arrivals, Transport
 _PIECE = 1 << 18
 _SENT_PIECE = 1 << 15
 _IN_FLIGHT = 4 << 20
-"""Bytes that may wait for the event loop; beyond them nothing more is read, and the sender's window closes."""
+"""Bytes that may wait for the event loop; above that reading pauses, and the sender's window closes."""
 
 
 class Receiver(Protocol):
-    """What a stream reports, in the event loop."""
+    """Callbacks of a stream, in the event loop."""
 
     def received(self, data: bytes) -> None:
-        """Of stdout, or of the tunnel."""
+        """Data of stdout, or of the tunnel."""
 
     def received_stderr(self, data: bytes) -> None:
-        """Of stderr."""
+        """Data of stderr."""
 
     def drained(self) -> None:
-        """Everything that was given to `send` is on its way."""
+        """Everything that was passed to `send` has been sent."""
 
     def eof(self) -> None:
-        """The other side has said that it sends no more."""
+        """The other side has sent its end of data."""
 
     def exited(self, exit_code: int) -> None:
-        """The command has ended; what it started may still hold the output open."""
+        """The command has ended; its children may still hold the output open."""
 
     def closed(self) -> None:
-        """The channel is gone; without `eof` before, in the middle. The last call."""
+        """The channel is closed, the last call; without `eof` before it, the data is incomplete."""
 
 
 class Stream:
-    """One channel's two directions. Belongs to the event loop that makes it.
+    """Both directions of one channel. Belongs to the event loop that creates it.
 
     Args:
-        transport: where the channel is opened.
-        receiver: is given what arrives.
+        transport: the transport that the channel is opened on.
+        receiver: gets the data that arrives.
     """
 
     def __init__(self, transport: Transport, receiver: Receiver) -> None:
@@ -59,19 +59,19 @@ class Stream:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._begun: Future[None] = Future()
-        self._begun.set_running_or_notify_cancel()  # a cancellation is the waiting's only
+        self._begun.set_running_or_notify_cancel()  # a cancellation cancels only the wait
         self._arrivals: Arrivals | None = None
         self._outbox: deque[memoryview] = deque()
         self._ending = self._closing = self._is_full = False
         self._paused = True  # until `begin` has returned
         # Each written by one side only, the loop or the thread: no lock is needed.
         self._given = self._sent = self._read = self._delivered = 0
-        self._said: set[str] = set()
+        self._notified: set[str] = set()
 
     async def begin(self, ask: Callable[[], paramiko.Channel], command: str | None = None) -> None:
-        """Open the channel and run a command on it, if there is one. Whatever paramiko raises is raised.
+        """Open the channel and run a command on it, if there is one. Raises paramiko's exceptions.
 
-        Cancelled, it closes the channel when that is there.
+        If it is cancelled, the channel is closed once it is open.
         """
         work = threading.Thread(target=self._run, args=(ask, command), name="sparkfleet-ssh-stream")
         work.daemon = True
@@ -95,30 +95,30 @@ class Stream:
         self._poke()
 
     def close(self) -> None:
-        """Close the channel; what waits to be sent is dropped. Never blocks."""
+        """Close the channel and drop unsent data. Never blocks."""
         self._closing = True
         self._poke()
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on receiving."""
+        """Pause or resume receiving."""
         self._paused = paused
         self._poke()
 
     @property
     def waiting(self) -> int:
-        """Bytes that were given to `send` and are not on their way yet."""
+        """Bytes that were passed to `send` and are not sent yet."""
         return self._given - self._sent
 
     @property
     def was_opened(self) -> bool:
-        """Whether the channel was there, even if its command was refused."""
+        """True if the channel was opened, even if its command was refused."""
         return self._arrivals is not None
 
     def _poke(self) -> None:
         if self._arrivals is not None:
             self._arrivals.news.set()
 
-    # What follows runs in the thread.
+    # The methods below run in the thread.
 
     def _run(self, ask: Callable[[], paramiko.Channel], command: str | None) -> None:
         try:
@@ -128,14 +128,12 @@ class Stream:
             return
         self._begun.set_result(None)
         channel.settimeout(0.0)
-        with suppress(
-            OSError, EOFError, paramiko.SSHException
-        ):  # what was being moved is lost with the channel
+        with suppress(OSError, EOFError, paramiko.SSHException):  # data in transit is lost with the channel
             while self._move(channel, arrivals):
                 arrivals.news.wait()
                 arrivals.news.clear()
         self._end(channel)
-        self._tell(self._receiver.closed)
+        self._notify(self._receiver.closed)
 
     def _open(
         self, ask: Callable[[], paramiko.Channel], command: str | None
@@ -156,14 +154,14 @@ class Stream:
         self._transport.packets.forget(channel)
 
     def _move(self, channel: paramiko.Channel, arrivals: Arrivals) -> bool:
-        """Move what can be moved at once; whether there is more to come."""
-        # Asked before reading: no data comes after any of them.
+        """Move the data that is ready; True if there is more to come."""
+        # Read before receiving: no data follows any of these events.
         ended, closed, exit_code = arrivals.eof, arrivals.closed, arrivals.exit_code
         emptied = not self._closing and self._receive(channel)
         if exit_code is not None:
-            self._tell_once("exited", exit_code)
+            self._notify_once("exited", exit_code)
         if ended and emptied:
-            self._tell_once("eof")
+            self._notify_once("eof")
         if not closed:
             self._transmit(channel, arrivals)
         return not (self._closing or (closed and emptied))
@@ -180,22 +178,20 @@ class Stream:
         if self._paused or self._closing:
             return False
         if self._read - self._delivered >= _IN_FLIGHT:
-            self._is_full = (
-                True  # before looking again: else nothing would be delivered that ends the waiting
-            )
+            self._is_full = True  # set before the second check: otherwise no delivery would end the wait
         return self._read - self._delivered < _IN_FLIGHT
 
     def _transmit(self, channel: paramiko.Channel, arrivals: Arrivals) -> None:
-        ending = self._ending  # asked before: what is given to `send` until then is sent first
+        ending = self._ending  # read first: data passed to `send` before it is sent before the end
         before = self._sent
         while self._outbox and not (self._closing or arrivals.closed) and channel.send_ready():
             self._send_piece(channel)
         if self._outbox or self._closing:
             return
         if self._sent != before:
-            self._tell(self._receiver.drained)
-        if ending and "end" not in self._said:
-            self._said.add("end")
+            self._notify(self._receiver.drained)
+        if ending and "end" not in self._notified:
+            self._notified.add("end")
             channel.shutdown_write()
 
     def _send_piece(self, channel: paramiko.Channel) -> None:
@@ -210,15 +206,15 @@ class Stream:
 
     def _hand_over(self, receive: Callable[[bytes], None], data: bytes) -> None:
         self._read += len(data)
-        self._tell(self._deliver, receive, data)
+        self._notify(self._deliver, receive, data)
 
-    def _tell_once(self, what: str, *args: object) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            self._tell(getattr(self._receiver, what), *args)
+    def _notify_once(self, what: str, *args: object) -> None:
+        if what not in self._notified:
+            self._notified.add(what)
+            self._notify(getattr(self._receiver, what), *args)
 
-    def _tell(self, callback: Callable[..., None], *args: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens
+    def _notify(self, callback: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _deliver(self, receive: Callable[[bytes], None], data: bytes) -> None:

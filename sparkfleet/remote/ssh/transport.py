@@ -1,11 +1,11 @@
-"""Paramiko's transport, and what arrives on it for each channel.
+"""Extends paramiko's transport with events per channel: end of data, exit code, close.
 
-Paramiko has two gaps here. It does not know `exit-signal` (RFC 4254, 6.10). And it answers a channel's CLOSE from its own
-thread, past another one that is about to send on that channel: what that one sends comes after the answer, for a channel
-that is no longer there, and OpenSSH then ends the connection with all its other commands.
+Paramiko has two gaps here. It does not support `exit-signal` (RFC 4254, 6.10). And it answers a channel's CLOSE from its
+own thread while another thread may be about to send on that channel: that data then follows the answer, for a channel that
+no longer exists, and OpenSSH ends the connection with all its other commands.
 
-Both are closed at the one place that paramiko offers for its packets (`packetizer_class`): whoever serves a channel is
-woken by everything that arrives for it, and a CLOSE is for that thread alone, which closes when it has nothing to send.
+Both are fixed at paramiko's public hook for packets (`packetizer_class`): every packet for a channel wakes the thread that
+serves it, and only that thread handles a CLOSE: it closes the channel when it has nothing left to send.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from paramiko.packet import Packetizer
 T = TypeVar("T")
 
 _PROTOCOL_LOG = "sparkfleet.remote.ssh.channel.protocol"
-# Paramiko logs tracebacks of what is raised here as errors that say more. For its log, set another level.
+# Paramiko logs tracebacks of errors that are raised here with better messages. For its log, set another level.
 logging.getLogger(_PROTOCOL_LOG).setLevel(logging.CRITICAL)
 
 _WAKE_S = 1.0
-"""Paramiko's thread looks that often whether it should end or send a keepalive. Its own 0.1 s cost a fleet of idle
+"""Interval in which paramiko's thread checks for its end and for keepalives. Its default of 0.1 s costs a fleet of idle
 connections some percent of a core."""
 
 
 class Arrivals:
-    """News of one channel, besides its data. Written by paramiko's thread.
+    """Events of one channel, besides its data. Written by paramiko's thread.
 
     Attributes:
         news: set when anything has arrived, data and room to send included.
@@ -57,13 +57,13 @@ class Arrivals:
         self.exit_code: int | None = None
 
     def close(self) -> None:
-        """Note the end."""
+        """Record the end."""
         self.closed = True
         self.news.set()
 
 
 class Packets(Packetizer):
-    """Reads and writes packets as paramiko does, and keeps `Arrivals` for every channel that was opened."""
+    """Reads and writes packets as paramiko does, and keeps the `Arrivals` of every opened channel."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -71,7 +71,7 @@ class Packets(Packetizer):
         self._handed_over: Arrivals | None = None
 
     def of(self, channel: paramiko.Channel) -> Arrivals:
-        """What arrives for a channel that has just been opened. Call `forget` in the end."""
+        """Events of a channel that has just been opened. Call `forget` at its end."""
         return self._arrivals[channel.get_id()]
 
     def forget(self, channel: paramiko.Channel) -> None:
@@ -79,7 +79,7 @@ class Packets(Packetizer):
         self._arrivals.pop(channel.get_id(), None)
 
     def read_message(self) -> tuple[int, paramiko.Message]:
-        """See `Packetizer`. Called for the next packet when paramiko has dealt with the one before."""
+        """See `Packetizer`. Called for the next packet when paramiko has handled the previous one."""
         if self._handed_over is not None:
             self._handed_over.news.set()
         while True:
@@ -90,13 +90,13 @@ class Packets(Packetizer):
             self._handed_over.close()
 
     def close(self) -> None:
-        """See `Packetizer`. Called when the connection ends, for whatever reason."""
+        """See `Packetizer`. Called when the connection ends, for any reason."""
         super().close()
         for arrivals in list(self._arrivals.values()):
             arrivals.close()
 
     def _note(self, kind: int, message: paramiko.Message) -> Arrivals | None:
-        """Whom the message is for, if for a channel."""
+        """Record a message in the events of its channel and return them; None if it has no channel."""
         if not MSG_CHANNEL_OPEN_SUCCESS <= kind <= MSG_CHANNEL_FAILURE:
             return None
         number = message.get_int()
@@ -112,11 +112,11 @@ class Packets(Packetizer):
 
 
 class Transport(paramiko.Transport):
-    """Paramiko's, of which `packets` is known, and which wakes less often while nothing happens.
+    """Paramiko's transport with access to its packets; wakes less often while it is idle.
 
     Args:
         sock: connected; closed by `end`.
-        key_types: of host keys, in order of preference.
+        key_types: types of host keys, in order of preference.
     """
 
     def __init__(self, sock: socket.socket | paramiko.Channel, key_types: Sequence[str]) -> None:
@@ -131,12 +131,12 @@ class Transport(paramiko.Transport):
 
     @property
     def reason(self) -> Exception | None:
-        """What ended the connection, as far as is known. Paramiko says it once."""
+        """Error that ended the connection, if it is known. Paramiko returns it only once, so it is kept here."""
         self._reason = self.get_exception() or self._reason
         return self._reason
 
     def end(self) -> None:
-        """Close, and wait for its thread. Wakes whoever waits for the other side."""
+        """Close it and wait for its thread. Calls that wait for the other side return."""
         with suppress(OSError):
             if isinstance(self._wire, socket.socket):
                 self._wire.shutdown(socket.SHUT_RDWR)
@@ -147,9 +147,9 @@ class Transport(paramiko.Transport):
 
 
 def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
-    """Call what blocks in a thread of its own. Cancelled, it leaves the thread to its end, which nothing waits for."""
+    """Run a blocking call in its own thread. If it is cancelled, the thread runs on, and nothing waits for it."""
     done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # from here on a cancellation is the caller's only
+    done.set_running_or_notify_cancel()  # a cancellation cancels only the caller's wait
 
     def run() -> None:
         try:
@@ -172,5 +172,5 @@ def _exit_code(message: paramiko.Message, before: int | None) -> int | None:
 
 
 def _signal_number(name: str) -> int:
-    """Of KILL, TERM, ...; what is not known here counts as SIGKILL."""
+    """Number of KILL, TERM, ...; unknown names count as SIGKILL."""
     return int(getattr(signal, f"SIG{name}", signal.SIGKILL))

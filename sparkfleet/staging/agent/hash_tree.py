@@ -1,6 +1,6 @@
-"""`python -m sparkfleet.staging.agent.hash_tree`, on a node: the manifest of a directory, by reading every byte of it once.
+"""`python -m sparkfleet.staging.agent.hash_tree`, on a node: hashes all files of a directory into a manifest.
 
-What was read is noted beside the other caches, by size and time of change, so that the next time costs nothing.
+Digests are cached by size and time of change, so that unchanged files are not read again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THREADS = 4
 
 
 class SealRequest(Value):
-    """A directory, by what it is called."""
+    """A directory by its name."""
 
     kind: Kind
     name: str
@@ -35,7 +35,7 @@ class SealRequest(Value):
 
 
 class _Known(Value):
-    """Digests by a file's signature: it changes whenever the file does."""
+    """Digests by a file's signature, which changes whenever the file does."""
 
     digests: dict[str, str] = Field(default_factory=dict)
 
@@ -62,7 +62,7 @@ def work(request: SealRequest, reporter: LineReporter) -> Manifest:
 
 
 class _Counter:
-    """Adds up over threads; what one says is at worst a moment old."""
+    """Adds up bytes over threads; its progress may lag for a moment."""
 
     def __init__(self, total: int, reporter: LineReporter) -> None:
         self._done, self._total, self._reporter = 0, total, reporter
@@ -85,14 +85,15 @@ def _seal(relative: str, path: Path, known: _Known, counter: _Counter) -> tuple[
             digest = whole.hexdigest()
             if _signature(relative, os.fstat(opened.fileno())) != signature:
                 raise StagingError(
-                    f"{path} changed while it was read.", do="Wait until it is written, and try again."
+                    f"{path} changed while it was read.",
+                    do="Wait until it is completely written, and try again.",
                 )
     try:
         return signature, File(path=relative, size=size, digest=digest)
     except ValidationError as error:
         raise StagingError(
-            f"{shown(relative)} cannot be staged: it has a name that not every tool on the way would understand.",
-            do="Rename it: letters, digits and _ . + @ = , - are fine.",
+            f"{shown(relative)} cannot be staged: its name has characters that rsync or the Hub's cache do not accept.",
+            do="Rename it, with letters, digits and _ . + @ = , - only.",
         ) from error
 
 
@@ -101,7 +102,7 @@ def _signature(relative: str, found: os.stat_result) -> str:
 
 
 def _regular(directory: Path) -> list[Path]:
-    """Regular files; links are followed within the directory. Hidden ones and parts are nobody's weights."""
+    """Regular files; links are followed within the directory. Hidden and partial files are skipped."""
     found: list[Path] = []
     root = directory.resolve()
     for where, directories, names in os.walk(directory):
@@ -113,18 +114,18 @@ def _regular(directory: Path) -> list[Path]:
                 found.append(path)
         if len(found) > MAX_FILES:
             raise StagingError(
-                f"{directory} has more than {MAX_FILES} files.", do="Give the directory of one checkpoint."
+                f"{directory} has more than {MAX_FILES} files.", do="Use the directory of one checkpoint."
             )
     return found
 
 
 def _demand_inside(path: Path, root: Path) -> None:
-    """rsync's daemon serves nothing outside its module, whatever a link says; better said now than in the middle."""
+    """Refuse links that leave the directory: rsync's daemon serves no files outside its module."""
     if path.is_symlink() and not path.resolve().is_relative_to(root):
         raise StagingError(
             f"{path} is a link that leads out of its directory.",
-            means="What lies outside is not copied along.",
-            do="For a snapshot of the Hub's cache give the model's Hub id; else put the file itself there.",
+            means="Files outside the directory are not copied.",
+            do="For a snapshot of the Hub's cache use the model's Hub id; else replace the link by the file.",
         )
 
 

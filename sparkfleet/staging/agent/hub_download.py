@@ -27,12 +27,12 @@ class PullRequest(Value):
     Attributes:
         name: Hub id.
         revision: branch, tag or commit.
-        manifest: its files, if they are known; None: the Hub is asked for them, and nothing is downloaded.
+        manifest: its files, if they are known; None: the list is read from the Hub, and nothing is downloaded.
         cache: the Hub's cache on the node; "": the one of its user.
         endpoint: address of the Hub; "": HF_ENDPOINT of the node, or the public one.
-        token: proves who asks; "": the node's own, by huggingface_hub's rules.
-        streams: files at a time.
-        reserve_bytes: what must stay free.
+        token: access token; "": the node's own, by huggingface_hub's rules.
+        streams: concurrent files.
+        reserve_bytes: bytes that stay free.
     """
 
     name: str
@@ -71,7 +71,7 @@ async def _download(hub: Hub, request: PullRequest, manifest: Manifest, reporter
 
 
 async def _in_thread(act: Callable[[], None]) -> None:
-    """Waits for `act` in a thread that does not keep the process alive: an error elsewhere ends the download at once."""
+    """Runs `act` in a thread that does not keep the process alive: an error elsewhere ends the download at once."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -87,7 +87,7 @@ async def _in_thread(act: Callable[[], None]) -> None:
         error: BaseException | None = None
         try:
             act()
-        except BaseException as raised:  # raised again by whoever waits
+        except BaseException as raised:  # raised again by the caller
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, error)

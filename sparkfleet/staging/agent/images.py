@@ -1,11 +1,10 @@
 """`python -m sparkfleet.staging.agent.images`, on a node: container images by docker or podman, whichever the node has.
 
-An image travels as an archive through the same door as a directory. Its identity is the digest of its configuration,
-which names the digest of every layer: that is what is compared after it was loaded, because the digest of the manifest
-does not survive an archive.
+An image is copied as an archive, by the same path as a directory. Its id is the digest of its configuration, which contains
+the digest of every layer; it is compared after loading, because an archive does not keep the digest of the manifest.
 
-By its tag an image is looked for and pulled, and the answer has its digest; everything else wants that. An image that was
-built on a node and never pushed has none: its identity may stand in that place.
+`look` and `pull` accept a tag, and the answer has the digest; the other actions require the digest. An image that was built
+on a node and never pushed has none: its id may take that place.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sparkfleet.values import Value
 ARCHIVE = "image.tar"
 LIMIT_S = 6 * 3600.0
 LOCAL = "localhost/"
-"""What names start with that no registry serves."""
+"""Prefix of names that no registry serves."""
 _TAGGED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}", re.ASCII)
 _REFERENCE = re.compile(_TAGGED.pattern + r"@sha256:(?P<digest>[0-9a-f]{64})", re.ASCII)
 _ID = re.compile(r"(sha256:)?(?P<hex>[0-9a-f]{64})", re.ASCII)
@@ -48,12 +47,12 @@ class ImageRequest(Value):
     Attributes:
         action: `look` whether it is here, `pull` it from its registry, `save` it as an archive, `load` that archive,
             or `drop` the archive.
-        image: reference with its digest; to `look` and to `pull`, one with a tag may do.
-        cache: the Hub's cache, below which archives are put; "": below the user's cache.
-        tool: docker or podman; "": whichever is there.
-        id: what the image must turn out to be, on `load`.
+        image: reference with its digest; `look` and `pull` also accept a tag.
+        cache: the Hub's cache, below which archives are stored; "": below the user's cache.
+        tool: docker or podman; "": whichever the node has.
+        id: expected id of the loaded image, on `load`.
         manifest: of the archive, on `load`.
-        reserve_bytes: what must stay free, on `save`.
+        reserve_bytes: bytes that stay free, on `save`.
     """
 
     action: Action
@@ -71,7 +70,7 @@ class ImageHeld(Value):
     Attributes:
         tool: docker or podman.
         id: digest of its configuration; "" if the node has nothing.
-        digest: by which its registry knows it; "" if none does.
+        digest: its digest in its registry; "" if it has none.
         size: bytes, unpacked.
     """
 
@@ -82,7 +81,7 @@ class ImageHeld(Value):
 
 
 def staged_name(image: str) -> str:
-    """The name that a staged image has on every node, for whoever runs it: `name@digest` is unknown after a load.
+    """Name of a staged image on every node, for engines: `name@digest` is unknown after a load.
 
     Raises:
         StagingError: the reference has no digest.
@@ -91,7 +90,7 @@ def staged_name(image: str) -> str:
 
 
 def work(request: ImageRequest, reporter: LineReporter) -> ImageHeld:
-    """Do it, and say what is here afterwards."""
+    """Do the action and return the image that the node has afterwards."""
     return asyncio.run(_Images(request).do())
 
 
@@ -124,7 +123,7 @@ class _Images:
         return found
 
     async def _choose_tool(self) -> None:
-        """The one that has the image, else the first that answers. A podman that was never used is not asked in vain."""
+        """Choose the tool that has the image, else the first that answers; skip a podman that was never used."""
         answering = await _answering(self._request.tool)
         for self._tool in (tool for tool in answering if tool == answering[0] or is_used(tool)):
             if (await self._held()).id:
@@ -134,18 +133,18 @@ class _Images:
     async def _pull(self) -> None:
         if self._request.image.startswith(LOCAL):
             raise StagingError(
-                f"{self._request.image} is not here, and no registry has it: its name says that it was built on a node.",
-                do="Build it on one of the nodes, or load it there: the others get it from that one.",
+                f"{self._request.image} is not on this node; a localhost/ image was built on a node, no registry has it.",
+                do="Build or load it on one node (`docker load`); sparkfleet copies it to the others.",
             )
         await self._run("pull", "--quiet", in_full(_untagged(self._request.image)), doing="download it")
 
     async def _save(self) -> None:
-        """An archive that is there already is kept: others may have copied half of it."""
+        """Save the image as an archive; an existing one is kept, because other nodes may have copied half of it."""
         if self._archive.is_file():
             return
         found = await self._held()
         if not found.id:
-            raise StagingError(f"{self._request.image} is not on this node any more.", do="Run it again.")
+            raise StagingError(f"{self._request.image} is no longer on this node.", do="Run it again.")
         demand_room(self._directory, found.size, self._request.reserve_bytes)
         beside = self._directory.with_name(f".{self._directory.name}.saving")
         shutil.rmtree(beside, ignore_errors=True)
@@ -160,21 +159,21 @@ class _Images:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise StagingError(
                 "the archive of the image is damaged.",
-                means="It was thrown away.",
-                do="Run it again: it is copied anew.",
+                means="It was deleted.",
+                do="Run it again: the archive is copied again.",
             )
         await self._run("load", "--quiet", "--input", str(self._archive), doing="load it")
         found = await self._inspect(self._request.id)
         if found.id != self._request.id:
             raise StagingError(
-                f"{self._request.image}: what was loaded is not the image {self._request.id[:12]} that was sent.",
-                means="The two nodes' container tools disagree about what the image is.",
-                do="Use one tool (docker or podman), of one version, on all nodes.",
+                f"{self._request.image}: the loaded image is not the image {self._request.id[:12]} that was sent.",
+                means="The container tools of the two nodes compute different image ids.",
+                do="Use one tool (docker or podman) in one version on all nodes.",
             )
         await self._run("tag", found.id, self._name, doing="name it")
 
     async def _held(self) -> ImageHeld:
-        """By the name that staging gives, by its own, or by its identity: a digest may be one."""
+        """Find the image by its staged name, its own name, or its id, which may be the reference's digest."""
         digest = self._request.image.partition("@sha256:")[2]
         for reference in filter(None, (self._name, _untagged(self._request.image), digest)):
             found = await self._inspect(reference)
@@ -191,16 +190,16 @@ class _Images:
     async def _run(self, *words: str, doing: str) -> None:
         done = await _execute((self._tool, *words))
         if done.exit_code:
-            said = done.stderr.strip().splitlines()
+            stderr = done.stderr.strip().splitlines()
             raise StagingError(
-                f"{self._request.image}: {self._tool} could not {doing}: {shown(said[-1]) if said else done.exit_code}.",
+                f"{self._request.image}: {self._tool} could not {doing}: {shown(stderr[-1]) if stderr else done.exit_code}.",
                 do=_REMEDIES.get(words[0], f"Try `{self._tool} {words[0]}` on the node by hand."),
             )
 
 
 _REMEDIES = {
-    "pull": "A private registry needs a login on the node. Where no node has a way to it, `docker save` the image elsewhere "
-    "and `docker load` it on one node: the others get it from that one."
+    "pull": "If the registry is private: `docker login` on the node. If no node reaches it: `docker save` it elsewhere "
+    "and `docker load` it on one node; sparkfleet copies it to the others."
 }
 
 
@@ -209,7 +208,7 @@ async def _execute(argv: Sequence[str]) -> Completed:
 
 
 def in_full(image: str) -> str:
-    """With the registry that a short name stands for: podman knows none unless it is told."""
+    """Complete a short name with its registry: podman has no default."""
     head, slash, _ = image.partition("/")
     if slash and (head == "localhost" or "." in head or ":" in head):
         return image
@@ -217,7 +216,7 @@ def in_full(image: str) -> str:
 
 
 def _untagged(image: str) -> str:
-    """With its digest alone where it has one: not every tool takes both."""
+    """Drop the tag if there is a digest: not every tool accepts both."""
     name, at, digest = image.partition("@")
     return f"{_repository(name)}@{digest}" if at else image
 
@@ -233,16 +232,14 @@ def _described(tool: str, inspected: str, image: str) -> ImageHeld:
         size, match = found["Size"], _ID.fullmatch(found["Id"])
         digest = _published(found.get("RepoDigests") or (), image)
     except (ValueError, KeyError, TypeError) as error:
-        raise StagingError(
-            f"the container tool describes an image in a way that is not understood: {error!r}."
-        ) from error
+        raise StagingError(f"the output of `{tool} image inspect` is not understood: {error!r}.") from error
     if match is None or not isinstance(size, int):
-        raise StagingError("the container tool describes an image in a way that is not understood.")
+        raise StagingError(f"the output of `{tool} image inspect` is not understood.")
     return ImageHeld(tool=tool, id=match["hex"], digest=digest, size=max(size, 0))
 
 
 def _published(references: Sequence[str], image: str) -> str:
-    """The digest by which the image's own repository has it; "" if it does not. Of several, all of them name it."""
+    """Digest of the image in its own repository; "" if it has none. If there are several, any identifies it."""
     repository = in_full(_repository(image.partition("@")[0]))
     for reference in references:
         found = _REFERENCE.fullmatch(reference)
@@ -255,15 +252,15 @@ def _digest(image: str) -> str:
     found = _REFERENCE.fullmatch(image)
     if found is None:
         raise StagingError(
-            f"{shown(image)} does not name one image for good.",
-            means="A tag may be moved, and two nodes would run two images.",
-            do="Give it with its digest: name@sha256:… (docker or podman image inspect shows it).",
+            f"{shown(image)} has no digest.",
+            means="A tag can move, and two nodes would run different images.",
+            do="Add the digest: name@sha256:… (`docker image inspect` or `podman image inspect` shows it).",
         )
     return found["digest"]
 
 
 async def _answering(wanted: str) -> tuple[Tool, ...]:
-    """The container tools that answer: a docker without its daemon, or one that this user may not ask, does not."""
+    """Container tools that answer; docker does not without its daemon, or without permission for this user."""
     answering: list[Tool] = []
     silent = ""
     for tool in [tool for tool in TOOLS if wanted in ("", tool)]:
@@ -272,15 +269,15 @@ async def _answering(wanted: str) -> tuple[Tool, ...]:
             if done.exit_code == 0:
                 answering.append(tool)
             else:
-                said = shown(done.stderr.strip().partition("\n")[0])
-                silent = f"{tool} is on this node, but does not answer: {said}."
+                reason = shown(done.stderr.strip().partition("\n")[0])
+                silent = f"{tool} is installed on this node, but does not answer: {reason}."
     if answering:
         return tuple(answering)
     raise StagingError(
-        silent or "neither docker nor podman is on this node.",
-        do="Add the user to the group docker and log in again: sudo usermod -aG docker $USER."
+        silent or "neither docker nor podman is installed on this node.",
+        do="Add the user to the group docker and log in again: `sudo usermod -aG docker $USER`."
         if silent
-        else "Install one: sudo apt-get install podman.",
+        else "Install one of them: `sudo apt-get install podman`.",
     )
 
 

@@ -1,6 +1,6 @@
-"""The far half of `call.py`: one JSON request on stdin, JSON lines on stdout as `remote/agent.py` has them, and an exit code.
+"""Far half of `agent_client.py`: a JSON request on stdin, JSON lines of `remote/agent.py` on stdout, an exit code.
 
-Secrets travel in the request, so that they stand in no argument list and in no environment.
+Secrets are part of the request, so that they are in no argument list and in no environment.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from sparkfleet.values import Value
 R = TypeVar("R", bound=Value)
 
 EVERY_S = 0.5
-"""How often progress is said. Whoever no longer listens is noticed by it, too: the write fails, and the program ends."""
+"""Interval of progress lines. It also detects that the reader is gone: the write fails, and the program ends."""
 
 
 class LineReporter:
-    """Says lines to whoever started this program. Raises BrokenPipeError where nobody listens any more."""
+    """Prints lines for the caller of this program. Raises BrokenPipeError if the caller is gone."""
 
     def __init__(self) -> None:
         self._last_s = 0.0
 
     def progress(self, done_bytes: int, total_bytes: int, *, now: bool = False) -> None:
-        """Say how far it is, at most every `EVERY_S` seconds unless `now`."""
+        """Report progress, at most every `EVERY_S` seconds unless `now`."""
         at_s = time.monotonic()
         if now or at_s - self._last_s >= EVERY_S:
             self._last_s = at_s
             self._say(event="progress", done_bytes=done_bytes, total_bytes=total_bytes)
 
     def note(self, text: str, phase: str = "note") -> None:
-        """Say something that a person should know."""
+        """Report a message for people."""
         self._say(event="note", text=text, phase=phase)
 
     def result(self, value: Value) -> None:
-        """Say the answer. A program does so once, or several times where its answer grows."""
+        """Report the answer: once, or several times if it grows."""
         self._say(event="result", value=value.model_dump(mode="json"))
 
     def error(self, error: SparkfleetError) -> None:
-        """Say why there is no answer."""
+        """Report the error that ends the program."""
         kind = type(error).__name__ if type(error).__name__ in KINDS else StagingError.__name__
         self._say(event="error", kind=kind, what=error.what, means=error.means, do=error.do)
 
@@ -55,12 +55,12 @@ class LineReporter:
 
 
 def program(request: type[R], work: Callable[[R, LineReporter], Value | None]) -> int:
-    """Run a node's program to its exit code: read the request, do the work, say the answer or the error."""
+    """Run a node's program: read the request, do the work, print the answer or the error; returns the exit code."""
     reporter = LineReporter()
     try:
         return _answered(request, work, reporter)
     except BrokenPipeError:
-        return 1  # who asked has gone
+        return 1  # the caller is gone
 
 
 def _answered(
@@ -77,7 +77,7 @@ def _answered(
 
 
 def _leaf(error: Exception) -> Exception:
-    """The first of what a task group gathered."""
+    """The first error in a task group's exception group."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -93,7 +93,7 @@ def _worded(error: Exception) -> SparkfleetError:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             return StagingError(
-                f"the request is not understood: {where}: {first['msg']}.",
+                f"the request is invalid: {where}: {first['msg']}.",
                 means="The node runs another version of sparkfleet.",
                 do="Bring every node to one version: `sparkfleet up`.",
             )
@@ -109,9 +109,9 @@ def _system(error: OSError) -> StagingError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StagingError(
             what,
-            means="The disk is full. What has arrived is kept.",
-            do="Make room: `sparkfleet models prune`.",
+            means="The disk is full. Transferred bytes are kept.",
+            do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StagingError(what, do="Give the user that sparkfleet logs in as the right to write there.")
+        return StagingError(what, do="Give sparkfleet's user on the node write permission there.")
     return StagingError(what)

@@ -1,4 +1,4 @@
-"""`python -m sparkfleet.staging.agent.remove`, on a node: takes one version of a model out of its cache."""
+"""`python -m sparkfleet.staging.agent.remove`, on a node: removes one version of a model from its cache."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ class Removed(Value):
 
 
 def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
-    """Remove a commit, and the blobs that no other commit shows. Raises StagingError where somebody is staging it."""
+    """Remove a commit, and the blobs that no other commit uses. Raises StagingError if it is being staged."""
     StagingItem.model(request.name)  # a path is built from it
     if not _COMMIT.fullmatch(request.commit):
         raise StagingError(f"{request.commit!r} is not a commit.")
     place = HubPlace(hub_directory(request.cache), request.name)
     lock = try_lock(place.lock)
     if lock is None:
-        raise StagingError(f"{request.name} is being staged here right now.", do="Wait until that has ended.")
+        raise StagingError(
+            f"{request.name} is being staged on this node right now.", do="Try again when that has ended."
+        )
     try:
         return Removed(freed_bytes=_remove(place, request.commit))
     finally:
@@ -68,7 +70,7 @@ def _remove(place: HubPlace, commit: str) -> int:
 
 
 def _shown(root: Path) -> Iterator[str]:
-    """Names of the blobs that the snapshots which are left point to."""
+    """Names of the blobs in the remaining snapshots."""
     for where, _, names in os.walk(root / "snapshots"):
         for name in names:
             path = Path(where, name)
@@ -76,7 +78,7 @@ def _shown(root: Path) -> Iterator[str]:
 
 
 def _noted(root: Path) -> Iterator[str]:
-    """Digests of what is still being staged, or was, of other commits."""
+    """Digests of files of other commits that are, or were, staged here."""
     for record in (root / ".sparkfleet").glob("*.json"):
         try:
             manifest = Manifest.model_validate_json(record.read_bytes())

@@ -1,4 +1,4 @@
-"""`python -m sparkfleet.staging.agent.rsync_fetch`, on a node: copies from another node what is missing here, over its rails."""
+"""`python -m sparkfleet.staging.agent.rsync_fetch`, on a node: copies missing files from another node, over its rails."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sparkfleet.values import Value
 
 CONNECT_S = 10
 SILENT_S = 30
-"""A sender that says nothing for this long is gone."""
-_SAID_CHARACTERS = 400
+"""A sender without data for this long counts as gone."""
+_SHOWN_CHARACTERS = 400
 _CUT = frozenset((10, 12, 30, 35))
-"""Exit codes of rsync for a connection that was not made, broke, or fell silent (rsync(1), EXIT VALUES)."""
+"""Exit codes of rsync for a connection that failed, broke or timed out (rsync(1), EXIT VALUES)."""
 
 
 class From(Value):
-    """One way to the sender: its address and port, and the address of ours to leave by ("": the kernel's choice)."""
+    """One path to the sender: its address and port, and our local address ("": the kernel's choice)."""
 
     address: str
     port: int
@@ -49,7 +49,7 @@ class FetchRequest(Value):
 
 
 def work(request: FetchRequest, reporter: LineReporter) -> Value:
-    """Outcome."""
+    """Copy the missing files."""
     return asyncio.run(_work(request, reporter))
 
 
@@ -75,7 +75,7 @@ async def _work(request: FetchRequest, reporter: LineReporter) -> Value:
 
 
 class _Ways:
-    """Deals files out over the ways to the sender, and does without one that is cut."""
+    """Spreads files over the paths to the sender, and drops a path that fails."""
 
     def __init__(self, rsync: str, request: FetchRequest, reporter: LineReporter) -> None:
         self._rsync = rsync
@@ -84,18 +84,18 @@ class _Ways:
         self._open = list(request.sources)
 
     async def get(self, file: File, part: Path, stream: int) -> None:
-        """See `arrive.Get`."""
+        """See `transfer.Get`."""
         while True:
             if (size_of(part) or 0) > file.size:
-                part.unlink()  # --append would take it for whole
+                part.unlink()  # --append would accept it as complete
             way = self._open[stream % len(self._open)]
-            code, said = await _run(
+            code, output = await _run(
                 command(self._rsync, way, self._request.manifest, file, part), self._request.secret
             )
             if not code:
                 return
             if code not in _CUT or not self._others(way):
-                raise _failed(code, said)
+                raise _failed(code, output)
             self._give_up(way)
 
     def _others(self, way: From) -> bool:
@@ -104,11 +104,11 @@ class _Ways:
     def _give_up(self, way: From) -> None:
         if way in self._open:
             self._open.remove(way)
-            self._reporter.note(f"nothing comes over the rail at {way.address}: it goes on over the others.")
+            self._reporter.note(f"the rail to {way.address} carries no data: continuing over the others.")
 
 
 def command(rsync: str, source: From, manifest: Manifest, file: File, part: Path) -> tuple[str, ...]:
-    """rsync for one file. It appends to what is there: a SHA of the whole file is taken afterwards."""
+    """Command of rsync for one file. It appends to a partial file; the whole file's digest is checked afterwards."""
     host = f"[{source.address}]" if ":" in source.address else source.address
     path = f"blobs/{file.digest}" if manifest.kind == "hub" else file.path
     return (
@@ -125,7 +125,7 @@ def command(rsync: str, source: From, manifest: Manifest, file: File, part: Path
 
 
 async def _run(argv: tuple[str, ...], secret: str) -> tuple[int, str]:
-    """Exit code, and the start of what it said."""
+    """Exit code and start of stderr."""
     child = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -135,23 +135,25 @@ async def _run(argv: tuple[str, ...], secret: str) -> tuple[int, str]:
         preexec_fn=tethered(os.getpid()),
     )
     try:
-        _, said = await child.communicate()
+        _, output = await child.communicate()
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    return child.returncode or 0, said.decode(errors="replace").strip()[:_SAID_CHARACTERS]
+    return child.returncode or 0, output.decode(errors="replace").strip()[:_SHOWN_CHARACTERS]
 
 
-def _failed(code: int, said: str) -> StagingError:
-    if "No space left" in said:
+def _failed(code: int, output: str) -> StagingError:
+    if "No space left" in output:
         return StagingError(
-            "the disk is full.", means="What has arrived is kept.", do="Make room: `sparkfleet models prune`."
+            "the disk is full.",
+            means="Transferred bytes are kept.",
+            do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
     return StagingError(
-        f"rsync ended with {code}: {shown(said.splitlines()[0]) if said else 'it said nothing'}.",
-        means="The copy was cut; what has arrived is kept, and the next run goes on from there.",
-        do="Run it again. If it happens again, `sparkfleet doctor` checks the rails.",
+        f"rsync ended with exit code {code}: {shown(output.splitlines()[0]) if output else 'no output'}.",
+        means="The copy was interrupted; transferred bytes are kept, and the next run continues there.",
+        do="Run it again. If it fails again, check the rails: `sparkfleet doctor`.",
     )
 
 

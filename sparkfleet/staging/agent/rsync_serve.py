@@ -1,8 +1,8 @@
-"""`python -m sparkfleet.staging.agent.rsync_serve`, on a node: lets one other node copy one directory, for as long as it is asked to.
+"""`python -m sparkfleet.staging.agent.rsync_serve`, on a node: serves one directory to one other node by rsync.
 
-It listens on the rail's address only, takes connections from the peer's address only, and hands each to an
-`rsync --daemon` that serves one read-only module to whoever knows the secret of this transfer. Everything ends with
-this program, and this program ends when nobody reads its output any more (however that came), or its time is up.
+It listens on the rail's address only, accepts connections from the peer's address only, and passes each to an
+`rsync --daemon` that serves one read-only module to clients with the secret of this transfer. The daemons end with this
+program, and this program ends when its reader is gone, for any reason, or its time is up.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ USER = "sparkfleet"
 MAX_CONNECTIONS = 32
 HEARTBEAT_S = 5.0
 _UNFIT = frozenset('\n\r\0%#\\"')
-"""Characters that rsyncd.conf reads as something else than part of a path."""
+"""Characters with a special meaning in rsyncd.conf, which a path cannot have."""
 
 
 class Listen(Value):
-    """One address to listen on, and the one that may connect to it. `address` "" is the one that leads to the peer."""
+    """One address to listen on, and the peer's address. `address` "": this node's address on the route to the peer."""
 
     address: str
     peer: str
@@ -64,10 +64,10 @@ class Serving(Value):
 
 
 def work(request: ServeRequest, reporter: LineReporter) -> None:
-    """Serve until nobody listens to this program, or its time is up."""
+    """Serve until this program's reader is gone, or its time is up."""
     root = place_of(request.kind, request.name, request.cache).root
     if not root.is_dir():
-        raise StagingError(f"{root} is not there.", do="Run it again: the node lost what it had.")
+        raise StagingError(f"{root} does not exist any more.", do="Run it again: the copy is planned anew.")
     rsync = shutil.which("rsync")
     if rsync is None:
         raise no_rsync()
@@ -77,21 +77,23 @@ def work(request: ServeRequest, reporter: LineReporter) -> None:
 
 
 def no_rsync() -> StagingError:
-    """rsync is not on this node."""
-    return StagingError("rsync is not installed on this node.", do="Install it: sudo apt-get install rsync.")
+    """The error for a node without rsync."""
+    return StagingError(
+        "rsync is not installed on this node.", do="Install it: `sudo apt-get install rsync`."
+    )
 
 
 def configuration(root: Path, peers: tuple[str, ...], secrets: Path) -> str:
-    """rsyncd.conf for one read-only module. Raises StagingError where the path cannot be written in it."""
+    """rsyncd.conf for one read-only module. Raises StagingError if the path cannot be written in it."""
     if _UNFIT.intersection(str(root)) or str(root) != str(root).strip():
-        raise StagingError(f"{str(root)!r} cannot be served: rsync does not understand that path.")
+        raise StagingError(f"{str(root)!r} cannot be served: rsyncd.conf cannot contain this path.")
     options = {
         "use chroot": "no",
         "reverse lookup": "no",
         "max connections": MAX_CONNECTIONS,
         "lock file": secrets.with_name("lock"),
         "log file": "/dev/null",
-        # A daemon that root starts would otherwise serve as nobody; for anybody else these say what is so anyway.
+        # A daemon started by root would otherwise serve as nobody; other users need no uid and gid here.
         **({"uid": os.getuid(), "gid": os.getgid()} if os.getuid() == 0 else {}),
     }
     module = {
@@ -114,7 +116,7 @@ def _lines(options: dict[str, object]) -> Iterator[str]:
 
 @contextmanager
 def _configured(root: Path, request: ServeRequest) -> Iterator[Path]:
-    """The configuration and the secret, in files that only this user can read, for as long as this runs."""
+    """Configuration and secret, in files that only this user can read; removed at the end."""
     _sweep()
     with tempfile.TemporaryDirectory(prefix=_prefix(os.getpid())) as scratch:
         secrets, config = Path(scratch) / "secrets", Path(scratch) / "rsyncd.conf"
@@ -132,11 +134,11 @@ def _prefix(pid: int) -> str:
 
 
 def _sweep() -> None:
-    """Remove what servers left that were killed. Their secrets died with them."""
+    """Remove files of servers that were killed. Their secrets are no longer valid."""
     mine = f"sparkfleet-serve-{os.getuid()}-"
     for left in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         pid = left.name.removeprefix(mine).split("-")[0]
-        with suppress(FileNotFoundError):  # one that has ended just now has removed it itself
+        with suppress(FileNotFoundError):  # a server that has just ended removed it itself
             if pid.isdigit() and not Path(f"/proc/{pid}").exists() and left.lstat().st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -164,7 +166,7 @@ def _accept(
 ) -> None:
     by_number = {bound.fileno(): (bound, peer) for bound, peer in sockets.items()}
     poll = select.poll()
-    poll.register(1, 0)  # errors only: whoever reads our output has gone
+    poll.register(1, 0)  # errors only: the reader is gone
     for number in by_number:
         poll.register(number, select.POLLIN)
     while (left_s := until_s - time.monotonic()) > 0:
@@ -172,7 +174,7 @@ def _accept(
         if 1 in ready:
             return
         if not ready:
-            # A listener whose machine has vanished is noticed by sending: TCP gives up, and this write fails.
+            # Sending detects a reader whose machine has vanished: TCP gives up, and this write fails.
             reporter.progress(0, 0, now=True)
         children[:] = [child for child in children if child.poll() is None]
         for number in ready:
@@ -185,12 +187,12 @@ def _hand_over(
     try:
         connection, address = bound.accept()
     except OSError:
-        return  # it has gone again
+        return  # the client has closed it again
     with connection:
         if _ip(address[0]) != peer or len(children) >= MAX_CONNECTIONS:
             return
         connection.setblocking(True)
-        # rsync serves the socket that it finds as its stdin, as under inetd: no port is free for a moment between.
+        # rsync serves the socket on its stdin, as under inetd: the port is never free for another process.
         children.append(
             subprocess.Popen(
                 daemon,
@@ -210,23 +212,23 @@ def _bound(listen: Listen) -> socket.socket:
         bound = socket.create_server((address, 0), family=family, backlog=MAX_CONNECTIONS)
     except OSError as error:
         raise StagingError(
-            f"{address} cannot be listened on: {error.strerror or error}.",
-            means="The rail of the inventory is not up on this node, or has another address.",
-            do="Run `sparkfleet doctor`, then `sparkfleet init` if the addresses have changed.",
+            f"cannot listen on {address}: {error.strerror or error}.",
+            means="This rail of the inventory is down on this node, or has another address.",
+            do="Check it: `sparkfleet doctor`. If the addresses have changed: `sparkfleet init`.",
         ) from error
     bound.setblocking(False)
     return bound
 
 
 def _towards(peer: str) -> str:
-    """This machine's address on the way to a peer. Nothing is sent."""
+    """This machine's address on the route to a peer. Nothing is sent."""
     with socket.socket(socket.AF_INET6 if ":" in peer else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         return str(probe.getsockname()[0])
 
 
 def _ip(text: str) -> str:
-    """An address in one spelling; a host name is looked up, as this node knows it."""
+    """Normalise an address; a host name is resolved on this node."""
     try:
         return str(ip_address(text.partition("%")[0]))
     except ValueError:
@@ -235,7 +237,8 @@ def _ip(text: str) -> str:
         return str(socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise StagingError(
-            f"{text}: this node does not know that name.", do="Give IP addresses in the inventory, or links."
+            f"{text}: this node cannot resolve the host name.",
+            do="Use IP addresses or links in the inventory.",
         ) from error
 
 

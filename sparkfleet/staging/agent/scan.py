@@ -1,4 +1,4 @@
-"""`python -m sparkfleet.staging.agent.scan`, on a node: what is here of what is wanted, or of everything; and how much room."""
+"""`python -m sparkfleet.staging.agent.scan`, on a node: lists requested models, or all of them, and free disk space."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LookRequest(Value):
     Attributes:
         wanted: things by name.
         manifests: things whose files are known.
-        everything: list all that is in the Hub's cache, too.
+        everything: also list the whole cache of the Hub.
         cache: the Hub's cache; "": the one of its user.
     """
 
@@ -55,13 +55,13 @@ class HeldVersion(Value):
     """One version of one thing on a node.
 
     Attributes:
-        kind, name, commit: what it is; commit "" if none is known, or there is none.
-        revisions: branches and tags that stand for the commit here.
-        manifest: its files as far as they can be known here; None if nothing is.
-        complete: whether every file is here.
-        held: bytes of whole files, by key.
-        begun: bytes of files that are not whole, by key.
-        path: the directory it is loaded from.
+        kind, name, commit: its identity; commit "" if there is none, or it is unknown.
+        revisions: branches and tags that point to the commit here.
+        manifest: its files, if they are known here; else None.
+        complete: True if every file is here.
+        held: bytes of complete files, by key.
+        begun: bytes of partial files, by key.
+        path: the directory to load it from.
     """
 
     kind: Kind
@@ -76,7 +76,7 @@ class HeldVersion(Value):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are here, those of parts included."""
+        """Bytes that are here, those of partial files included."""
         return sum(self.held.values()) + sum(size for key, size in self.begun.items() if key not in self.held)
 
 
@@ -90,7 +90,7 @@ class NodeScan(Value):
 
 
 def work(request: LookRequest, reporter: LineReporter) -> NodeScan:
-    """Look, and change nothing."""
+    """Scan without changes."""
     cache = hub_directory(request.cache)
     return NodeScan(
         free_bytes=free_bytes(cache),
@@ -121,7 +121,7 @@ def _of_manifest(manifest: Manifest, cache: str) -> HeldVersion:
 def _held(place: StoragePlace, manifest: Manifest) -> HeldVersion:
     here, growing = held(place, manifest), begun(place, manifest)
     if isinstance(place, DirectoryPlace) and not place.published:
-        here, growing = {}, growing | here  # whole files, of which nobody can load any yet
+        here, growing = {}, growing | here  # complete files, which cannot be loaded yet
     published = not isinstance(place, HubPlace) or _pointed(place, manifest)
     return HeldVersion(
         kind=manifest.kind,
@@ -137,7 +137,7 @@ def _held(place: StoragePlace, manifest: Manifest) -> HeldVersion:
 
 
 def _pointed(place: HubPlace, manifest: Manifest) -> bool:
-    """True if the snapshot shows every file: without that, nobody can load it."""
+    """True if the snapshot has every file: otherwise it cannot be loaded."""
     snapshot = place.root / "snapshots" / manifest.commit
     return all(size_of(snapshot / file.path) == file.size for file in manifest.files)
 
@@ -156,7 +156,7 @@ def _snapshot(place: HubPlace, name: str, commit: str) -> HeldVersion:
 
 
 def _noted(place: HubPlace, name: str, commit: str) -> Manifest | None:
-    """Staging's note about a commit; None if there is none, or it cannot be used."""
+    """Manifest recorded by staging for a commit; None if there is none, or it is invalid."""
     try:
         manifest = Manifest.model_validate_json(place.record(commit).read_bytes())
     except (OSError, ValidationError):
@@ -165,7 +165,7 @@ def _noted(place: HubPlace, name: str, commit: str) -> Manifest | None:
 
 
 def derived(snapshot: Path, name: str, commit: str) -> Manifest | None:
-    """The manifest of a snapshot that others have downloaded: its links name the digests. None if that is nothing."""
+    """Manifest of a snapshot downloaded by another tool, with the digests from its links; None if it has no files."""
     files = []
     for path in sorted(_files(snapshot)):
         digest = Path(os.readlink(path)).name if path.is_symlink() else ""
@@ -189,7 +189,7 @@ def loadable(snapshot: Path) -> bool:
     if size_of(snapshot / "config.json") is None:
         return False
     if any(size_of(path) is None for path in _files(snapshot)):
-        return False  # a link that leads nowhere: its download was cut
+        return False  # a dangling link: its download was interrupted
     index = snapshot / "model.safetensors.index.json"
     if size_of(index) is None:
         return any(path.suffix in (".safetensors", ".bin", ".gguf") for path in _files(snapshot))
@@ -222,7 +222,7 @@ def _builtins(override: str) -> Iterator[Path]:
 
 
 def references(root: Path, commit: str) -> tuple[str, ...]:
-    """The branches and tags that stand for a commit in a model's folder of the Hub's cache."""
+    """Branches and tags that point to a commit, in a model's folder of the Hub's cache."""
     directory = root / "refs"
     found = (path for path in sorted(_files(directory)) if _commit(path) == commit)
     return tuple(path.relative_to(directory).as_posix() for path in found)

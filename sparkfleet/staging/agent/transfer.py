@@ -1,4 +1,4 @@
-"""Brings the files of a manifest to their place: locked, counted, checked, renamed. How a file moves is passed in."""
+"""Transfers the files of a manifest to their place: locked, counted, verified, renamed. The caller passes the copier."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sparkfleet.staging.storage_layout import StoragePlace, begun, check, free_b
 from sparkfleet.values import Value
 
 Get = Callable[[File, Path, int], Awaitable[None]]
-"""Makes a part grow to its whole size, from what is there: the file, the part, and the number of the stream."""
+"""Completes a partial file, from its present size: the file, the partial file, and the number of the stream."""
 
 STREAMS = 4
-"""Files at a time. One rsync keeps one processor core busy, and a Spark has two rails and 20 cores: two per rail."""
+"""Concurrent files. One rsync keeps one processor core busy, and a Spark has two rails and 20 cores: two per rail."""
 RESERVE_BYTES = 10 << 30
 """Kept free on every disk: logs, container layers, and compile caches of the engines need room while they start."""
 _TRIES = 2
-"""A part that a former run left may be damaged: then the file is fetched once more, from its beginning."""
+"""A partial file of an earlier run may be damaged: then the file is fetched once more, from its beginning."""
 
 
 class Arrived(Value):
@@ -35,12 +35,12 @@ class Arrival:
     """One run that brings a manifest to a place.
 
     Args:
-        place: where to.
-        manifest: what.
-        get: how a file moves.
-        reporter: who is told.
-        streams: files at a time.
-        reserve_bytes: what must stay free on the disk.
+        place: destination.
+        manifest: the files.
+        get: transfers one file.
+        reporter: receives the progress.
+        streams: concurrent files.
+        reserve_bytes: bytes that stay free on the disk.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Arrival:
         self._moved = 0
 
     async def run(self, revision: str) -> Arrived:
-        """Bring what is missing, check it, and make it visible.
+        """Fetch the missing files, verify them, and publish them.
 
         Raises:
-            StagingError: no room, or bytes that are not what they should be.
-            OSError: the disk refuses.
+            StagingError: no room on the disk, or bytes with a wrong digest.
+            OSError: an error of the disk.
         """
         async with alone(self._place.lock, self._wait):
             await asyncio.to_thread(self._make_room)
@@ -98,7 +98,7 @@ class Arrival:
 
     async def _one(self, file: File, number: int) -> None:
         final, part = self._place.final(file), self._place.part(file)
-        if size_of(final) == file.size:  # whoever held the lock before has brought it
+        if size_of(final) == file.size:  # the former holder of the lock has fetched it
             return
         if final.exists() and self._manifest.kind != "hub":
             raise _differs(final)
@@ -112,13 +112,15 @@ class Arrival:
                 return
             part.unlink()
             if attempt == 0 and before:
-                self._reporter.note(f"{file.path}: what a former run left is damaged; it is fetched again.")
+                self._reporter.note(
+                    f"{file.path}: the partial file of an earlier run is damaged; fetching it again."
+                )
             else:
                 break
         raise StagingError(
-            f"{file.path}: what arrived does not have the {file.algorithm} {file.digest[:12]}… that it must have.",
-            means="The bytes were damaged on the way or at their source. They were thrown away.",
-            do="Run it again; if it happens again, the copy at the source is bad.",
+            f"{file.path}: the received file does not match its {file.algorithm}, {file.digest[:12]}….",
+            means="The bytes were damaged in transit or at their source. They were deleted.",
+            do="Run it again. If it fails again, the source's copy is damaged: remove it there.",
         )
 
     def _make_room(self) -> None:
@@ -140,24 +142,24 @@ class Arrival:
         return sum(whole.values()) + sum(size for key, size in parts.items() if key not in whole)
 
     def _wait(self) -> None:
-        self._reporter.note("another run is bringing it; this one waits for it.", "waiting")
+        self._reporter.note("another run is transferring it; waiting for that run.", "waiting")
 
 
 def demand_room(path: Path, needed_bytes: int, reserve_bytes: int) -> None:
-    """Refuse where a disk does not hold `needed_bytes` more and the reserve. Raises StagingError."""
+    """Refuse if a disk has no room for `needed_bytes` and the reserve. Raises StagingError."""
     free = free_bytes(path)
     if needed_bytes and free < needed_bytes + reserve_bytes:
         raise StagingError(
             f"{path}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are free"
             f" ({reserve_bytes / 1e9:.1f} GB of them are kept in reserve).",
-            means="Nothing was begun.",
-            do="Make room: `sparkfleet models prune` removes what no deployment uses.",
+            means="Nothing was transferred.",
+            do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
 
 
 def _differs(path: Path) -> StagingError:
     return StagingError(
-        f"{path} is there already, and is another file than the one that should go there.",
-        means="A directory of yours is never overwritten.",
-        do="Move that directory away, or make the two alike yourself.",
+        f"{path} exists, with another size than on the sending node.",
+        means="Your directories are never overwritten.",
+        do="Move or delete that directory, then run it again.",
     )

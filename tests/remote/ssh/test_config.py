@@ -86,8 +86,8 @@ def test_several_jumps_are_taken_in_order(home):
     ("text", "said"),
     [
         ("Host spark1\n ProxyCommand nc %h %p\n", "ProxyCommand"),
-        ("Host spark1\n ProxyJump spark1\n", "circle"),
-        ("Host spark1\n Port zero\n", "is no port"),
+        ("Host spark1\n ProxyJump spark1\n", "back to itself"),
+        ("Host spark1\n Port zero\n", "is not a port number"),
         ("Host spark1\n ProxyJump ::\n", "not known"),
         ("Host 'spark1\n", "cannot be used"),
         ("nonsense\n", "cannot be used"),

@@ -141,7 +141,7 @@ async def test_jump_hosts_are_gone_through_and_verified(sshd, tmp_path):
             await wrong.run(["true"])
         await wrong.close()
         nowhere = SshChannel("inner", [sshd.hop(name="gate"), inner.hop(1, name="inner")])
-        with pytest.raises(Refused, match="the jump host does not reach"):
+        with pytest.raises(Refused, match="the jump host cannot reach"):
             await nowhere.run(["true"])
         await nowhere.close()
 

@@ -69,7 +69,7 @@ async def test_reading_a_key_where_there_is_none_says_why():
         with pytest.raises(Refused):
             await fingerprint("127.0.0.1", taken.getsockname()[1])
         taken.listen()
-        with pytest.raises(Suspected, match=r"no SSH server spoke within 0\.2 s"):
+        with pytest.raises(Suspected, match=r"no answer from an SSH server within 0\.2 s"):
             await fingerprint("127.0.0.1", taken.getsockname()[1], timeout_s=0.2)
 
 

@@ -66,9 +66,7 @@ async def test_an_encrypted_key_without_an_agent_says_what_to_do(sshd, kind):
     key = sshd.keygen("locked", "-t", *kind, "-N", "secret")
     with sshd.running():
         async with sshd.channel(identities=(key,)) as channel:
-            with pytest.raises(
-                AuthenticationFailed, match="is encrypted and the agent does not hold it: `ssh-add"
-            ):
+            with pytest.raises(AuthenticationFailed, match="is encrypted and not in the SSH agent: `ssh-add"):
                 await channel.run(["true"])
 
 
@@ -108,7 +106,7 @@ async def test_an_agent_that_is_gone_is_no_obstacle(sshd, monkeypatch):
 async def test_a_user_who_does_not_exist_is_not_let_in(sshd, user):
     with sshd.running():
         async with sshd.channel(user=user) as channel:
-            with pytest.raises(AuthenticationFailed, match="does not let the user"):
+            with pytest.raises(AuthenticationFailed, match=r"(?s)SSH login as .* was denied"):
                 await channel.run(["true"])
 
 
@@ -119,5 +117,5 @@ async def test_a_server_that_wants_more_than_a_key_is_said(sshd):
     options = "AuthenticationMethods publickey,password\nPasswordAuthentication yes\n"
     with sshd.running(options=options):
         async with sshd.channel() as channel:
-            with pytest.raises(AuthenticationFailed, match="also wants password"):
+            with pytest.raises(AuthenticationFailed, match="also requires password"):
                 await channel.run(["true"])

@@ -113,7 +113,7 @@ async def test_a_file_of_a_person_is_not_overwritten(tmp_path, notes):
     manifest = Manifest(kind="directory", name=str(target), files=FILES)
     with pytest.raises(ExceptionGroup) as failed:
         await Arrival(DirectoryPlace(target), manifest, fill, notes, reserve_bytes=0).run("main")
-    assert failed.group_contains(StagingError, match="another file", depth=2)
+    assert failed.group_contains(StagingError, match="another size", depth=2)
     assert (target / "f5").read_bytes() == b"mine"
 
 
@@ -128,7 +128,7 @@ async def test_who_waits_says_so_and_finds_it_done(tmp_path, notes):
 
     await asyncio.gather(arrival(place, first, get).run("main"), arrival(place, second, get).run("main"))
     assert sorted(calls) == sorted(CONTENT)
-    assert any("waits" in text for text in first.said + second.said)
+    assert any("waiting for that run" in text for text in first.said + second.said)
 
 
 async def test_a_download_by_huggingface_hub_is_waited_for(tmp_path, notes):
