@@ -5,7 +5,8 @@
     python scripts/fit.py --head-to-heads FILE    also says how many head-to-heads held-out predictions get right
     python scripts/fit.py --rows FILE --configs FILE
 
-Method. Physics (perf/latency/roofline_terms.py) gives every measurement a sum of terms in seconds. One maximum-a-posteriori fit in the
+Method. Physics (perf/latency/roofline_terms.py) gives every measurement a sum of terms in seconds. One
+maximum-a-posteriori fit in the
 logarithm of time then finds, all at once:
 
     coefficients   log-normal priors around what the ceilings suggest

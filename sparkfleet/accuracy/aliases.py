@@ -243,7 +243,7 @@ _NAMED = re.compile(
 
 
 def published_quant(name: str) -> str:
-    """Format in which the maker of a model publishes its weights: bf16, or for a few models only quantised (their model cards)."""
+    """Format of a model's weights as its maker publishes them: bf16, or for a few only quantised (their model cards)."""
     return _first(_PUBLISHED, folded(name)) or "bf16"
 
 

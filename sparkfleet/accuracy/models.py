@@ -30,7 +30,7 @@ class Declined(Exception):
 
 
 class Stored(NamedTuple):
-    """How a row's weights are stored."""
+    """Weight format of a row."""
 
     format: str
     """Key of `formats` in physics.yaml."""
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 
 class Size(NamedTuple):
-    """What is stated of a model besides its name."""
+    """Statements about a model besides its name."""
 
     total_b: float | None = None
     """Parameters in billions; likewise `active_b`."""

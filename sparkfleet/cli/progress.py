@@ -150,7 +150,7 @@ def time_words(seconds: float, expected: ExpectedTime | None) -> str:
 
 
 def times_line(times: Mapping[FleetStep, float]) -> str:
-    """Where the time went: `Time: 71 s: starting Ray 9 s, training the small model 38 s, …`."""
+    """Time by step: `Time: 71 s: starting Ray 9 s, training the small model 38 s, …`."""
     total = sum(times.values())
     long = [f"{step.value} {seconds:.0f} s" for step, seconds in times.items() if seconds >= SHORT_S]
     return f"Time: {total:.0f} s" + (f" = {' + '.join(long)}" if long else "")

@@ -296,7 +296,7 @@ def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:
 
 
 def _stranded(state: FleetState, desired: Desired) -> str:
-    """What a group of a deployment waits for that may never come; "" if none does."""
+    """Condition that a deployment's group may wait for in vain; "" if there is none."""
     return next(
         (state.pending.waiting[group] for group in _groups(desired) if group in state.pending.waiting), ""
     )

@@ -44,7 +44,7 @@ def read_clocks() -> Now:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What carrying out needs to know of the controller."""
+    """Parts of the controller that effects use."""
 
     orders_of: OrdersOf
     """From a wanted deployment, and the rung of each of its groups, to what each group is told."""

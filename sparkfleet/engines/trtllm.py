@@ -15,7 +15,7 @@ start, so that two groups may share a node. Open MPI binds each of two ranks to 
 (TensorRT-LLM: deployment-guide/configuring-cpu-affinity.md). What it sends takes the rail; its own sockets listen on every
 address all the same, and only a firewall closes them.
 
-The key pair is the group's own (`RankContext.keys_dir`): it is the only key that is let in and the host key of every sshd, so
+The key pair is the group's own (`RankContext.keys_dir`): it is the only key accepted and the host key of every sshd, so
 that nothing has to be trusted on first sight and nobody's own keys are shared.
 """
 

@@ -32,7 +32,7 @@ FIRST_KEY = "default"
 
 
 class PreparedApply(NamedTuple):
-    """What applying deployments would do."""
+    """Plan of an apply, ready to be confirmed."""
 
     planned: FleetPlan
     renew: bool
@@ -40,12 +40,12 @@ class PreparedApply(NamedTuple):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the fleet is up and runs all of it as asked for."""
+        """True if the fleet is up and runs all of it already."""
         return self.planned.client is not None and not self.planned.decided.pending
 
 
 class AppliedDeployments(NamedTuple):
-    """What became of deployments that were applied."""
+    """Outcome of an apply."""
 
     client: FleetClient
     """Of the controller, not entered."""
@@ -56,7 +56,7 @@ class AppliedDeployments(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether any deployment has failed."""
+        """True if any deployment has failed."""
         return any(one.state == "failed" for one in self.settled.values())
 
 

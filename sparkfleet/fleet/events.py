@@ -30,7 +30,7 @@ class FleetStep(StrEnum):
 
 
 class ExpectedTime(Value):
-    """How long a step is expected to take."""
+    """Expected duration of a step."""
 
     seconds: float
     measured: bool

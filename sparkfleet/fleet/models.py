@@ -26,7 +26,7 @@ ModelRow = tuple[HeldVersion, dict[str, HeldVersion]]
 
 
 class ModelsHeld(NamedTuple):
-    """What the nodes of a fleet have of models."""
+    """Models on the nodes of a fleet."""
 
     rows: tuple[ModelRow, ...]
     free_bytes: dict[str, int]

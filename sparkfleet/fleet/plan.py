@@ -65,7 +65,7 @@ class FleetPlan(NamedTuple):
     """Facts, by model."""
 
     def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
-        """What the predicted ITL and TTFT of each deployment are made of, by its name; empty if nothing is predicted.
+        """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
 
         Args:
             rung: which rung of the first group's ladder, from 0.

@@ -47,7 +47,7 @@ _FORM = TypeAdapter(StepTimes)
 
 
 def load_step_times(file: Path) -> StepTimes:
-    """What the last starts took; empty if nothing readable is there."""
+    """Durations of the last starts; empty if there is no readable file."""
     try:
         return _FORM.validate_json(file.read_bytes())
     except (OSError, ValidationError):
@@ -70,7 +70,7 @@ def started_by(plans: tuple[DeploymentPlan, ...]) -> str:
 
 
 def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTime]:
-    """What each step of a start is expected to take: as measured last, else typical, else left out. Pure."""
+    """Expected duration of each step of a start: as measured last, else typical, else left out. Pure."""
     typical = dict(TYPICAL_FLEET_S)
     if subject and all(part.startswith("builtin:tiny on vllm") for part in subject.split(" + ")):
         typical |= TYPICAL_EMBEDDED_S
@@ -81,7 +81,7 @@ def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTi
 
 
 def all_ready(settled: Mapping[str, DeploymentStatus]) -> bool:
-    """Whether a start is worth remembering: all of it came up, at once and at its first rung."""
+    """True if a start's durations are kept: all of it came up, at once and at its first rung."""
     return bool(settled) and all(one.state == "ready" and not any(one.passed) for one in settled.values())
 
 

@@ -89,7 +89,7 @@ class Ports(Value):
 
 
 class RankPlace(Value):
-    """What a rank's command depends on of its node; `rank_place` reads it there."""
+    """Facts of a node that a rank's command depends on; `rank_place` reads them there."""
 
     model_path: str
     """The checkpoint's directory; of a custom workload whatever its deployment says."""
@@ -174,7 +174,7 @@ def keys_dir(paths: FleetPaths, order: GroupLaunch, rank: int) -> Path | None:
 
 
 def _network(seat: RankPlacement, control_netdev: str) -> dict[str, Any]:
-    """What a rank needs to know of the network. If its peers meet it on none of its rails, they do on `control_netdev`."""
+    """Network of a rank. If its peers use none of its rails, they use `control_netdev`."""
     if seat.meeting is None:
         return {}
     told = seat.meeting.model_dump()

@@ -34,7 +34,7 @@ def spec_here(
 
 
 def place_of(paths: FleetPaths, order: GroupLaunch, rank: int) -> RankPlace:
-    """What a rank's command depends on of this node.
+    """Facts of this node that a rank's command depends on.
 
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.

@@ -1,4 +1,4 @@
-"""How long a fleet waits before it takes an engine for dead or starts it again. Seconds.
+"""Waits of a fleet before it declares an engine dead or restarts it. Seconds.
 
 They are values of the inventory: a test of minutes waits for seconds by the same code, and a fleet with a habit of its own
 (a prefill that moves no figure, a workload that is slow to answer) need not be changed in its source.

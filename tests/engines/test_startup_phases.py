@@ -16,7 +16,10 @@ BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB
         ("[2026-08-28 21:19:30] Load weight begin. avail mem=111.97 GB", StartupPhase(phase="loading")),
         ("INFO [backends.py:1167] Dynamo bytecode transform time: 8.72 s", StartupPhase(phase="compiling")),
         ("INFO [monitor.py:20] torch.compile took 31.02 s in total", StartupPhase(phase="compiling")),
-        ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  50%|█████     | 2/4", StartupPhase(phase="warming", share=0.5)),
+        (
+            "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  50%|█████     | 2/4",
+            StartupPhase(phase="warming", share=0.5),
+        ),
         (BATCHES, StartupPhase(phase="warming", share=0.0)),
         (BAR, StartupPhase(phase="warming", share=0.33)),
         ("INFO:     Application startup complete.", StartupPhase(phase="up")),
@@ -24,7 +27,10 @@ BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB
         ("INFO 11-20 09:00:01 [api_server.py:1] vLLM API server version 0.32.0", None),
         ("INFO [core.py:1] Initializing an engine with config: {'cudagraph_num_of_warmups': 0}", None),
         ("INFO [flashinfer.py:1] Warming up the kernels", StartupPhase(phase="warming")),
-        ("Multi-thread loading shards:  25% Completed | 1/4 [00:00<00:02,  1.29it/s]", StartupPhase(phase="loading", share=0.25)),
+        (
+            "Multi-thread loading shards:  25% Completed | 1/4 [00:00<00:02,  1.29it/s]",
+            StartupPhase(phase="loading", share=0.25),
+        ),
         (
             "Loading safetensors using Fastsafetensor loader:  19% Completed | 8/42 [00:00<00:02, 11.98it/s]",
             StartupPhase(phase="loading", share=0.19),

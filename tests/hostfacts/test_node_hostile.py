@@ -28,7 +28,9 @@ from sparkfleet.hostfacts.fact import MOST_CHARACTERS
 
 FACTS = [
     fact
-    for module in (clock, container, disk, gpu, machine, kernel_log, memory, node, privileges, processes, venv, listening_sockets)
+    for module in (
+        clock, container, disk, gpu, machine, kernel_log, memory, node, privileges, processes, venv, listening_sockets,
+    )
     for name, fact in vars(module).items()
     if name.startswith("Read")
 ]  # fmt: skip

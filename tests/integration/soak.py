@@ -34,7 +34,7 @@ SLACK = {"rss_mib": 60, "fds": 24, "processes": 4, "ports": 4, "rows": 0}
 """What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
 BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2}
-"""Most rows of tables that are kept to a length of their own: of all, of each deployment, one a group (controlplane/state/store.py)."""
+"""Most rows of tables with a length of their own: of all, of each deployment, one a group (controlplane/state/store.py)."""
 
 COUNT = """
 import collections, json, os, pathlib, sqlite3

@@ -55,7 +55,7 @@ def resolve(model: str, *, revision: str = "main", cache: Path) -> Path:
 
 
 def is_offline(environment: Mapping[str, str]) -> bool:
-    """Whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids to ask the Hub; read as huggingface_hub reads them."""
+    """True if HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids requests to the Hub; read as huggingface_hub reads them."""
     value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
     return value.upper() in ("1", "ON", "YES", "TRUE")
 

@@ -47,7 +47,7 @@ def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
 
 
 def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
-    """What is pending once an action is done."""
+    """Pending starts after an action."""
     if isinstance(action, BeginAttempt | EndAttempt | GiveUp | LadderStep):
         pending = _settled(pending, action.group)
     if isinstance(
@@ -67,7 +67,7 @@ def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
 
 
 def _waits_after(pending: Pending, action: Action) -> Pending:
-    """What is kept of the reasons for which groups and generations wait."""
+    """Reasons for waiting of groups and generations, after an action."""
     match action:
         case WaitForNodes(group=group):
             return replace(pending, waiting={**pending.waiting, group: action.reason})
@@ -113,5 +113,5 @@ def begun(before: Mapping[str, str], nodes: Iterable[str], boots: Mapping[str, s
 
 
 def _of_no_older(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
-    """What is kept beside a group: nothing of its deployment's older generations, as in the store."""
+    """Standings kept beside a group: none of its deployment's older generations, as in the store."""
     return {key: value for key, value in values.items() if key[0] != group[0] or key[1] >= group[1]}

@@ -1,4 +1,4 @@
-"""What a group's new phase changes of what is kept about it."""
+"""Updates a group's standing when its phase changes."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class SeenNodes:
 
 @dataclass(frozen=True)
 class Pending:
-    """What the controller keeps from round to round, and may lose with its process."""
+    """Memory of the controller from round to round, which it may lose with its process."""
 
     answered: frozenset[str] = frozenset()
     """Applications whose failure has been answered, until they are seen in another state."""

@@ -270,7 +270,7 @@ class Store:
         return {replica: Standing.model_validate_json(standing) for replica, standing in rows}
 
     def standings(self) -> dict[GroupKey, Standing]:
-        """How far down its ladder each group has come, also of generations that are being replaced."""
+        """Standing of each group on its ladder, also of generations that are being replaced."""
         rows = self._db.execute("SELECT name, generation, replica, standing FROM standings")
         return {
             (name, generation, replica): Standing.model_validate_json(standing)
