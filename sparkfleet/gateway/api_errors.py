@@ -42,12 +42,12 @@ class _Lack(NamedTuple):
 _LACKS: dict[Ability, _Lack] = {
     "vision": _Lack(
         "images or video",
-        "None of its groups sees: their weights have no vision tower, or it is switched off.",
-        "Leave them out, or ask a model that sees.",
+        "None of its groups takes images: their weights have no vision tower, or it is switched off.",
+        "Leave them out, or use a model with vision.",
     ),
     "tools": _Lack(
         "tools",
-        "None of its groups reads the calls that its model makes: their engines have no parser for them.",
+        "None of its groups parses tool calls: their engines have no parser for this model.",
         'Leave "tools" out, or give the deployment a parser ("--tool-call-parser" in its "engine_args").',
     ),
 }
@@ -123,7 +123,7 @@ def forbidden(model: str, key_name: str) -> ApiError:
     """403: a good key, not for this model."""
     return ApiError(
         f'The key "{key_name}" may not use the model "{_short(model)}".',
-        do='The deployment\'s "keys" say which keys may.',
+        do='The deployment\'s "keys" list the keys that may.',
         status=403,
         code="model_not_allowed",
         kind="forbidden",
@@ -161,7 +161,7 @@ def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> ApiError:
     nouns = _nouns(lacking)
     if all(any(getattr(group, one) is not False for group in entry.groups) for one in lacking):
         what = f'The model "{entry.name}" does not take {nouns} in one request.'
-        means, do = "One of its groups takes the one, another the other.", "Send two requests."
+        means, do = "No single group supports both.", "Send two requests."
     else:
         what = f'The model "{entry.name}" does not take {nouns}, and this request has some.'
         means, do = (" ".join(getattr(_LACKS[one], name) for one in lacking) for name in ("means", "do"))
@@ -199,7 +199,7 @@ def no_engine(entry: ModelEntry) -> ApiError:
 def engine_lost(entry: ModelEntry) -> ApiError:
     """503: every engine that was asked went away before its first byte."""
     return _later(
-        f'The engine of "{entry.name}" went away before it answered; it is being replaced.',
+        f'The engine of "{entry.name}" failed before it answered; it is being replaced.',
         entry.retry_after_s,
         code="engine_lost",
         kind="engine_lost",
@@ -258,7 +258,7 @@ def too_slow(seconds: float) -> ApiError:
 def no_such_path(path: str) -> ApiError:
     """404: not a path of this API."""
     return ApiError(
-        f'There is nothing at "{_short(path)}".',
+        f'Unknown path: "{_short(path)}".',
         do="The API is below /v1.",
         status=404,
         code="not_found",

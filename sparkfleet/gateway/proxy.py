@@ -161,7 +161,7 @@ async def relay(answer: UpstreamAnswer, send: Send, meter: UsageMeter) -> bool:
 
 def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:
     """Ends an event stream whose engine went away. Starts a new line if the last event was cut."""
-    message = "The engine went away while it was answering; the answer is incomplete."
+    message = "The engine failed while answering; the answer is incomplete."
     data = error_json(message, 502, code="engine_lost", dialect=dialect)
     name = b"event: error\n" if dialect == "anthropic" else b""
     start = b"" if meter.ends_between_events else b"\n\n"

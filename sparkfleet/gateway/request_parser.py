@@ -108,7 +108,7 @@ def _one_model(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Of two "model" fields this parser and the engine's might each take another one.
     value = dict(pairs)
     if len(value) != len(pairs) and sum(name == "model" for name, _ in pairs) > 1:
-        raise ValueError('"model" is there twice')
+        raise ValueError('"model" occurs twice')
     return value
 
 
@@ -130,9 +130,9 @@ def _in_form(body: bytes, boundary: bytes) -> str:
     except FormParserError as error:
         raise _bad_form(str(error)) from None
     if not fields.complete:
-        raise _bad_form("it has no end")
+        raise _bad_form("it is not terminated")
     if len(fields.found) > 1:
-        raise _bad_form('"model" is there twice')
+        raise _bad_form('"model" occurs twice')
     return fields.found[0].decode("utf-8", "replace") if fields.found else ""
 
 

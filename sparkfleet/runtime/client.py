@@ -104,5 +104,5 @@ def parse_answer(name: str, line: bytes) -> SupervisorAnswer:
         return SupervisorAnswer(status, float(content["grace_s"]))
     except (ValueError, KeyError, TypeError) as error:
         raise NodeError(
-            f"the supervisor of {name} said something that is no answer: {line[:200]!r}"
+            f"the supervisor of {name} returned an answer that cannot be read: {line[:200]!r}"
         ) from error

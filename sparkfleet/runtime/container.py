@@ -144,7 +144,7 @@ class Container:
         if code in _COMMAND and _NO_PROGRAM.search(tail):
             return f"its command {_COMMAND[code]} the image {self._image}"
         said = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
-        return f"{self._tool} could not run its container: {said[-1] if said else 'it did not say why'}"
+        return f"{self._tool} could not run its container: {said[-1] if said else 'no reason given'}"
 
     async def _ask(self, *words: str, extra_s: float = 0) -> tuple[int | None, str]:
         """Exit code (None: it could not be started, or did not end in time) and what was printed, stdout and stderr."""

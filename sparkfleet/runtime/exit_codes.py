@@ -15,11 +15,11 @@ _CODES = {
     NOT_FOUND: "was not found",
 }
 _SIGNALS = {
-    signal.SIGKILL: "by the kernel for lack of memory, or by somebody",
-    signal.SIGTERM: "somebody else asked it to end",
+    signal.SIGKILL: "by the kernel for lack of memory, or by a person",
+    signal.SIGTERM: "another program requested its end",
     signal.SIGSEGV: "invalid memory access: a defect in the engine, a driver or a kernel",
     signal.SIGBUS: "a bus error: often /dev/shm or a disk is full",
-    signal.SIGABRT: "it gave up: a failed assertion or an uncaught C++ exception",
+    signal.SIGABRT: "a failed assertion or an uncaught C++ exception",
     signal.SIGILL: "illegal instruction: built for another processor",
     signal.SIGFPE: "an arithmetic error in native code",
 }

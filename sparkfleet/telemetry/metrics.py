@@ -85,7 +85,7 @@ class GatewayMetrics:
         self.registry = registry = registry or CollectorRegistry()
         self.requests = Counter(
             "sparkfleet_requests",
-            "Requests answered, by the status the client saw (499: it hung up before).",
+            "Requests answered, by the status the client saw (499: it disconnected before).",
             ["model", "path", "status"],
             registry=registry,
         )
@@ -121,7 +121,7 @@ class GatewayMetrics:
         )
         self.errors = Counter(
             "sparkfleet_errors",
-            "Requests that did not get what they asked for, by reason.",
+            "Requests that failed or were refused, by reason.",
             ["model", "kind"],
             registry=registry,
         )

@@ -62,5 +62,5 @@ def test_a_refusal_has_no_status():
 
 @given(st.binary() | st.sampled_from([b"null", b"[]", b"{}", b'{"ok": true}', b'{"ok": 1, "status": {}}']))
 def test_what_is_no_answer_is_a_node_error(line):
-    with pytest.raises(NodeError, match="said something that is no answer"):
+    with pytest.raises(NodeError, match="returned an answer that cannot be read"):
         parse_answer("rank", line)

@@ -542,7 +542,7 @@ async def test_a_client_that_is_killed_takes_its_container_along(daemon, running
     os.kill((await rank.status()).pid, signal.SIGKILL)
     end = await rank.wait()
     assert (end.exit_code, end.reason.splitlines()[0]) == (
-        -9, f"the {tool} client that ran it ended by SIGKILL: by the kernel for lack of memory, or by somebody",
+        -9, f"the {tool} client that ran it ended by SIGKILL: by the kernel for lack of memory, or by a person",
     )  # fmt: skip
     assert process(pid) is None
     assert daemon.made == {}
@@ -595,7 +595,7 @@ async def test_a_tool_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
      "podman could not run its container: Error: runc: mkdir /sys/fs/cgroup/cpuset/x: no such file or directory"),
     (125, "docker: Error response from daemon: it is asleep.\n\nRun 'docker run --help' for more information",
      "podman could not run its container: docker: Error response from daemon: it is asleep."),
-    (125, "", "podman could not run its container: it did not say why"),
+    (125, "", "podman could not run its container: no reason given"),
     (200, "", "the engine exited with code 200: failed"),
 ])  # fmt: skip
 def test_what_a_tool_says_in_words(tmp_path, code, tail, words):

@@ -15,7 +15,7 @@ from sparkfleet.runtime.exit_codes import meaning
         (2, "refused its arguments"),
         (42, "exited with code 42: failed"),
         (127, "was not found"),
-        (-9, "ended by SIGKILL: by the kernel for lack of memory, or by somebody"),
+        (-9, "ended by SIGKILL: by the kernel for lack of memory, or by a person"),
         (-7, "/dev/shm"),
         (-2, "ended by SIGINT"),
         (-63, "ended by signal 63"),

@@ -179,7 +179,7 @@ async def test_an_engine_that_ignores_sigterm_is_killed(running, in_container):
 @pytest.mark.parametrize(("script", "code", "words"), [
     ("echo last words; exit 125", 125, "the engine exited with code 125: failed"),
     ("echo last words; exit 3", 3, "the engine exited with code 3: failed"),
-    ("echo last words; exit 137", -9, "the engine ended by SIGKILL: by the kernel for lack of memory, or by somebody"),
+    ("echo last words; exit 137", -9, "the engine ended by SIGKILL: by the kernel for lack of memory, or by a person"),
     ("echo last words; exit 0", 0, "should not end"),
 ])  # fmt: skip
 async def test_the_owner_is_told_how_an_engine_ended(running, in_container, script, code, words):
