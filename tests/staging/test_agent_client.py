@@ -66,7 +66,7 @@ async def test_an_unknown_kind_of_error_is_one_of_staging(kind):
 
 @pytest.mark.parametrize("value", [None, [], {"number": "7"}, {"number": 7, "more": 1}, "x"])
 async def test_an_answer_of_another_version_says_so(value):
-    with pytest.raises(StagingError, match="not understood") as refused:
+    with pytest.raises(StagingError, match="its answer is invalid") as refused:
         await call(said({"event": "result", "value": value}), PROGRAM, Request(), Answer)
     assert "sparkfleet up" in refused.value.do
 
