@@ -54,8 +54,8 @@ def _serving(fleet):
     """Each test begins with `tiny` serving and nothing else, whatever the one before it did."""
     for other in [d["name"] for d in fleet.deployments() if d["name"] != "tiny"]:
         fleet.ok("delete", "--yes", other)
-    if fleet.deployment() is None:
-        fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
+    # Also if it serves: the file before this one may have left it with another engine or other sizes.
+    fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
     fleet.until(lambda: ready(fleet))
 
 
