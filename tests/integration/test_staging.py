@@ -152,7 +152,7 @@ async def test_two_sparks_from_the_hub_once_then_over_both_rails(tmp_path):
         fleet.lab.cut(link, 0)
         await fleet.stage()
         assert fleet.digests(copier) == DIGESTS
-        assert any("goes on over the others" in progress.text for progress in fleet.heard)
+        assert any("continuing over the others" in progress.text for progress in fleet.heard)
         assert fleet.hub.bytes_sent == SIZE
 
 
