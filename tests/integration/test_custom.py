@@ -55,6 +55,7 @@ def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_com
     assert "Only 2.5 GiB of memory are left on spark1: the group is stopped" in fleet.ok("describe", "newer")
 
 
+@pytest.mark.full
 def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_seen(fleet):
     fleet.apply(custom("speech", 5007) + "health: /health\n", "speech.yaml")
     before = fleet.group("speech")["ranks"][0]["pid"]

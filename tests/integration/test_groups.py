@@ -221,6 +221,7 @@ def test_a_rail_that_is_away_for_long_ends_the_group_and_it_is_replaced_as_a_who
     fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=60)
 
 
+@pytest.mark.full
 def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(served):
     fleet = served
     before = pids(fleet)
