@@ -1,4 +1,4 @@
-"""From a planned candidate to the exact command of a rank. Pure: what it needs of a node, and the secret, are handed in."""
+"""The exact command of each rank of a planned candidate. Pure: facts of the node and the secret are arguments."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from sparkfleet.specs.timeouts import Timeouts
 from sparkfleet.values import Value
 
 START_LEASE_S = 120.0
-"""A rank that is started before its group's actor exists waits this long for it: Ray needs 5 to 60 s to come up."""
+"""Lease of a rank that starts before its group's actor exists, seconds: Ray needs 5 to 60 s to come up."""
 
 SILENCE_S = 900.0
-"""A start in which no rank has printed a line for this long hangs, where the deployment does not say otherwise: the longest
-silence known is a 235 B model's load."""
+"""Seconds without a log line of any rank after which a start counts as hung, unless the deployment sets `silence`: longer
+than any known silence (the load of a 235 B model)."""
 
 ALONE = "127.0.0.1"
-"""Where the engine of a fleet of one node listens."""
+"""Address of the engine in a fleet of one node."""
 
 
 class RankPlacement(Value):
-    """The node of one rank, and how the other ranks and the gateways reach it."""
+    """The node of one rank, and its addresses for the other ranks and the gateways."""
 
     node: str
     address: str = ALONE
     """Address that its engine binds."""
     meeting: Meeting | None = None
-    """What its rank is told of the network; None in a group of one."""
+    """The network of its rank; None in a group of one."""
 
 
 class GroupLaunch(Value):
-    """Everything a group's actor needs to start its engine."""
+    """Everything that a group's actor needs to start its engine."""
 
     deployment: str
     generation: int
     replica: int = 0
-    """Which of the deployment's groups, from 0."""
+    """Index of the group in its deployment, from 0."""
     rung: int = 0
-    """Which rung of its ladder this is, from 0."""
+    """Index of the rung in its ladder, from 0."""
     candidate: Candidate
     needs: int = 0
-    """Memory that a rank is predicted to take, bytes; it is not started where less is available."""
+    """Predicted memory of a rank, bytes; it does not start if less is available."""
     seats: tuple[RankPlacement, ...]
     """One per rank, in order."""
     drain_s: float = 30.0
     silence_s: float = SILENCE_S
-    """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
+    """Time without a log line of any rank during a start, seconds; also limits the first token, if that is less."""
     patience_s: float = Timeouts().proof_s
-    """How long it may owe a token, once it is asked for one because nothing of it moves, seconds."""
+    """Time limit of a probe for one token after its counters stopped, seconds."""
     timeouts: Timeouts = Timeouts()
-    """After how long it is taken for dead, and how long it pauses before it is started again."""
+    """Time limits of its health, and pauses before it starts again."""
     probed: bool = False
-    """Whether its health is asked while it serves: of a custom workload whose deployment says where."""
+    """True if its health is checked while it serves: a custom workload with a declared health path."""
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
-        """Id of a rank, on a node on which the fleet goes by this label."""
+        """Id of a rank on a node where the fleet has this label."""
         return RankId(
             fleet=fleet,
             deployment=self.deployment,
@@ -80,28 +80,28 @@ class GroupLaunch(Value):
 
 
 class Ports(Value):
-    """TCP ports of a start: they differ each time, and mean nothing."""
+    """TCP ports of a start, different each time."""
 
     http: int
-    """Where the rank's HTTP server listens."""
+    """Port of the rank's HTTP server."""
     rendezvous: int = 0
-    """On rank 0's node: where the ranks of a group find each other; 0 for a group of one."""
+    """Port of the rendezvous on rank 0's node; 0 for a group of one."""
 
 
 class RankPlace(Value):
-    """Facts of a node that a rank's command depends on; `rank_place` reads them there."""
+    """Facts of a node that a rank's command depends on; `rank_place` reads them on the node."""
 
     model_path: str
-    """The checkpoint's directory; of a custom workload whatever its deployment says."""
+    """The checkpoint's directory; for a custom workload the value of its deployment."""
     draft_path: str = ""
     hub_cache: str
     """Root of the Hub's cache: a snapshot's files are links into it."""
     python: str
     """Interpreter of sparkfleet's own environment."""
     has_encodings: bool = False
-    """Whether tiktoken's files that gpt-oss needs are there; its engine fetches them otherwise."""
+    """True if tiktoken's files for gpt-oss are on the node; otherwise the engine downloads them."""
     control_netdev: str = ""
-    """Netdev by which peers are met that no rail reaches."""
+    """Netdev to peers that no rail reaches."""
 
 
 def rank_spec(
@@ -118,15 +118,15 @@ def rank_spec(
 
     Args:
         paths: the fleet's directories on the rank's node.
-        order: what to run.
-        rank: which rank, from 0.
-        ports: free on their nodes.
+        order: the group's launch.
+        rank: its number, from 0.
+        ports: free ports on their nodes.
         secret: the fleet's engine secret; only a token derived from it reaches the engine.
         place: facts of the rank's node.
-        box: the container that it runs in; None for a process.
+        box: its container; None for a process.
     """
     id_ = order.rank_id(paths.label, rank)
-    http = order.candidate.port or ports.http  # a workload of its own may have its own
+    http = order.candidate.port or ports.http  # a custom workload may declare its port
     site = _site(paths, order, rank, ports.model_copy(update={"http": http}), place)
     launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
     token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
@@ -196,7 +196,7 @@ def _container(
     id_: RankId,
     box: ContainerSpec,
 ) -> dict[str, Any]:
-    """The same in a container. What the deployment set may be secret: the tool is given it by name only."""
+    """The same in a container. The deployment's variables may be secret: the tool's arguments only name them."""
     private = tuple(name for name, _ in order.candidate.env if not steers_tools(name))
     what = ContainerOptions(
         tool=box.tool,
@@ -232,5 +232,5 @@ def _prepare(order: GroupLaunch, python: str) -> tuple[str, ...]:
     names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
     if not names:
         return ()
-    # By sparkfleet's own environment on the node: an engine's, or an image, need not have sparkfleet.
+    # In sparkfleet's own environment on the node: an engine's environment or image may lack sparkfleet.
     return (python, "-m", "sparkfleet.tiny_models", "build", *names)

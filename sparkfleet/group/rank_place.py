@@ -1,4 +1,4 @@
-"""Reads what a rank's command depends on of the node that it runs on, and makes the command there."""
+"""Reads the facts of a node that a rank's command depends on, and makes the command on that node."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def _hub_cache() -> Path:
 
 
 def _has_encodings(paths: FleetPaths, candidate: Candidate) -> bool:
-    """True if gpt-oss finds all of tiktoken's files on this node; its engine fetches them otherwise."""
+    """True if all of tiktoken's files for gpt-oss are on this node; otherwise the engine downloads them."""
     return needs_encodings(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
 
 
 def _control_netdev(seat: RankPlacement) -> str:
-    """The netdev by which peers are met that none of the rank's rails reaches; "" if a rail does."""
+    """The netdev to peers that none of the rank's rails reaches; "" if a rail does."""
     meeting = seat.meeting
     if meeting is None or any(rail.address in meeting.peers for rail in meeting.rails):
         return ""
