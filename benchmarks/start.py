@@ -22,9 +22,9 @@ from pathlib import Path
 
 import aiohttp
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.launches import launches_for
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.errors import EngineError
 from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.group.canary import Probe, wait_healthy

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.controller_failures import ControllerFailures
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.effects import Effects, OrdersOf, Surroundings, read_clocks
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
@@ -30,7 +31,7 @@ from sparkfleet.controlplane.state.nodes import Generation, Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store import Desired, Event, GroupKey, Store
+from sparkfleet.controlplane.state.store import Event, Store
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable

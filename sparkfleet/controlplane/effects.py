@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -30,7 +31,7 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Generation, Nodes
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Store
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.telemetry.metrics import ControlMetrics
 

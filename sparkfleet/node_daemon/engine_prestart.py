@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 
 from sparkfleet.controlplane.api.api_models import UpRequest
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Desired, Store
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of

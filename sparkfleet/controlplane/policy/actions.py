@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.state.store import GroupKey, Standing
+from sparkfleet.controlplane.desired import GroupKey, Standing
 
 
 @dataclass(frozen=True, kw_only=True)

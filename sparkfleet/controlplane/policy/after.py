@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from sparkfleet.controlplane.desired import GroupKey, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -28,7 +29,6 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
 from sparkfleet.controlplane.state.status import app_name
-from sparkfleet.controlplane.state.store import GroupKey, Standing
 
 V = TypeVar("V")
 Starts = Mapping[GroupKey, Mapping[str, str]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     EndAttempt,
@@ -36,7 +37,6 @@ from sparkfleet.controlplane.policy.ladder import (
 from sparkfleet.controlplane.policy.pending_starts import away, lost, went_away
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.planner.rules.failure_memory import fingerprint

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.state import FleetState, Now
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.planner.types.plan import DeploymentPlan
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.policy.actions import Action, KnowBoots, WaitForBoots
 from sparkfleet.controlplane.policy.state import FleetState, Now, SeenNodes
-from sparkfleet.controlplane.state.store import GroupKey
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -12,7 +13,6 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.fallback import BREAKER_S, STARVED_S
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
-from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint

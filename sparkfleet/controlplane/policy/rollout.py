@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.controlplane.state.store import Desired, GroupKey
 
 
 def retire_unwanted(state: FleetState, now: Now) -> list[Action]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Standing
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 
 GONE_S = 180.0

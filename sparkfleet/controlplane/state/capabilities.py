@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.knowledge.rule_context import parse_flags

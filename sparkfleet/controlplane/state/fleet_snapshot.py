@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.capabilities import group_entry
 from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
 from sparkfleet.group.report import GroupPhase, GroupReport

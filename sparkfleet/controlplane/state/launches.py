@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Management, meetings
 from sparkfleet.fabric.node_addresses import seats

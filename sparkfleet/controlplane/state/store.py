@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.diff import same_launch
@@ -26,24 +27,6 @@ must not push out why another one failed."""
 KEEP_MEASUREMENTS = 1000
 """Numbers kept of a deployment: at up to six per start those of its last 160 starts and more, in some 100 KB. Of one that
 falls and comes up again for months only these are worth comparing."""
-
-GroupKey = tuple[str, int, int]
-"""A group: its deployment's name, the generation, and which of its groups."""
-
-
-class Desired(Value):
-    """Desired state of a deployment: the request and its plan."""
-
-    spec: Deployment
-    plan: DeploymentPlan
-    generation: int
-    who: str
-    since: float
-
-    @property
-    def name(self) -> str:
-        """The public model name."""
-        return self.spec.name
 
 
 class Event(Value):
@@ -67,24 +50,6 @@ class Measurement(Value):
     subject: str
     name: str
     value: float
-
-
-class Standing(Value):
-    """Rung of a group on its ladder."""
-
-    rung: int = 0
-    tries: int = 0
-    """Starts of this rung that have failed since it was ready last."""
-    given_up: bool = False
-    """It is not started again, until its deployment is applied again."""
-    restarts: int = 0
-    """Starts in a row that have failed, since this rung was taken or it was ready last."""
-    falls: tuple[float, ...] = ()
-    """When it was ready and has failed, as far as that still counts, Unix seconds."""
-    starved: tuple[float, ...] = ()
-    """Those of its falls at this rung for which memory ran out, as far as they still count, Unix seconds."""
-    passed: tuple[str, ...] = ()
-    """Why each rung above this one was left, in order; of what is given up also why this one was."""
 
 
 class Store:
