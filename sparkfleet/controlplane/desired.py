@@ -7,7 +7,7 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
 GroupKey = tuple[str, int, int]
-"""A group: its deployment's name, the generation, and which of its groups."""
+"""A group: its deployment's name, the generation, and its index in the deployment."""
 
 
 class Desired(Value):
@@ -30,14 +30,14 @@ class Standing(Value):
 
     rung: int = 0
     tries: int = 0
-    """Starts of this rung that have failed since it was ready last."""
+    """Failed starts of this rung since it was last ready."""
     given_up: bool = False
-    """It is not started again, until its deployment is applied again."""
+    """True: it does not start again until its deployment is applied again."""
     restarts: int = 0
-    """Starts in a row that have failed, since this rung was taken or it was ready last."""
+    """Failed starts in a row, since this rung was taken or it was last ready."""
     falls: tuple[float, ...] = ()
-    """When it was ready and has failed, as far as that still counts, Unix seconds."""
+    """Times at which it failed while it was ready, as far as they still count, Unix seconds."""
     starved: tuple[float, ...] = ()
-    """Those of its falls at this rung for which memory ran out, as far as they still count, Unix seconds."""
+    """Those of its falls at this rung that were caused by memory, as far as they still count, Unix seconds."""
     passed: tuple[str, ...] = ()
-    """Why each rung above this one was left, in order; of what is given up also why this one was."""
+    """Reason for leaving each rung above this one, in order; if it is given up also the reason for this one."""

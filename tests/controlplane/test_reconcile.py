@@ -75,7 +75,7 @@ def test_without_room_for_both_the_old_one_goes_first():
 
 def test_one_that_serves_nobody_is_not_said_to_serve_or_to_be_in_want_of_memory():
     (gone,) = decide({"m": 2}, [app(1, "starting")], {"m": False})
-    assert (verb(gone), gone.reason) == ("retire", "it serves nobody, and generation 2 takes its place")
+    assert (verb(gone), gone.reason) == ("retire", "it is not ready, and generation 2 takes its place")
     for status in ("starting", "failed", "retiring"):
         (new,) = decide({"m": 2}, [app(1, status)], {"m": True})
         assert (verb(new), new.reason) == ("deploy", "not running yet")

@@ -119,7 +119,7 @@ async def stranded(world, monkeypatch):
     await put(world, ladder((1.0, "that")))
     await world.ready(1)
     world.apps.become("tiny", 1, "starting")
-    world.controller._heard.forget(())
+    world.controller._reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
     for _ in range(3):
@@ -178,7 +178,7 @@ async def test_that_the_older_one_is_started_again_is_told(outlived):
     await outlived.controller.reconcile()
     status = outlived.controller.status().deployments[0]
     assert status.state == "failed"
-    assert "generation 1 is being started again" in status.detail
+    assert "generation 1 is restarting" in status.detail
     assert (await outlived.table()).models["tiny"].detail == status.detail
     await outlived.ready(1)
     assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)
@@ -193,7 +193,7 @@ async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_tha
     await world.controller.reconcile()
     assert {key: app.status for key, app in world.apps.apps.items()} == {("tiny", 1, 0): "running"}
     (why,) = await said(world, "waits")
-    assert "how much memory is free on this" in why
+    assert "free memory of this is not known" in why
     world.nodes.away = set()
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 2, 0].status == "starting"
@@ -222,7 +222,7 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
     await world.ready(1)
     if not serves:
         world.apps.become("tiny", 1, "starting")
-        world.controller._heard.forget(())
+        world.controller._reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
     await put(world, ladder((1.0, "that"), (1.0, "this")), concurrency=8)

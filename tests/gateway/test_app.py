@@ -101,7 +101,7 @@ async def test_what_is_wrong_is_said(house: Door) -> None:
         _, _, shown = await house.post(**body)
         return str(json.loads(shown)["error"]["message"])
 
-    assert await message(model="huge") == 'There is no model "huge". There is: failed, starting, tiny.'
+    assert await message(model="huge") == 'There is no model "huge". Available: failed, starting, tiny.'
     assert (
         await message(model="starting")
         == 'The model "starting" is starting: loading weights. Try again in 42 s.'

@@ -128,7 +128,7 @@ async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate
     monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 1 << 60})
     world = World(tmp_path)
     await world.take()
-    with pytest.raises(EngineError, match="this has only .* of memory left") as caught:
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left") as caught:
         await world.ranks.watch_memory()
     told = await world.ranks.diagnose(caught.value, None)
     assert told.cause is Cause.MEMORY
@@ -274,12 +274,12 @@ async def test_of_two_groups_the_one_that_was_started_last_ends_a_shortage(tmp_p
     first, second = await two_groups(tmp_path, monkeypatch)
     looks = shortages(monkeypatch, 250)
     watched = asyncio.create_task(watch(first.ranks))
-    with pytest.raises(EngineError, match="this has only .* of memory left"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watch(second.ranks)
     await second.ranks.stop()
     await looked(looks, 20)
     assert not watched.done(), "what the other gave back takes its time"
-    with pytest.raises(EngineError, match="this has only .* of memory left"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watched
 
 
@@ -318,6 +318,6 @@ async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(
 
     if why != "wedges":
         monkeypatch.setattr(first.holders[0], "is_followed", asked)
-    with pytest.raises(EngineError, match="this has only .* of memory left"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watch(first.ranks)
     assert len(looks) == 1
