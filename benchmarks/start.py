@@ -76,8 +76,8 @@ class Bench:
         (facts,) = await survey(inventory, {"this": LocalChannel("this")})
         spec = parse_deployment(DEPLOYMENT, "deployment")
         desired = Desired(spec=spec, plan=plan_deployment(spec, [facts]), generation=1, who="bench", since=0)
-        (order,) = launches_for(inventory, desired)
-        rank = spec_here(self.paths, order, 0, Ports(http=free_port("127.0.0.1")), "secret")
+        (launch,) = launches_for(inventory, desired)
+        rank = spec_here(self.paths, launch, 0, Ports(http=free_port("127.0.0.1")), "secret")
         env = {**os.environ, **dict(rank.env), **dict(rank.secret_env)}
         began = time.perf_counter()
         engine = subprocess.Popen(

@@ -267,7 +267,7 @@ class Controller:
                 for name, one in wanted.items()
                 if state.has_given_up(name, one.generation)
             },
-            told=self._publisher.told(),
+            published=self._publisher.published(),
             passed={name: _passed(state, one) for name, one in wanted.items()},
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
         )

@@ -11,16 +11,16 @@ class FakeServeBackend:
 
     def __init__(self) -> None:
         self.apps: dict[tuple[str, int, int], App] = {}
-        self.orders: list[GroupLaunch] = []
+        self.launches: list[GroupLaunch] = []
 
     async def list(self) -> tuple[App, ...]:
         """All applications."""
         return tuple(self.apps.values())
 
-    async def deploy(self, order: GroupLaunch) -> None:
+    async def deploy(self, launch: GroupLaunch) -> None:
         """Adds an application in the state `starting`."""
-        self.orders.append(order)
-        self.become(order.deployment, order.generation, "starting", replica=order.replica)
+        self.launches.append(launch)
+        self.become(launch.deployment, launch.generation, "starting", replica=launch.replica)
 
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """Marks it as retiring until `finish`."""

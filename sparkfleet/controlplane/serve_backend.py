@@ -20,7 +20,7 @@ class ServeBackend(Protocol):
         """All applications."""
         ...
 
-    async def deploy(self, order: GroupLaunch) -> None:
+    async def deploy(self, launch: GroupLaunch) -> None:
         """Creates an application for one group."""
         ...
 

@@ -38,11 +38,11 @@ async def read_error(answer: UpstreamAnswer) -> bytes:
 
 def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
     """An engine's error in the form of `dialect`; unchanged if it already has it."""
-    said = _parsed(body)
-    inner = said.get("error")
+    parsed = _parsed(body)
+    inner = parsed.get("error")
     if isinstance(inner, dict) and _text(inner.get("message")) and _text(inner.get("type")):
         return body
-    fields = inner if isinstance(inner, dict) else said
+    fields = inner if isinstance(inner, dict) else parsed
     message = _text(fields.get("message")) or _text(inner) or _text(fields.get("detail"))
     code = fields.get("code")
     return error_json(
@@ -57,10 +57,10 @@ def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -33,7 +33,7 @@ def authenticate(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
     """The entry of the key that the request carries, or None.
 
     Reads `Authorization: Bearer` (OpenAI's clients) and `x-api-key` (Anthropic's). Every stored key is
-    compared, so that the time taken does not tell which one matched.
+    compared, so that the time taken does not show which one matched.
     """
     known = tuple(keys)
     found: KeyEntry | None = None

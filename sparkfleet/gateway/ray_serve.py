@@ -172,10 +172,10 @@ class GatewayReplica:
             await asyncio.sleep(REGISTER_S)
 
 
-def gateway_app(config: GatewayConfig, where: dict[str, str]) -> serve.Application:
+def gateway_app(config: GatewayConfig, label_selector: dict[str, str]) -> serve.Application:
     """The Serve application of the gateway, on a node with these labels of Ray's."""
     replica = GatewayReplica.options(  # type: ignore[attr-defined]  # added by the decorator
-        ray_actor_options={"num_cpus": 0, "label_selector": where}
+        ray_actor_options={"num_cpus": 0, "label_selector": label_selector}
     )
     app: serve.Application = replica.bind(config.model_dump_json())
     return app

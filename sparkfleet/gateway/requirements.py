@@ -24,11 +24,11 @@ AUDIBLE = frozenset({"audio", "audio_embeds", "audio_url", "input_audio"})
 _PROMPTS = ("messages", "input", "prompt", "system", "instructions")
 """Fields of the APIs with the input of a model."""
 _INSIDE = ("content", "text", "output")
-"""Fields of messages, parts and tool results with input. Not the arguments of calls: they are data of the tool's own form."""
+"""Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _CHARACTERS_PER_TOKEN = 3
-"""Characters per token: fewer than the four of plain English, so that code is over- rather than underestimated. Outside ASCII
-each character counts as a token."""
+"""Characters per token: fewer than the four of plain English, so that code is overestimated rather than underestimated.
+Outside ASCII each character counts as a token."""
 _MOST_PARTS = 20_000
 """Parts that are read: more than a conversation has; a body of 32 MB may have ten million."""
 

@@ -52,7 +52,7 @@ class Group:
     """Starts or adopts the engine of one group and keeps watch over it. Independent of Ray.
 
     Args:
-        order: what to run.
+        launch: what to run.
         ranks: the holder of each rank, in order. Rank 0 is on this node.
         secret: the fleet's engine secret.
         report: receives the progress.
@@ -61,31 +61,31 @@ class Group:
 
     def __init__(
         self,
-        order: GroupLaunch,
+        launch: GroupLaunch,
         ranks: Sequence[RankHolder],
         secret: str,
         report: GroupReporter,
         backoff: Backoff,
     ) -> None:
-        self._order = order
-        self._ranks = Ranks(order, ranks, backoff)
+        self._launch = launch
+        self._ranks = Ranks(launch, ranks, backoff)
         self._backoff = backoff
         self._secret = secret
         self._report_to = report
-        self._engine: Engine = engine_by_name(order.candidate.engine)
+        self._engine: Engine = engine_by_name(launch.candidate.engine)
         self._began = time.time()
         self._report = GroupReport(
-            deployment=order.deployment,
-            generation=order.generation,
-            replica=order.replica,
+            deployment=launch.deployment,
+            generation=launch.generation,
+            replica=launch.replica,
             phase=GroupPhase.STARTING,
-            node=order.seats[0].node,
-            engine=order.candidate.engine,
-            rung=order.rung,
+            node=launch.seats[0].node,
+            engine=launch.candidate.engine,
+            rung=launch.rung,
             since=self._began,
         )
-        self._is_custom = order.candidate.engine == "custom"
-        self._health = order.candidate.health if self._is_custom else self._engine.health_path
+        self._is_custom = launch.candidate.engine == "custom"
+        self._health = launch.candidate.health if self._is_custom else self._engine.health_path
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
         self._memory: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class Group:
     @property
     def name(self) -> str:
         """The group's name; its internal token is derived from it."""
-        return self._order.name
+        return self._launch.name
 
     async def start(self) -> None:
         """Returns when the engine has generated a token and its speed is measured.
@@ -115,10 +115,10 @@ class Group:
         try:
             statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
             self._memory = asyncio.create_task(self._ranks.watch_memory())
-            url = f"http://{self._order.seats[0].address}:{statuses[0].port}"
+            url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
             self._session = aiohttp.ClientSession()
-            token = engine_token(self._secret.encode(), self._order.name)
-            self._probe = Probe(self._session, url, self._order.deployment, token)
+            token = engine_token(self._secret.encode(), self._launch.name)
+            self._probe = Probe(self._session, url, self._launch.deployment, token)
             self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
             measured = await self._until_exit(self._bring_up(adopted))
             statuses = await self._ranks.statuses()
@@ -144,9 +144,9 @@ class Group:
         works = [beat(self._say_load)]
         if self._engine.metrics_path:  # without metrics its progress is unknown
             works.append(self._follow(self._probe))
-        elif self._order.probed:
+        elif self._launch.probed:
             healthy = partial(self._probe.healthy, self._health)
-            works.append(stays_well(healthy, self._health, self._order.timeouts))
+            works.append(stays_well(healthy, self._health, self._launch.timeouts))
         try:
             await self._until_exit(*works)
         except EngineError as error:
@@ -179,10 +179,10 @@ class Group:
     async def _bring_up(self, adopted: bool) -> dict[str, float]:
         """Waits for the server, then runs the canary; measured values by name. An adopted engine may be busy already."""
         assert self._probe is not None
-        starting = Starting(len(self._ranks), self._order.silence_s)
+        starting = Starting(len(self._ranks), self._launch.silence_s)
         progress = asyncio.create_task(self._progress(starting))
         healthy = asyncio.create_task(wait_healthy(self._probe, self._health))
-        limit_s = longest_s(self._order.needs, self._order.silence_s)
+        limit_s = longest_s(self._launch.needs, self._launch.silence_s)
         try:
             done, _ = await asyncio.wait(
                 {progress, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
@@ -197,10 +197,10 @@ class Group:
         if self._is_custom:
             return {}  # its API is unknown: only its health can be checked
         self._say(GroupPhase.PROBING, "requesting a first token")
-        speculation = self._order.candidate.speculation
+        speculation = self._launch.candidate.speculation
         before = await drafts_of(self._probe, self._engine, speculation)
-        first_s = min(FIRST_TOKEN_S, self._order.silence_s)
-        wait_s = max(first_s, self._order.patience_s) if adopted else first_s
+        first_s = min(FIRST_TOKEN_S, self._launch.silence_s)
+        wait_s = max(first_s, self._launch.patience_s) if adopted else first_s
         await self._probe.one_token(wait_s)
         measured = await self._probe.measure(timeout_s=max(MEASURE_S, wait_s))
         self._say(GroupPhase.PROBING, "checking its output (canary)")
@@ -210,7 +210,7 @@ class Group:
             raise EngineError(
                 f"The engine is up and its output is wrong: {complaint}.",
                 means="It would have served wrong answers without an error, so it was stopped.",
-                do=f"The next rung of the ladder is tried; `sparkfleet describe {self._order.deployment}` shows it.",
+                do=f"The next rung of the ladder is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
             )
         return measured.values() | found.values()
 
@@ -253,12 +253,12 @@ class Group:
         raise self._exit(rank, self._exited)
 
     def _exit(self, rank: int, status: RankStatus) -> EngineError:
-        where = self._ranks.where(rank)
-        what = f"The engine exited while it was starting{where} ({_exit_words(status)})."
+        place = self._ranks.place_of(rank)
+        what = f"The engine exited while it was starting{place} ({_exit_words(status)})."
         if self._report.phase is GroupPhase.READY:
-            what = f"The engine exited{where}: {_first_line(status.reason) or _exit_words(status)}."
+            what = f"The engine exited{place}: {_first_line(status.reason) or _exit_words(status)}."
         return EngineError(
-            what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._order.deployment}`."
+            what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._launch.deployment}`."
         )
 
     def _say_load(self) -> None:
@@ -272,11 +272,11 @@ class Group:
         )
 
     async def _follow(self, probe: Probe) -> NoReturn:
-        await follow(self._read_load, probe.one_token, self._order.patience_s, self._order.timeouts)
+        await follow(self._read_load, probe.one_token, self._launch.patience_s, self._launch.timeouts)
 
     async def _read_load(self) -> Load:
         assert self._probe is not None
-        self._load = await read_load(self._probe, self._engine, self._order.candidate.speculation.tokens)
+        self._load = await read_load(self._probe, self._engine, self._launch.candidate.speculation.tokens)
         return self._load
 
     async def _idle(self) -> None:

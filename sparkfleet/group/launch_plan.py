@@ -106,7 +106,7 @@ class RankPlace(Value):
 
 def rank_spec(
     paths: FleetPaths,
-    order: GroupLaunch,
+    launch: GroupLaunch,
     rank: int,
     ports: Ports,
     secret: str,
@@ -118,27 +118,31 @@ def rank_spec(
 
     Args:
         paths: the fleet's directories on the rank's node.
-        order: the group's launch.
+        launch: the group's launch.
         rank: its number, from 0.
         ports: free ports on their nodes.
         secret: the fleet's engine secret; only a token derived from it reaches the engine.
         place: facts of the rank's node.
         box: its container; None for a process.
     """
-    id_ = order.rank_id(paths.label, rank)
-    http = order.candidate.port or ports.http  # a custom workload may declare its port
-    site = _site(paths, order, rank, ports.model_copy(update={"http": http}), place)
-    launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
-    token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
-    how = _process(launch, token) if box is None else _container(launch, token, order, site, id_=id_, box=box)
+    id_ = launch.rank_id(paths.label, rank)
+    http = launch.candidate.port or ports.http  # a custom workload may declare its port
+    site = _site(paths, launch, rank, ports.model_copy(update={"http": http}), place)
+    command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
+    token = ((command.token_env, engine_token(secret.encode(), launch.name)),) if command.token_env else ()
+    how = (
+        _process(command, token)
+        if box is None
+        else _container(command, token, launch, site, id_=id_, box=box)
+    )
     return RankSpec(
         id=id_,
         **how,
         files=tuple(
             RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
-            for file in launch.files
+            for file in command.files
         ),
-        prepare=_prepare(order, place.python),
+        prepare=_prepare(launch, place.python),
         log_path=str(paths.rank_log(id_.slug)),
         port=http,
         rendezvous_port=ports.rendezvous,
@@ -146,78 +150,78 @@ def rank_spec(
     )
 
 
-def _site(paths: FleetPaths, order: GroupLaunch, rank: int, ports: Ports, place: RankPlace) -> RankContext:
-    candidate, seat = order.candidate, order.seats[rank]
+def _site(paths: FleetPaths, launch: GroupLaunch, rank: int, ports: Ports, place: RankPlace) -> RankContext:
+    candidate, seat = launch.candidate, launch.seats[rank]
     return RankContext(
         rank=rank,
         python=candidate.python,
         model_path=place.model_path,
         draft_path=place.draft_path,
         roots=_roots(candidate, place.hub_cache),
-        served_name=order.deployment,
+        served_name=launch.deployment,
         host=seat.address,
         port=ports.http,
         leader_port=ports.rendezvous,
         cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
-        files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
-        keys_dir=str(keys_dir(paths, order, rank) or ""),
+        files_dir=str(paths.rank_files(launch.rank_id(paths.label, rank).slug)),
+        keys_dir=str(keys_dir(paths, launch, rank) or ""),
         encodings_dir=str(paths.encodings) if place.has_encodings else "",
         **_network(seat, place.control_netdev),
     )
 
 
-def keys_dir(paths: FleetPaths, order: GroupLaunch, rank: int) -> Path | None:
+def keys_dir(paths: FleetPaths, launch: GroupLaunch, rank: int) -> Path | None:
     """Path of a rank's copy of its group's SSH key pair; None for a group that is not started by MPI."""
-    if order.candidate.engine != "trtllm" or len(order.seats) == 1:
+    if launch.candidate.engine != "trtllm" or len(launch.seats) == 1:
         return None
-    return paths.rank_files(order.rank_id(paths.label, rank).slug) / "keys"
+    return paths.rank_files(launch.rank_id(paths.label, rank).slug) / "keys"
 
 
 def _network(seat: RankPlacement, control_netdev: str) -> dict[str, Any]:
     """Network of a rank. If its peers use none of its rails, they use `control_netdev`."""
     if seat.meeting is None:
         return {}
-    told = seat.meeting.model_dump()
+    found = seat.meeting.model_dump()
     if not any(rail.address in seat.meeting.peers for rail in seat.meeting.rails):
-        told["control_netdev"] = control_netdev
-    return told
+        found["control_netdev"] = control_netdev
+    return found
 
 
-def _process(launch: RankCommand, token: Pairs) -> dict[str, Any]:
-    return {"argv": launch.argv, "env": launch.env, "secret_env": token}
+def _process(command: RankCommand, token: Pairs) -> dict[str, Any]:
+    return {"argv": command.argv, "env": command.env, "secret_env": token}
 
 
 def _container(
-    launch: RankCommand,
+    command: RankCommand,
     token: Pairs,
-    order: GroupLaunch,
+    launch: GroupLaunch,
     site: RankContext,
     *,
     id_: RankId,
     box: ContainerSpec,
 ) -> dict[str, Any]:
     """The same in a container. The deployment's variables may be secret: the tool's arguments only name them."""
-    private = tuple(name for name, _ in order.candidate.env if not steers_tools(name))
+    private = tuple(name for name, _ in launch.candidate.env if not steers_tools(name))
     what = ContainerOptions(
         tool=box.tool,
         image=box.image,
-        origin=order.candidate.image or "",
-        gpu=order.candidate.device == "cuda",
+        origin=launch.candidate.image or "",
+        gpu=launch.candidate.device == "cuda",
         identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
-        rdma=_rdma(order, site),
+        rdma=_rdma(launch, site),
         files_dir=site.files_dir,
         private=private,
     )
     return {
-        "argv": run_argv(launch, what),
-        "secret_env": (*token, *((name, value) for name, value in launch.env if name in private)),
+        "argv": run_argv(command, what),
+        "secret_env": (*token, *((name, value) for name, value in command.env if name in private)),
         "container": box,
     }
 
 
-def _rdma(order: GroupLaunch, site: RankContext) -> bool:
+def _rdma(launch: GroupLaunch, site: RankContext) -> bool:
     """True if ranks communicate by RDMA. Those on CPUs use TCP (gloo)."""
-    gpus = order.candidate.device == "cuda"
+    gpus = launch.candidate.device == "cuda"
     return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
 
 
@@ -227,8 +231,8 @@ def _roots(candidate: Candidate, hub_cache: str) -> tuple[str, ...]:
     return (hub_cache,) if any(model and not model.startswith(("/", "builtin:")) for model in models) else ()
 
 
-def _prepare(order: GroupLaunch, python: str) -> tuple[str, ...]:
-    models = (order.candidate.model, order.candidate.speculation.draft or "")
+def _prepare(launch: GroupLaunch, python: str) -> tuple[str, ...]:
+    models = (launch.candidate.model, launch.candidate.speculation.draft or "")
     names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
     if not names:
         return ()

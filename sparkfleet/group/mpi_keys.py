@@ -31,17 +31,17 @@ def key_of(secret: bytes, group: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
-def write_keys(directory: Path, secret: str, order: GroupLaunch) -> None:
+def write_keys(directory: Path, secret: str, launch: GroupLaunch) -> None:
     """Writes a group's key pair to the directory that its rank uses; readable by this user alone.
 
     Raises:
         NodeError: the files cannot be written.
     """
-    key = key_of(secret.encode(), order.name)
+    key = key_of(secret.encode(), launch.name)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     try:
         write_atomically(directory / PRIVATE, private)
         write_atomically(directory / PUBLIC, public + b"\n")
     except OSError as error:
-        raise NodeError(f"the keys of {order.name} cannot be written to {directory}: {error}") from error
+        raise NodeError(f"the keys of {launch.name} cannot be written to {directory}: {error}") from error

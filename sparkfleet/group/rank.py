@@ -93,20 +93,20 @@ class LocalRank:
     Args:
         paths: the fleet's directories on this node.
         runtime: runs ranks on this node.
-        order: the group's launch.
+        launch: the group's launch.
         rank: its number.
         secret: the fleet's engine secret.
     """
 
     def __init__(
-        self, paths: FleetPaths, runtime: Runtime, order: GroupLaunch, rank: int, secret: str
+        self, paths: FleetPaths, runtime: Runtime, launch: GroupLaunch, rank: int, secret: str
     ) -> None:
-        self.node = order.seats[rank].node
-        self._id: RankId = order.rank_id(paths.label, rank)
+        self.node = launch.seats[rank].node
+        self._id: RankId = launch.rank_id(paths.label, rank)
         self.log_path = str(paths.rank_log(self._id.slug))
         self._paths = paths
         self._runtime = runtime
-        self._order = order
+        self._launch = launch
         self._index = rank
         self._secret = secret
         self._rank: Rank | None = None
@@ -128,18 +128,18 @@ class LocalRank:
 
     async def start(self, rendezvous_port: int) -> RankStatus:
         """See `RankHolder.start`."""
-        if self._order.candidate.device == "cuda":
+        if self._launch.candidate.device == "cuda":
             await page_cache.drop(LocalChannel(self.node))
-        if keys := keys_dir(self._paths, self._order, self._index):
-            await asyncio.to_thread(write_keys, keys, self._secret, self._order)
+        if keys := keys_dir(self._paths, self._launch, self._index):
+            await asyncio.to_thread(write_keys, keys, self._secret, self._launch)
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
-            ports = Ports(http=free_port(self._order.seats[self._index].address), rendezvous=rendezvous_port)
+            ports = Ports(http=free_port(self._launch.seats[self._index].address), rendezvous=rendezvous_port)
             status = await self._runtime.start(await self._spec(ports))
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:
                 await asyncio.sleep(0.2)
-            elif len(self._order.seats) > 1 and status.port != ports.http:
+            elif len(self._launch.seats) > 1 and status.port != ports.http:
                 await self.stop()  # the rank of an earlier start: it waits for peers that are gone
             else:
                 return status
@@ -191,19 +191,19 @@ class LocalRank:
         return (await self._spec(_ANY_PORTS)).digest
 
     async def _spec(self, ports: Ports) -> RankSpec:
-        box = await box_of(self._order)
-        return spec_here(self._paths, self._order, self._index, ports, self._secret, box=box)
+        box = await box_of(self._launch)
+        return spec_here(self._paths, self._launch, self._index, ports, self._secret, box=box)
 
 
-async def box_of(order: GroupLaunch) -> ContainerSpec | None:
+async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
     """Container tool and local image name of a group; None for a process.
 
     Raises:
         NodeError: the node has no container tool, or none that has the image.
     """
-    if order.candidate.runtime != "container" or order.candidate.image is None:
+    if launch.candidate.runtime != "container" or launch.candidate.image is None:
         return None
-    image = order.candidate.image
+    image = launch.candidate.image
     if "@" in image:  # an image that was copied from another node has no registry name
         with suppress(NodeError):
             staged = staged_name(image)

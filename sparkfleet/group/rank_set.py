@@ -44,16 +44,16 @@ class Ranks:
     """Starts, adopts, watches and stops all ranks of a group.
 
     Args:
-        order: the group's launch.
+        launch: the group's launch.
         holders: the holder of each rank, in order. Rank 0 is on this node.
         backoff: counts their recent starts.
     """
 
-    def __init__(self, order: GroupLaunch, holders: Sequence[RankHolder], backoff: Backoff) -> None:
+    def __init__(self, launch: GroupLaunch, holders: Sequence[RankHolder], backoff: Backoff) -> None:
         self.holders = tuple(holders)
-        self._order = order
+        self._launch = launch
         self._backoff = backoff
-        self._floor = FLOOR_BYTES[order.candidate.device]
+        self._floor = FLOOR_BYTES[launch.candidate.device]
         self._taken = False
         """True once every rank was started or adopted."""
         self._low: dict[int, int] = {}
@@ -86,7 +86,7 @@ class Ranks:
             await asyncio.sleep(pause_s)
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
-        rendezvous = free_port(self._order.seats[0].address) if len(self.holders) > 1 else 0
+        rendezvous = free_port(self._launch.seats[0].address) if len(self.holders) > 1 else 0
         # Waits for all, even if one fails: a rank that is still being started cannot be stopped.
         started = await asyncio.gather(
             *(rank.start(rendezvous) for rank in self.holders), return_exceptions=True
@@ -112,7 +112,7 @@ class Ranks:
             for index, (rank, status) in enumerate(zip(self.holders, statuses, strict=True))
         )
 
-    def where(self, rank: int) -> str:
+    def place_of(self, rank: int) -> str:
         """Node and number of a rank as the end of a sentence; "" if there is only one."""
         return f" on {self.holders[rank].node} (rank {rank})" if len(self.holders) > 1 else ""
 
@@ -189,8 +189,8 @@ class Ranks:
         logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
         for index, lines in enumerate(logs):
             failure = Failure(
-                engine=self._order.candidate.engine,
-                method=self._order.candidate.speculation.method,
+                engine=self._launch.candidate.engine,
+                method=self._launch.candidate.speculation.method,
                 exit_code=exited.exit_code if exited is not None else None,
                 log=lines[-TAIL_LINES:],
                 served=served,
@@ -210,11 +210,11 @@ class Ranks:
         while lacking := [
             f"{rank.node} has {memory / GIB:.1f} GiB"
             for rank, memory in zip(self.holders, await self._memory(), strict=True)
-            if memory < self._order.needs
+            if memory < self._launch.needs
         ]:
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"Each rank is predicted to need {self._order.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
+                    f"Each rank is predicted to need {self._launch.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
                     means="It was not started: a Spark that runs out of memory has to be switched off.",
                     do="Run `sparkfleet doctor`: it lists the processes that hold the memory.",
                     because=Cause.MEMORY,

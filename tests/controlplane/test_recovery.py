@@ -55,16 +55,16 @@ async def said(world, kind):
 async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_needs_less(world):
     await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.orders] == [0], "once is an accident"
+    assert [order.rung for order in world.apps.launches] == [0], "once is an accident"
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.orders] == [0, 2]
+    assert [order.rung for order in world.apps.launches] == [0, 2]
     (why,) = await said(world, "fallback")
     assert "memory ran out 2 times within 60 minutes while it served" in why
     assert len(world.controller.status().deployments[0].passed[0]) == 2
     assert world.store.failures() == (), "it did start"
     await falls(world, "memory", rung=2)
     await falls(world, "memory", rung=2)
-    assert [order.rung for order in world.apps.orders] == [0, 2], "none needs less"
+    assert [order.rung for order in world.apps.launches] == [0, 2], "none needs less"
 
 
 async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
@@ -82,7 +82,7 @@ async def test_other_falls_and_those_of_long_ago_leave_it_at_its_rung(world, mon
     await put(world, ladder((9.0, "this"), (5.0, "this")))
     for _ in range(3):
         await falls(world, cause)
-    assert [order.rung for order in world.apps.orders] == [0]
+    assert [order.rung for order in world.apps.launches] == [0]
 
 
 async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_smaller_rung_is_back(
@@ -95,15 +95,15 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
     await put(world, ladder((9.0, "this"), (5.0, "that")))
     for _ in range(2):
         await falls(world, "memory")
-    assert [order.rung for order in world.apps.orders] == [0], "the smaller one waits for its node"
+    assert [order.rung for order in world.apps.launches] == [0], "the smaller one waits for its node"
     world.nodes.away = set()
     await world.look()
     with monkeypatch.context() as later:
         later.setattr(module, "STARVED_S", 0.0)
         await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0]
+    assert [order.rung for order in world.apps.launches] == [0]
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
 # --- a node that does not come back
@@ -136,7 +136,7 @@ async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(
     entry = (await stranded.table()).models["tiny"]
     assert (entry.state, entry.detail) == ("failed", status.detail)
     assert await said(stranded, "waits") == [status.detail], "once"
-    assert len(stranded.apps.orders) == 1
+    assert len(stranded.apps.launches) == 1
 
 
 async def test_when_its_node_is_back_it_starts(stranded):
@@ -229,7 +229,7 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
     world.apps.finish()
     for _ in range(2):
         await world.controller.reconcile()
-    placed = [(order.generation, order.seats[0].node) for order in world.apps.orders]
+    placed = [(order.generation, order.seats[0].node) for order in world.apps.launches]
     assert placed == [(1, "that")] + ([] if serves else [(2, "that"), (2, "this")])
 
 

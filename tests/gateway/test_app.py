@@ -133,7 +133,7 @@ async def test_nobody_gets_in_without_a_key(door: Door, path: str, headers: dict
         error = (await answer.json())["error"]
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == "Bearer"
-        assert ("No API key" in error["message"]) == (not headers)
+        assert ("has no API key" in error["message"]) == (not headers)
     assert not door.engine.requests
     assert door.value("sparkfleet_errors_total", model="", kind="unauthorised") == 1
 

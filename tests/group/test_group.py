@@ -300,7 +300,7 @@ async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
     path = tmp_path / "rank.log"
     path.write_text(
         "[sparkfleet] 2026-11-20 18:00:00,123 running: vllm serve x\nApplication startup complete.\n"
-        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: it was asked to stop\n"
+        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: by its owner's request\n"
         "[sparkfleet] 2026-11-20 18:02:00,123 preparing: build\nbuilt\n"
         "[sparkfleet] 2026-11-20 18:02:01,123 running: vllm serve x\nfirst line\n"
     )

@@ -169,7 +169,7 @@ async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     world = World(tmp_path)
     candidate = world.order.candidate.model_copy(update={"model": "org/nowhere"})
-    world.holders[0]._order = world.order.model_copy(update={"candidate": candidate})
+    world.holders[0]._launch = world.order.model_copy(update={"candidate": candidate})
     told = await world.refused()
     assert told.cause is Cause.MISSING
     assert "org/nowhere" in told.says

@@ -24,8 +24,8 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
     candidate = group.ladder[min(rung, len(group.ladder) - 1)].candidate
     if candidate.engine == "custom":
         # A custom candidate has 0 or 1 for values that its deployment does not declare: they are not facts.
-        said = desired.spec.resolved()[group.variant]
-        return GroupEntry(app=app, context=said.context, concurrency=said.concurrency)
+        declared = desired.spec.resolved()[group.variant]
+        return GroupEntry(app=app, context=declared.context, concurrency=declared.concurrency)
     return GroupEntry(
         app=app,
         vision=vision_of(candidate, group.vision),

@@ -31,7 +31,7 @@ class FleetSnapshot:
     fresh: Collection[GroupReport]
     """The reports that are recent enough to count."""
     failed: Collection[Generation]
-    told: Mapping[str, GroupEntry] = field(default_factory=dict)
+    published: Mapping[str, GroupEntry] = field(default_factory=dict)
     """Entry of each application in the last table: all that is known of groups whose plan was replaced."""
     passed: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """By deployment, for each group: the reasons for leaving the rungs above its current one."""
@@ -99,7 +99,7 @@ class FleetSnapshot:
         rungs = {r.replica: r.rung for r in self.reports if (r.deployment, r.generation) == now}
         names = [app_name(*now, replica) for replica in range(len(desired.plan.groups))]
         planned = [group_entry(app, desired, at, rungs.get(at, 0)) for at, app in enumerate(names)]
-        older = [self.told.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
+        older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
         return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:

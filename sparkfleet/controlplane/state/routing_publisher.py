@@ -21,7 +21,7 @@ class RoutingPublisher:
         self._published = asyncio.Condition()
         self._began = time.monotonic()
 
-    def told(self) -> dict[str, GroupEntry]:
+    def published(self) -> dict[str, GroupEntry]:
         """Table last sent to the gateways, by application."""
         return {group.app: group for entry in self._table.models.values() for group in entry.groups}
 
