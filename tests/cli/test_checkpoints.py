@@ -311,7 +311,7 @@ class TestVerbs:
         code, out, err = sparkfleet("apply", deployment, "-i", file)
         assert code == 1
         assert "+ start  m" in out
-        assert "Nobody is there to agree" in err
+        assert "Nothing was changed: this needs a confirmation" in err
 
     def test_dry_run(self, sparkfleet, deployment, file):
         code, out, _ = sparkfleet("apply", "--dry-run", deployment, "-i", file)

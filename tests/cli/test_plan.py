@@ -203,7 +203,7 @@ def test_nodes_that_do_not_answer_can_be_assumed(sparkfleet, deployments, two_sp
     assert err.splitlines() == [
         "error: spark1: no answer",
         "Look at its cable.",
-        "`--assume dgx-spark` plans without asking the nodes.",
+        "`--assume dgx-spark` plans without contacting the nodes.",
     ]
 
 
