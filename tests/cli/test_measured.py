@@ -195,7 +195,10 @@ class TestWords:
 
 def test_what_the_canary_read_is_shown(capsys, spec, plan):
     read = {"text_perplexity": 123.4, "own_perplexity": 1.25, "own_agreement": 0.98, "accepted_share": 0.61}
-    words = "perplexity of a known text 123, of its own answer 1.25, 98% of it chosen again, 61% of drafts accepted"
+    words = (
+        "perplexity of a known text 123, of its own answer 1.25, 98% of the answer's tokens chosen again,"
+        " 61% of draft tokens accepted"
+    )
     assert canary_words(report(measured=read)) == words
     assert canary_words(report(measured={}, unchecked=("acceptance",))) == "not checked: acceptance"
     assert canary_words(report()) == ""
