@@ -73,8 +73,8 @@ def test_apply_tells_what_is_infeasible_as_plan_does(sparkfleet, deployments, tw
     assert "license-nvidia-open-model" in applied[1]
     assert planned[2] == ""
     assert applied[2].splitlines() == [
-        "error: Nothing was applied, because nothing in this fleet can serve nemotron-3-super.",
-        "Change the deployment or the inventory where a reason above says so, or leave its file out.",
+        "error: Nothing was applied: this fleet cannot serve nemotron-3-super.",
+        "Change the deployment or the inventory as the reasons above suggest, or leave its file out.",
     ]
 
 
