@@ -115,7 +115,7 @@ def test_a_file_of_the_other_kind() -> None:
     with pytest.raises(SpecError) as caught:
         parse_deployment("fleet: x\nhead: a\nnodes: {a: {address: local}}", "d.yaml")
     assert str(caught.value) == (
-        "d.yaml:1: fleet: belongs in an inventory, and that is what this file is. Expected a deployment."
+        "d.yaml:1: fleet: is a field of an inventory, which this file seems to be. Expected a deployment."
     )
 
 
