@@ -1,6 +1,6 @@
 """Every error that sparkfleet raises on purpose.
 
-    SparkfleetError            exit 1   base: what happened, what it means, what to do
+    SparkfleetError            exit 1   base: the fact, its meaning, the remedy
     ├── SpecError              exit 1   a file or an argument that a person wrote is wrong (file, line, field)
     ├── FactError              exit 1   a fact read from a node or a checkpoint is unusable
     ├── Infeasible             exit 3   a deployment does not fit the fleet

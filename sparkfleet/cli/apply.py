@@ -20,7 +20,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console, errors
-from sparkfleet.cli.plan import AssumeOption, FilesArgument, tell, tell_origins
+from sparkfleet.cli.plan import AssumeOption, FilesArgument, print_origins, print_plans
 from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
@@ -75,8 +75,8 @@ async def _apply(
     specs = load_deployments(files)
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
-    tell(specs, prepared.planned.decided, prepared.planned.fleet)
-    tell_origins(prepared.planned.checkpoints)
+    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    print_origins(prepared.planned.checkpoints)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")

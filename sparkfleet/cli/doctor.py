@@ -42,7 +42,7 @@ def doctor(  # noqa: PLR0917  # its parameters are the command line's
     inventory: InventoryOption = DEFAULT_INVENTORY,
     deployments: ForOption = None,
     no_measure: Annotated[bool, typer.Option("--no-measure", help="Send nothing over the links.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also show what is fine.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show checks without a fault.")] = False,
     json: JsonOption = False,
 ) -> int:
     """Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit code 1 on an error."""

@@ -209,14 +209,14 @@ def _agree(
     shown: Mapping[tuple[str, int], HostKey], before: Mapping[tuple[str, int], Node], options: Options
 ) -> None:
     """Show every host key, and ask about those that are neither pinned nor known."""
-    asked, changed = [], []
+    new, changed = [], []
     for where, key in shown.items():
         pinned = before[where].host_key if where in before else None
         note = _note(where, key, pinned, options)
         if pinned is not None and pinned != key.fingerprint:
             changed.append(where[0])
         elif not note:
-            asked.append(where[0])
+            new.append(where[0])
         console.print(Text(f"  {_at(where)}  {key.type}  {key.fingerprint}{note}"))
     if changed:
         confirm(
@@ -225,11 +225,11 @@ def _agree(
             alone="--yes does not accept a changed key: compare it on the machine's own console, then run this in a"
             " terminal.",
         )
-    if asked:
+    if new:
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        confirm(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
+        confirm(f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?", options.yes)
 
 
 def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Options) -> str:

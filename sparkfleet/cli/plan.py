@@ -117,8 +117,8 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     if shown.json:
         _print(decided, fleet, sums)
     else:
-        tell(specs, decided, fleet, shown)
-        tell_origins(planned.checkpoints)
+        print_plans(specs, decided, fleet, shown)
+        print_origins(planned.checkpoints)
         _explain(sums or {}, shown)
     if decided.plan.refused:
         return Exit.INFEASIBLE
@@ -133,7 +133,7 @@ def _lines(one: Planned, fleet: Fleet, *, everything: bool = False) -> tuple[str
     )
 
 
-def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
+def print_plans(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
     """Print every plan and every refusal, each with an empty line behind it."""
     planned = {one.spec.name: one for one in decided.planned}
     refused = {one.name: one for one in decided.plan.refused}
@@ -151,7 +151,7 @@ def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Sho
         console.print()
 
 
-def tell_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
+def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
     """Print the origin of sizes that are from the Hub, or estimated because the Hub did not answer."""
     origins = [(model, found.origin) for model, found in checkpoints.items() if found.origin]
     for model, origin in origins:

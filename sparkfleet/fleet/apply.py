@@ -50,7 +50,7 @@ class AppliedDeployments(NamedTuple):
     client: FleetClient
     """Of the controller, not entered."""
     settled: Mapping[str, DeploymentStatus]
-    """By name, ready or failed; empty if nobody waited."""
+    """By name, ready or failed; empty without `wait`."""
     times: Mapping[FleetStep, float]
     """Seconds by step, in the order in which they began."""
 

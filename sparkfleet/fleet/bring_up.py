@@ -74,8 +74,8 @@ class PageCacheDenied(NamedTuple):
 
 async def page_cache_denied(session: Session) -> PageCacheDenied:
     """Find nodes with a GPU on which sparkfleet may not drop the page cache, which takes memory from engines."""
-    asked = await asyncio.gather(*(_denied(session, name) for name in session.inventory.nodes))
-    nodes = tuple(name for name in asked if name)
+    answers = await asyncio.gather(*(_denied(session, name) for name in session.inventory.nodes))
+    nodes = tuple(name for name in answers if name)
     users = dict.fromkeys(session.inventory.nodes[name].user or getpass.getuser() for name in nodes)
     return PageCacheDenied(nodes, tuple(page_cache.how_to_permit(user) for user in users))
 

@@ -213,7 +213,10 @@ def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
 
 
 def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
-    """The Hub's answer if nobody has the weights. A damaged checkpoint on this machine has to be mended first."""
+    """The Hub's answer if neither this machine nor a node has the weights.
+
+    A damaged checkpoint on this machine has to be mended first.
+    """
     if isinstance(here, FactError) or any(map(_is_whole, (here, *there))):
         return AtHub()
     return at_hub(model)

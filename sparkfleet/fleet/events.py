@@ -93,4 +93,4 @@ OnEvent = Callable[[UseCaseEvent], None]
 
 
 def ignored(_: UseCaseEvent) -> None:
-    """Drops an event: for callers that want the result alone."""
+    """Drop an event, for callers that need only the result."""

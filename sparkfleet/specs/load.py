@@ -1,7 +1,7 @@
 """Loads inventory and deployment files, or reports every error in them.
 
 The error is a `SpecError` with one line per problem:
-`file:line: field.path: what was found. What is expected. Did you mean …?`
+`file:line: field.path: the found value. The expected value. Did you mean …?`
 """
 
 from __future__ import annotations
