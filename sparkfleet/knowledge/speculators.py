@@ -131,7 +131,7 @@ class Speculator(Value):
     @model_validator(mode="after")
     def _draft_is_separate(self) -> Speculator:
         if self.draft is not None and self.head != "separate":
-            raise ValueError("a draft is only named where head is separate")
+            raise ValueError("a draft is only named if head is separate")
         return self
 
     def serves(self, model: str) -> bool:
