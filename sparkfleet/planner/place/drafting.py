@@ -266,10 +266,10 @@ def _untried(variant: Variant, drafts: Drafts, engine: EngineName, method: Metho
         return Exclusion(method, _missing_head(method, "checkpoint", drafts.checkpoint, None) or UNPUBLISHED)
     if method == "ngram":
         return Exclusion(method, UNPUBLISHED)
-    reason = f"no draft for this model is published; yours: `speculation: {{method: {method}, draft: …}}`"
-    return Exclusion(method, reason)
+    return Exclusion(method, NO_DRAFT)
 
 
+NO_DRAFT = "no draft for this model is published; with one of yours: `speculation: {method: …, draft: …}`"
 UNPUBLISHED = "nobody has published it for this model with this engine"
 
 
