@@ -1,8 +1,8 @@
 """Speculative methods by engine and release: `method_support.yaml`, checked on load.
 
-    support_of(engine, method)        the engine's name for it and its conditions; None: it has no such method
-    lacks(engine, version, method)    the release is known to be too old for it
-    takes_schedule(engine, version, method)   it takes one depth alone and another under load
+support_of(engine, method)        the engine's name for it and its conditions; None: it has no such method
+lacks(engine, version, method)    the release is known to be too old for it
+takes_schedule(engine, version, method)   it takes one depth alone and another under load
 """
 
 from __future__ import annotations

@@ -257,7 +257,9 @@ def drafter_by_name(method: str, name: str) -> Drafter:
     if published is not None and published.gb is not None:
         return Drafter(size=published.gb * GB)
     if method != "draft":
-        return Drafter(None, assumed=f"the size of {name} is not known: assumed typical for this kind of draft head")
+        return Drafter(
+            None, assumed=f"the size of {name} is not known: assumed typical for this kind of draft head"
+        )
     try:
         known = known_checkpoint(name)
     except FactError:
@@ -266,7 +268,9 @@ def drafter_by_name(method: str, name: str) -> Drafter:
         return Drafter(from_checkpoint(known))
     size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())
     if size is None:
-        return Drafter(None, assumed=f"the size of {name} is not known: taken to be one layer as wide as the model's")
+        return Drafter(
+            None, assumed=f"the size of {name} is not known: taken to be one layer as wide as the model's"
+        )
     billions = float(size[1]) * (1.0 if size[2] == "b" else 1e-3)
     quant = quant_in_name(name) or ""
     bits = next((bits for word, bits in BITS_IN_NAME if word in quant), BF16_BITS)

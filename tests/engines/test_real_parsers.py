@@ -51,11 +51,33 @@ for line in json.load(sys.stdin):
         config = AsyncEngineArgs.from_cli_args(parser.parse_args(line)).create_engine_config()
         told = config.speculative_config
         found.append([config.parallel_config.world_size, told.method if told else 'none'])
-        if told and told.method in ('dflash', 'dspark'):
-            drafts = told.draft_model_config.architectures[0]
-            found[-1] += [drafts, told.num_speculative_tokens, told.num_speculative_tokens_per_batch_size]
     except Exception as error:
         found.append(f'{type(error).__name__}: {error}')
+print('RESULT', json.dumps(found))
+"""
+DRAFTS = """
+import json, sys
+from vllm.config import ParallelConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+except ImportError:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+parser = make_arg_parser(FlexibleArgumentParser())
+found = []
+for line in json.load(sys.stdin):
+    args = AsyncEngineArgs.from_cli_args(parser.parse_args(line))
+    told = args.create_speculative_config(args.create_model_config(), ParallelConfig())
+    k, steps = told.num_speculative_tokens, told.num_speculative_tokens_per_batch_size
+    depths = build_dynamic_sd_schedule_lookup(steps, args.max_num_seqs, k)[1:] if steps else []
+    try:
+        args.create_engine_config()
+        runs = ''
+    except Exception as error:
+        runs = str(error)
+    found.append([told.method, told.draft_model_config.architectures[0], k, depths, runs])
 print('RESULT', json.dumps(found))
 """
 SGLANG = """
@@ -236,7 +258,9 @@ def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(candidate, site, 
     markov = {"markov_rank": 8, "markov_head_type": "vanilla"}
     for name, text in {
         "m": CONFIG,
-        **{name: draft_config(kind, **(markov if name == "dspark" else {})) for name, kind in classes.items()},
+        **{
+            name: draft_config(kind, **(markov if name == "dspark" else {})) for name, kind in classes.items()
+        },
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(text))
@@ -248,17 +272,19 @@ def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(candidate, site, 
         argv = engine_by_name("vllm").launch(one, site(model_path=model)).argv
         return ("--model", *argv[argv.index(model) :], "--skip-tokenizer-init")
 
-    found = asked(
-        DEEP,
-        [line("dflash"), line("dflash2"), line("dflash2", busy=5, busy_from=4), line("dspark")],
-        VLLM_CPU_OMP_THREADS_BIND="nobind",
-    )
-    assert found == [
-        [1, "dflash", "DFlashDraftModel", 7, None],
-        [1, "dflash", "DFlash2DraftModel", 7, None],
-        [1, "dflash", "DFlash2DraftModel", 7, [[1, 3, 7], [4, 8, 5]]],
-        [1, "dspark", "Qwen3DSparkModel", 7, None],
+    lines = [line("dflash"), line("dflash2"), line("dflash2", busy=5, busy_from=4), line("dspark")]
+    found = asked(DRAFTS, lines, VLLM_CPU_OMP_THREADS_BIND="nobind")
+    depths = [7, 7, 7, 5, 5, 5, 5, 5]
+    assert [one[:4] for one in found] == [
+        ["dflash", "DFlashDraftModel", 7, []],
+        ["dflash", "DFlash2DraftModel", 7, []],
+        ["dflash", "DFlash2DraftModel", 7, depths],
+        ["dspark", "Qwen3DSparkModel", 7, []],
     ]
+    runs = [one[4] for one in found]
+    assert runs[0] == ""
+    assert "Model Runner V1 does not support: DFlash candidate-head drafts" in runs[1], "docs/builtin.md"
+    assert "Model Runner V1 does not support: dspark speculative decoding" in runs[3], "docs/builtin.md"
 
 
 @pytest.mark.opt_in
@@ -282,7 +308,9 @@ def test_sglang_takes_steps_by_load_for_chains(candidate, site, tmp_path):
 def test_sglang_finds_dsparks_draft_in_the_target(candidate, site, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"dspark_block_size": 5}))
     one = engine_by_name("sglang").launch(
-        candidate("sglang", runtime="container", image="i", engine_version="0.5.23", method="dspark", tokens=5),
+        candidate(
+            "sglang", runtime="container", image="i", engine_version="0.5.23", method="dspark", tokens=5
+        ),
         site(model_path=str(tmp_path)),
     )
     (found,) = asked(SGLANG_DEEP, [one.argv[3:]])

@@ -138,7 +138,11 @@ def test_parallel_drafts_are_refused_of_releases_before_them(launch, method, ver
 
 
 def test_an_image_that_was_seen_with_a_method_is_taken_at_that(launch):
-    told = {"runtime": "container", "image": "ghcr.io/anemll/dspark-vllm-gx10:0.1.1", "engine_version": "0.24.0"}
+    told = {
+        "runtime": "container",
+        "image": "ghcr.io/anemll/dspark-vllm-gx10:0.1.1",
+        "engine_version": "0.24.0",
+    }
     assert "--speculative-config" in launch(method="dspark", tokens=5, **told).argv
 
 

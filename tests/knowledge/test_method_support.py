@@ -118,7 +118,9 @@ def test_a_schedule_names_methods_of_its_engine() -> None:
 
 
 def test_a_mistake_is_told_with_its_entry() -> None:
-    text = packaged("method_support.yaml").replace("method: dspark, name: dspark", "method: spark, name: dspark")
+    text = packaged("method_support.yaml").replace(
+        "method: dspark, name: dspark", "method: spark, name: dspark"
+    )
     with pytest.raises(SpecError, match="vllm-dspark: method"):
         read_method_support(text)
 

@@ -1,7 +1,7 @@
 """Options for candidates: speculative methods, and the reason for each that is not tried. Pure.
 
-    drafting_for      the methods to try on one engine; every other method of a deployment file is excluded with a reason
-    depth_on          the depth that a stack takes: by load if its release has a schedule, else the best for one load
+drafting_for      the methods to try on one engine; every other method of a deployment file is excluded with a reason
+depth_on          the depth that a stack takes: by load if its release has a schedule, else the best for one load
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _speculators(model: str, engine: EngineName) -> tuple[Speculator, ...]:
 
 
 def _published(drafts: Drafts, engine: EngineName, known: Sequence[Speculator]) -> SpeculationOptions:
-    """What was published for the model and engine, its own head, NGRAM, and plain decoding."""
+    """Methods published for the model and engine, its own head, NGRAM, and plain decoding."""
     options: dict[Speculation, None] = {}
     excluded: list[Exclusion] = []
     for one in known:
@@ -124,7 +124,9 @@ def _published(drafts: Drafts, engine: EngineName, known: Sequence[Speculator]) 
     return SpeculationOptions((*options, Speculation()), _unless_tried(excluded, options))
 
 
-def _unless_tried(excluded: Sequence[Exclusion], options: Mapping[Speculation, None]) -> tuple[Exclusion, ...]:
+def _unless_tried(
+    excluded: Sequence[Exclusion], options: Mapping[Speculation, None]
+) -> tuple[Exclusion, ...]:
     """A method with one draft that is excluded and another that is tried is tried."""
     tried = {option.method for option in options}
     return tuple(one for one in dict.fromkeys(excluded) if one.method not in tried)
@@ -262,11 +264,9 @@ def _untried(variant: Variant, drafts: Drafts, engine: EngineName, method: Metho
         return Exclusion(
             method, f"published for this model with {engines} only; to try it: `speculation: {method}`"
         )
-    if method in ("mtp", "nextn"):
-        return Exclusion(method, _missing_head(method, "checkpoint", drafts.checkpoint, None) or UNPUBLISHED)
-    if method == "ngram":
-        return Exclusion(method, UNPUBLISHED)
-    return Exclusion(method, NO_DRAFT)
+    if method not in ("mtp", "nextn", "ngram"):
+        return Exclusion(method, NO_DRAFT)
+    return Exclusion(method, _missing_head(method, "checkpoint", drafts.checkpoint, None) or UNPUBLISHED)
 
 
 NO_DRAFT = "no draft for this model is published; with one of yours: `speculation: {method: …, draft: …}`"
@@ -276,4 +276,3 @@ UNPUBLISHED = "nobody has published it for this model with this engine"
 def _no_such(engine: EngineName, other: str | None = None) -> str:
     has = f"; it has {other.upper()}" if other else ""
     return f"{ENGINE_LABELS[engine]} has no such method{has}"
-

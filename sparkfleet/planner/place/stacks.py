@@ -173,14 +173,14 @@ def in_order(stacks: Sequence[Stack], speculation: Speculation) -> tuple[Stack, 
 def unable(stack: Stack, speculation: Speculation) -> str:
     """Reason why the release of a stack cannot speculate so; "" if it can, was seen to, or its version is not known."""
     method = speculation.method
-    if method == "none" or proves(stack, method) is True and method != "ngram":
+    if method == "none" or (proves(stack, method) is True and method != "ngram"):
         return ""
     if lacks(stack.engine, stack.version, method):
         support = support_of(stack.engine, method)
         since = f" has no {method.upper()}" + (f": it came with {support.since}" if support else "")
         return f"{stack.name}{since}"
     one = speculator_with(speculation.draft) if speculation.draft else None
-    first = dict(one.since).get(stack.engine) if one else None
+    first = next((since for engine, since in one.since if engine == stack.engine), None) if one else None
     if first is not None and parse_range(f"<{first}").contains(stack.version) is Truth.YES:
         return f"{stack.name} does not load {speculation.draft}: {first} and later do"
     return ""

@@ -22,8 +22,8 @@ from sparkfleet.planner.capacity.sizing import (
     too_large,
 )
 from sparkfleet.planner.engine_args.flag_engines import foreign
-from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.drafting import METHODS, Drafts, drafting_for
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
@@ -80,9 +80,7 @@ class ProposalEnumerator:
 
     def _note(self, draft: Proposal, reason: Rejection) -> None:
         where = f"{split_words(draft.split)}: {reason.reason}"
-        self.account.note(
-            draft.engine, (draft.speculation.method,), Fate(Stage.SIZED, where, reason.why)
-        )
+        self.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.SIZED, where, reason.why))
 
     def first(self, draft: Proposal) -> Stack:
         """The stack that names a proposal before it is judged."""
@@ -122,7 +120,9 @@ class ProposalEnumerator:
             if found.options:
                 self.stacks[engine] = found.options
             else:
-                self.account.note(engine, METHODS, Fate(Stage.ENGINE, _no_engine(variant, quant).reason, "engine"))
+                self.account.note(
+                    engine, METHODS, Fate(Stage.ENGINE, _no_engine(variant, quant).reason, "engine")
+                )
         self._leave_out(variant)
         if not self.stacks:
             self.rejected.append(_no_engine(variant, quant))

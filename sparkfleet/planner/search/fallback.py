@@ -158,9 +158,7 @@ class VariantPlanner:
 
     def _met(self, draft: Proposal, reason: str, why: Why) -> None:
         """Notes what became of a proposal that was judged."""
-        self._drafts.account.note(
-            draft.engine, (draft.speculation.method,), Fate(Stage.JUDGED, reason, why)
-        )
+        self._drafts.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.JUDGED, reason, why))
 
     def _assessed(self, draft: Proposal) -> Evaluation:
         return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))

@@ -114,7 +114,9 @@ class TestStacks:
         assert (expected in reason) if expected else reason == ""
 
     def test_a_build_that_was_seen_with_a_method_has_it_whatever_its_number(self, variant):
-        (stack,) = stacks_for(variant(image="ghcr.io/anemll/dspark-vllm-gx10:0.1.1"), "vllm", "fp8", ()).options
+        (stack,) = stacks_for(
+            variant(image="ghcr.io/anemll/dspark-vllm-gx10:0.1.1"), "vllm", "fp8", ()
+        ).options
         assert unable(stack._replace(version="0.1.0"), Speculation(method="dspark", tokens=5)) == ""
 
 
