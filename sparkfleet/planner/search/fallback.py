@@ -32,7 +32,7 @@ from sparkfleet.planner.search.rung_builder import (
 )
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung, Why
-from sparkfleet.specs.deployment import EngineName
+from sparkfleet.specs.deployment import EngineName, Method
 from sparkfleet.units import GIB
 
 LADDER = 5
@@ -214,9 +214,13 @@ class VariantPlanner:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
         told: set[tuple[Split, EngineName]] = set()
         wider: set[int] = {choice.draft.split.ranks}
+        compared: set[tuple[EngineName, Method]] = set()
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
-                self._met(draft, self._compared(choice, draft, earlier), "slower")
+                pair = (draft.engine, draft.speculation.method)
+                if pair not in compared:  # the best of each, as `left` is in that order
+                    compared.add(pair)
+                    self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))
             judged = earlier
