@@ -53,6 +53,7 @@ ACCEPTED_FLOOR = {
     "eagle3": 0.1,
     "draft": 0.1,
     "dflash": 0.04,
+    "dflash2": 0.04,
     "dspark": 0.04,
 }
 """Least acceptance by method: half of the lowest that was published for a working one (MTP 0.22 of 88 measurements, DSpark
