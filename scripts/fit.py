@@ -37,7 +37,7 @@ from pathlib import Path
 
 from fitting.factoring import case_errors, fit, write
 from fitting.problems import cases_of, run_of
-from fitting.validation import bands_of, head_to_heads, left_out, noise_floor, table
+from fitting.validation import bands_of, coverage, head_to_heads, left_out, noise_floor, table
 
 from sparkfleet.accuracy.physical_gate import impossible, possible
 from sparkfleet.accuracy.rows import PublishedCase
@@ -91,8 +91,9 @@ def main() -> None:
     table("leave one run (source, model, format) out", runs)
     table("leave one model out", left_out(cases, lambda c: c.setup.arch.family, args.folds, whole)[0])
     noise_floor(cases)
-    bands = bands_of(loso + runs)
+    bands = bands_of(loso)
     print("\nbands", bands)
+    print("share of left-out sources' rows in their band", coverage(loso, bands))
     if not args.dry_run:
         done = fit(cases, lambda _: True, start=whole, bands=bands)
         write(done.factors, KNOWLEDGE / "factors.yaml", f"{len(cases)} measurements.")

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from sparkfleet.accuracy.aliases import folded
+from sparkfleet.accuracy.aliases import folded, published_quant
+from sparkfleet.accuracy.aliases import format_of as format_of_label
 from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.known_models import config_name, known_as, load_models
+from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
 from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.stored_bits import StoredBits, stored_as, stored_bits, with_stored_bits
 from sparkfleet.perf.model_shape import PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 
@@ -83,7 +85,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     except FactError as error:
         return _from_stated(name, configs, stored, size, error)
     if checkpoint is not None:
-        return from_checkpoint(_sized(checkpoint, stored.total_bytes))
+        return from_checkpoint(_as_stored(name, checkpoint, stored))
     named_total, named_active = _size_in_name(name)
     total, active = size.total_b or named_total, size.active_b or named_active
     if total is None:
@@ -182,6 +184,37 @@ def _bits(stored: Stored) -> dict[str, float]:
     bits: dict[str, float] = {str(kind): each for kind, each in known.items()}
     bits.setdefault("mtp", bits["experts"])
     return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
+
+
+def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
+    """The weights with the bits that are published of them, or with the size that the row states."""
+    known = _published_bits(name, stored.format)
+    if known is None:
+        return _sized(checkpoint, stored.total_bytes)
+    exact = with_stored_bits(checkpoint, known)
+    return exact if known.whole else _sized(exact, stored.total_bytes)
+
+
+def _published_bits(name: str, format_name: str) -> StoredBits | None:
+    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") those of NVIDIA's build in that format."""
+    known = stored_as(name)
+    if known is None and "/" not in name and format_name == "nvfp4":
+        known = next((one for id_, one in stored_bits().items() if _builds(id_, name)), None)
+    quant = quant_in_name(known.id) or "bf16" if known else ""
+    return known if QUANTISATIONS.get(format_name, "") == quant or _native(known, format_name) else None
+
+
+def _builds(id_: str, name: str) -> bool:
+    return id_.startswith("nvidia/") and id_.endswith("-nvfp4") and plain(id_) == plain(name)
+
+
+def _native(known: StoredBits | None, format_name: str) -> bool:
+    """True if the maker itself publishes the checkpoint in that format, which its name does not say."""
+    return (
+        known is not None
+        and quant_in_name(known.id) is None
+        and format_of_label(published_quant(known.id)) == format_name
+    )
 
 
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:

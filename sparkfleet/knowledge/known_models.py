@@ -17,6 +17,7 @@ from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.stored_bits import stored_as, with_stored_bits
 from sparkfleet.values import Value
 
 FILE = "models.yaml"
@@ -115,8 +116,10 @@ def known_checkpoint(model: str) -> Checkpoint | None:
             means="Without it no plan can be made.",
             do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
         )
-    found = known_as(name)
-    return found if found is None or one is None or one.gb is None else found.sized(one.gb * 1e9)
+    found, stored = known_as(name), stored_as(name)
+    if found is None or one is None or one.gb is None or (stored is not None and stored.whole):
+        return found
+    return found.sized(one.gb * 1e9)
 
 
 @lru_cache(maxsize=1024)
@@ -131,6 +134,12 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
         FactError: its shapes are known, but how it is stored is not understood.
     """
     name = model.partition("@")[0]
+    found, stored = _by_name(name, quantization), stored_as(name)
+    own = quantization in (None, quant_in_name(name))
+    return with_stored_bits(found, stored) if found is not None and stored is not None and own else found
+
+
+def _by_name(name: str, quantization: str | None) -> Checkpoint | None:
     one = next((known for known in load_models() if known.names(name)), None)
     if one is None:
         entry = _shapes_of(name)
