@@ -188,17 +188,17 @@ def _bits(stored: Stored) -> dict[str, float]:
 
 def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     """The weights with the bits that are published of them, or with the size that the row states."""
-    known = _published_bits(name, stored.format)
+    known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    exact = with_stored_bits(checkpoint, known)
-    return exact if known.whole else _sized(exact, stored.total_bytes)
+    total = stored.total_bytes if _believed(checkpoint, stored.total_bytes) else None
+    return with_stored_bits(checkpoint, known, total)
 
 
-def _published_bits(name: str, format_name: str) -> StoredBits | None:
-    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") those of NVIDIA's build in that format."""
-    known = stored_as(name)
-    if known is None and "/" not in name and format_name == "nvfp4":
+def _published_bits(name: str, stored: Stored) -> StoredBits | None:
+    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size those of NVIDIA's build."""
+    known, format_name = stored_as(name), stored.format
+    if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in stored_bits().items() if _builds(id_, name)), None)
     quant = quant_in_name(known.id) or "bf16" if known else ""
     return known if QUANTISATIONS.get(format_name, "") == quant or _native(known, format_name) else None
@@ -218,11 +218,13 @@ def _native(known: StoredBits | None, format_name: str) -> bool:
 
 
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
-    if total_bytes is None:
-        return checkpoint
+    believed = total_bytes is not None and _believed(checkpoint, total_bytes)
+    return checkpoint.sized(total_bytes) if total_bytes is not None and believed else checkpoint
+
+
+def _believed(checkpoint: Checkpoint, total_bytes: float | None) -> bool:
     low, high = BELIEVED
-    believed = low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high
-    return checkpoint.sized(total_bytes) if believed else checkpoint
+    return total_bytes is not None and low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high
 
 
 def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Stored) -> ModelShape:

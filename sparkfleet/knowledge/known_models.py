@@ -16,8 +16,8 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.measurements import architectures, siblings
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.knowledge.stored_bits import stored_as, with_stored_bits
+from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
 FILE = "models.yaml"
@@ -116,10 +116,13 @@ def known_checkpoint(model: str) -> Checkpoint | None:
             means="Without it no plan can be made.",
             do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
         )
-    found, stored = known_as(name), stored_as(name)
-    if found is None or one is None or one.gb is None or (stored is not None and stored.whole):
-        return found
-    return found.sized(one.gb * 1e9)
+    found, stored = _by_name(name, None), stored_as(name)
+    total = None if one is None or one.gb is None else one.gb * 1e9
+    if found is None:
+        return None
+    if stored is not None:
+        return with_stored_bits(found, stored, total)
+    return found if total is None else found.sized(total)
 
 
 @lru_cache(maxsize=1024)

@@ -54,14 +54,40 @@ def stored_as(model: str) -> StoredBits | None:
     return stored_bits().get(model.partition("@")[0].lower())
 
 
-def with_stored_bits(checkpoint: Checkpoint, known: StoredBits) -> Checkpoint:
-    """The same weights with the published bits; parts that are not listed keep their estimate."""
+ALIKE, CONTRADICTS = 0.03, 0.07
+"""Published size over the sum of the published bits: up to 3 % apart all parts are scaled (blocks, padding), up to 7 % the
+rest is a tower or a head that the shapes do not have, beyond that it is the size of another build."""
+
+
+def with_stored_bits(checkpoint: Checkpoint, known: StoredBits, total: float | None = None) -> Checkpoint:
+    """The same weights with the published bits; parts that are not listed keep their estimate.
+
+    Args:
+        checkpoint: weights as estimated.
+        known: their bits.
+        total: published size of all of them, bytes.
+    """
+    exact = _rescaled(checkpoint, known.bits)
+    if total is None:
+        return exact
+    if not known.whole:
+        return exact.sized(total)
+    apart = abs(total / exact.bytes_on_disk - 1)
+    if apart > CONTRADICTS:
+        return checkpoint.sized(total)
+    if apart > ALIKE:
+        return exact
+    factor = total / exact.bytes_on_disk
+    bits = {one.part: factor * 8 * one.bytes / one.parameters for one in exact.weights if one.parameters}
+    return _rescaled(exact, bits)
+
+
+def _rescaled(checkpoint: Checkpoint, bits: Mapping[Part, float]) -> Checkpoint:
     weights = tuple(
-        one.model_copy(update={"bytes": round(one.parameters * known.bits[one.part] / 8)})
-        if one.part in known.bits
+        one.model_copy(update={"bytes": round(one.parameters * bits[one.part] / 8)})
+        if one.part in bits
         else one
         for one in checkpoint.weights
     )
-    return checkpoint.model_copy(
-        update={"weights": weights, "bytes_on_disk": sum(one.bytes for one in weights)}
-    )
+    size = sum(one.bytes for one in weights)
+    return checkpoint.model_copy(update={"weights": weights, "bytes_on_disk": size})
