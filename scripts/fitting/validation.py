@@ -94,6 +94,29 @@ def table(title: str, errors: Errors, where: Callable[[PublishedCase], bool] = l
         print(line)
 
 
+METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
+
+
+def medians(errors: Errors, where: Callable[[PublishedCase], bool] = lambda _: True) -> dict[str, float]:
+    """Median absolute error by metric; "(spec.)" behind it with speculation."""
+    found: dict[str, list[float]] = collections.defaultdict(list)
+    for case, metric, error, _ in errors:
+        if where(case):
+            found[metric + (" (spec.)" if case.speculative else "")].append(abs(math.exp(error) - 1))
+    keys = [metric + spec for metric in METRICS for spec in ("", " (spec.)")]
+    return {key: float(np.median(found[key])) for key in keys if found[key]}
+
+
+def by_source(errors: Errors) -> dict[str, float]:
+    """Median over sources of each one's median error: every source counts once."""
+    each: dict[str, dict[str, float]] = {}
+    for source in {case.source for case, *_ in errors}:
+        each[source] = medians(errors, lambda case, source=source: case.source == source)
+    keys = [metric + spec for metric in METRICS for spec in ("", " (spec.)")]
+    rows = {key: [one[key] for one in each.values() if key in one] for key in keys}
+    return {key: float(np.median(values)) for key, values in rows.items() if values}
+
+
 SUPPORT = ("known", "family", "kind", "none")
 
 

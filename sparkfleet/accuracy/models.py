@@ -20,7 +20,7 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.stored_bits import StoredBits, stored_as, stored_bits, with_stored_bits
-from sparkfleet.perf.model_shape import PART_KINDS, ModelShape, from_checkpoint, from_counts
+from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 
 Config = Mapping[str, object]
@@ -262,7 +262,20 @@ def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error:
         raise Declined(f"its config is not understood: {error.what.rpartition(': ')[2]}") from error
     _believe(total, active or total)
     notes = str(config.get("attention", "")) or size.notes
-    return _guessed(name, total, active or total, notes, stored)
+    return _stated_shapes(_guessed(name, total, active or total, notes, stored), config)
+
+
+def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
+    """The guess with what a summary states beside its counts: width, experts, and a model whose layers mix tokens alike."""
+    stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
+    found = {field: int(value) for field, key in stated.items() if (value := _number(config, key))}
+    like = known_as(str(config.get("layers_like", ""))) if "layers_like" in config else None
+    if like is not None:
+        layers = from_checkpoint(like).layers
+        return guess.model_copy(
+            update={**found, "layers": layers.model_copy(update={"pool_factor": GUESSED})}
+        )
+    return guess.model_copy(update=found)
 
 
 def _number(config: Config, key: str) -> float:

@@ -68,7 +68,9 @@ def test_eager_is_not_what_says_that_it_is_not() -> None:
         ("llama-benchy 0.4.0, 3 runs", "book"),
     ],
 )
-def test_the_text_is_read_by_words_and_the_first_remark_that_names_one_decides(said: str, kind: str | None) -> None:
+def test_the_text_is_read_by_words_and_the_first_remark_that_names_one_decides(
+    said: str, kind: str | None
+) -> None:
     assert notes.content(said) == kind
 
 
