@@ -32,11 +32,24 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from fitting.factoring import case_errors, fit, write
-from fitting.problems import load, run_of
-from fitting.validation import bands_of, head_to_heads, left_out, noise_floor, table
+from fitting.problems import cases_of, run_of
+from fitting.validation import (
+    bands_of,
+    by_source,
+    coverage,
+    head_to_heads,
+    left_out,
+    medians,
+    noise_floor,
+    table,
+)
+
+from sparkfleet.accuracy.physical_gate import impossible, possible
+from sparkfleet.accuracy.rows import PublishedCase
 
 KNOWLEDGE = Path(__file__).parents[1] / "sparkfleet" / "knowledge"
 
@@ -54,10 +67,20 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def print_impossible(cases: Sequence[PublishedCase]) -> None:
+    """The figures that are not fitted, because no such machines can reach them, each with its reason."""
+    print("\nnot fitted: no such machines can reach it")
+    for case in cases:
+        for metric, reason in impossible(case).items():
+            print(f"  {case.id} {case.source[:40]:40} {case.model[:34]:34} {metric:22} {reason}")
+
+
 def main() -> None:
     """Fit, validate, print, write."""
     args = arguments()
-    cases = load(args.rows, args.configs)
+    published = cases_of(args.rows, args.configs)
+    print_impossible(published)
+    cases = [case for case in map(possible, published) if case.measured]
     whole = fit(cases, lambda _: True)
     table("in sample", [(c, m, e, "") for c in cases for m, e in case_errors(c, whole.factors).items()])
     loso, unseen = left_out(cases, lambda c: c.source, args.folds, whole)
@@ -77,11 +100,21 @@ def main() -> None:
     table("leave one run (source, model, format) out", runs)
     table("leave one model out", left_out(cases, lambda c: c.setup.arch.family, args.folds, whole)[0])
     noise_floor(cases)
-    bands = bands_of(loso + runs)
+    bands = bands_of(loso)
     print("\nbands", bands)
+    inside = coverage(loso, bands)
+    print("share of left-out sources' rows in their band", inside)
+    validation = {
+        "sources left out, median of rows": medians(loso),
+        "sources left out, median of sources": by_source(loso),
+        "sources left out, without the largest": medians(loso, lambda c: c.source != biggest),
+        "sources left out, share inside the 80 % bands": inside,
+    }
+    print("each source as one", validation["sources left out, median of sources"])
     if not args.dry_run:
         done = fit(cases, lambda _: True, start=whole, bands=bands)
-        write(done.factors, KNOWLEDGE / "factors.yaml", f"{len(cases)} measurements.")
+        found = done.factors.model_copy(update={"validation": validation})
+        write(found, KNOWLEDGE / "factors.yaml", f"{len(cases)} measurements.")
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def _portion(part: Part, parameters: int, bits: float) -> Portion:
 
 
 def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tuple[Portion, ...]:
-    """The same weights with `total` bytes: first parts that nothing is published of change, then a tower is added, then all do."""
+    """The same weights with `total` bytes: first parts without published bits change, then a tower is added, then all do."""
     left = total - sum(one.bytes for one in weights)
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
