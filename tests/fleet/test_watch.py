@@ -107,9 +107,9 @@ async def test_events_of_what_is_waited_for_are_sent_once_and_steps_between():
         (group(step=StartupPhase(phase="warming")), FleetStep.WARMING_UP, ""),
         (group(step=StartupPhase(phase="up")), FleetStep.FIRST_TOKEN, ""),
         (
-            group(GroupPhase.PROBING, StartupPhase(phase="up"), "asking for a token"),
+            group(GroupPhase.PROBING, StartupPhase(phase="up"), "requesting a first token"),
             FleetStep.FIRST_TOKEN,
-            "asking for a token",
+            "requesting a first token",
         ),
         (group(generation=0), FleetStep.WAITING, "why it waits"),
     ],
