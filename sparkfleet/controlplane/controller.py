@@ -13,9 +13,10 @@ import sqlite3
 from collections.abc import Mapping
 
 from sparkfleet import __version__
+from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.controller_failures import ControllerFailures
 from sparkfleet.controlplane.desired import Desired, GroupKey
-from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings, read_clocks
+from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import waiting
@@ -57,6 +58,7 @@ class Controller:
         launches_of: the launch of each group of a deployment, given the rung of each group.
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
+        clocks: replaceable by a simulation.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Controller:
         launches_of: LaunchesOf,
         nodes: Nodes,
         here: NodeReport,
+        clocks: Clocks = read_clocks,
     ) -> None:
         self._fleet = fleet
         self._store = store
@@ -78,13 +81,15 @@ class Controller:
         self._endpoint = endpoint
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
-        self._reports = ReportCache()
+        self._shown: tuple[GroupReport, ...] | None = None
+        self._clocks = clocks
+        self._reports = ReportCache(self._steady)
         self._journal = EventLog(store)
         self.ends = ControllerFailures(store, self._journal)
         """Failures of the controller's own work."""
         self.keys = ApiKeys(store, self._journal)
         """Keys that clients send to the gateways."""
-        self._publisher = RoutingPublisher()
+        self._publisher = RoutingPublisher(self._steady)
         around = Surroundings(launches_of=launches_of, leave=self._leave, kept=self._kept)
         self._effects = Effects(
             store=store,
@@ -94,8 +99,9 @@ class Controller:
             metrics=metrics,
             here=here,
             around=around,
+            clocks=clocks,
         )
-        self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal)
+        self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal, self._steady)
         self._wake = asyncio.Event()
         self._paused = False
 
@@ -186,18 +192,26 @@ class Controller:
 
     async def _reconcile_forever(self) -> None:
         while True:
-            try:
-                await self.reconcile()
-            except Exception as error:
-                log.exception("a round of reconciling failed")
-                with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
-                    await self._journal.record_once(
-                        "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
-                    )
+            await self.round()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._wake.wait()
             self._wake.clear()
+
+    async def look(self) -> None:
+        """Reads the state of the nodes once, as `run` does every two seconds."""
+        await self._watch.look()
+
+    async def round(self) -> None:
+        """Reconciles once; a failure is recorded, and the next round tries again."""
+        try:
+            await self.reconcile()
+        except Exception as error:
+            log.exception("a round of reconciling failed")
+            with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
+                await self._journal.record_once(
+                    "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
+                )
 
     async def reconcile(self) -> None:
         """Runs one round: observes, decides, acts, publishes."""
@@ -208,7 +222,7 @@ class Controller:
         await self._publish()
         available = await self._available()
         state = self._state(available)
-        await self._effects.carry_out(decide(state, read_clocks()), state.wanted)
+        await self._effects.carry_out(decide(state, self._clocks()), state.wanted)
         await self._publish()
 
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
@@ -240,6 +254,9 @@ class Controller:
             app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self._seen
         )
 
+    def _steady(self) -> float:
+        return self._clocks().steady
+
     def _wanted(self) -> dict[str, Desired]:
         return {} if self._paused else self._store.desired()
 
@@ -251,7 +268,10 @@ class Controller:
     # publishing
 
     async def _publish(self, without: Generation | None = None) -> None:
-        show_groups(self._metrics, self._reports.groups())
+        reports = self._reports.groups()
+        if reports != self._shown:
+            show_groups(self._metrics, reports)
+            self._shown = reports
         await self._publisher.publish(self._view(), self._store.keys(), without)
 
     def _view(self) -> FleetSnapshot:
@@ -275,7 +295,7 @@ class Controller:
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
         state = self._state()
-        await self._effects.carry_out(on_report(state, report, read_clocks()), state.wanted)
+        await self._effects.carry_out(on_report(state, report, self._clocks()), state.wanted)
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import (
     Action,
@@ -26,7 +26,7 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.after import begun, pending_after
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
-from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes, name_of
+from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes, name_of
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Generation, Nodes
@@ -36,11 +36,6 @@ from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.telemetry.metrics import ControlMetrics
 
 LaunchesOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupLaunch]]
-
-
-def read_clocks() -> Now:
-    """The current moment."""
-    return Now(unix=time.time(), steady=time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -66,6 +61,7 @@ class Effects:
         metrics: counts groups that were given up.
         here: the node that the controller runs on.
         around: functions of the controller.
+        clocks: replaceable by a simulation.
     """
 
     def __init__(
@@ -78,6 +74,7 @@ class Effects:
         metrics: ControlMetrics,
         here: NodeReport,
         around: Surroundings,
+        clocks: Clocks = read_clocks,
     ) -> None:
         self._store = store
         self._apps = apps
@@ -85,12 +82,13 @@ class Effects:
         self._journal = journal
         self._metrics = metrics
         self._around = around
+        self._clocks = clocks
         self.nodes = SeenNodes.only(here)
         self.pending = Pending()
 
     def see(self, nodes: Collection[NodeReport], began: float) -> None:
         """Takes the current state of the nodes; `began` is the start of the reading, on the monotonic clock."""
-        now = read_clocks()
+        now = self._clocks()
         self.nodes = self.nodes.seen(nodes, began, now)
         # At once: if a node goes down before the next round, its boot would never be known.
         for action in learn_boots(FleetState(starts=self._store.starts(), nodes=self.nodes), now):
@@ -117,7 +115,7 @@ class Effects:
 
     def _keep(self, action: Action) -> None:
         self._write(action)
-        self.pending = pending_after(self.pending, action, read_clocks())
+        self.pending = pending_after(self.pending, action, self._clocks())
 
     def _write(self, action: Action) -> None:
         if isinstance(action, KeepStanding):
@@ -160,7 +158,7 @@ class Effects:
                 self._write(action)
                 await self._apps.deploy(self._launch(desired[group[0]], group[2]))
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
-                self.pending = pending_after(self.pending, action, read_clocks())
+                self.pending = pending_after(self.pending, action, self._clocks())
             case RetireGroup(group=group):
                 await self._around.leave(group)
                 await self._journal.record(*group[:2], "", "retire", action.reason)

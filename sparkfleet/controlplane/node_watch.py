@@ -29,14 +29,23 @@ class NodeWatch:
         nodes: the nodes of the fleet.
         see: receives each reading and the time at which it began (monotonic clock).
         metrics: show it.
-        journal: receives an event for each node that joins or leaves.
+        journal: where who comes and goes is written.
+        steady: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, nodes: Nodes, see: See, metrics: ControlMetrics, journal: EventLog) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        see: See,
+        metrics: ControlMetrics,
+        journal: EventLog,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._nodes = nodes
         self._see = see
         self._metrics = metrics
         self._journal = journal
+        self._steady = steady
         self.reports: tuple[NodeReport, ...] = ()
 
     async def run(self) -> None:
@@ -50,7 +59,7 @@ class NodeWatch:
 
     async def look(self) -> None:
         """Reads once, and records which nodes have joined or left since."""
-        began = time.monotonic()
+        began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
         before = {node.name: node.joined for node in self.reports}
