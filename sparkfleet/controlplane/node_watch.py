@@ -29,7 +29,7 @@ class NodeWatch:
         nodes: the nodes of the fleet.
         see: receives each reading and the time at which it began (monotonic clock).
         metrics: show it.
-        journal: where who comes and goes is written.
+        journal: receives an event for each node that joins or leaves.
         steady: a clock that only goes forward, seconds.
     """
 
