@@ -407,7 +407,7 @@ async def test_a_lack_of_memory_is_on_record(daemon, running, herald, in_contain
     daemon.out_of_memory = True
     end = await (await running(in_container(herald.script("os.kill(os.getpid(), 9)")))).wait()
     assert end.exit_code == -signal.SIGKILL
-    assert end.reason.endswith("or by a person (out of memory, by podman's record)")
+    assert end.reason.endswith("or by a person (out of memory, by docker's record)")
     assert daemon.made == {}
 
 
