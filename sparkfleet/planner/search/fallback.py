@@ -1,12 +1,12 @@
 """The ladder of one variant: proposals ranked by predicted speed, judged best first, placed if there is room. Pure.
 
-What is judged and rejected is what would have been better than the choice; the rest is told by its predictions.
+Proposals that a rule rejects would have been better than the choice; the others are rejected by their predictions.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 from sparkfleet.perf.memory.demand import fits
@@ -18,6 +18,7 @@ from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext,
 from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation, assess
+from sparkfleet.planner.search.method_account import Fate, Stage
 from sparkfleet.planner.search.objective import worth
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
@@ -30,8 +31,9 @@ from sparkfleet.planner.search.rung_builder import (
     tps_alone,
 )
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
-from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
-from sparkfleet.specs.deployment import EngineName
+from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung, Why
+from sparkfleet.specs.deployment import EngineName, Method
+from sparkfleet.units import GIB
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -55,7 +57,17 @@ class VariantPlanner:
         self._order = count()
 
     def groups(self, number: int) -> ServedVariant:
-        """The groups of the variant, with what was rejected and what would be nearest."""
+        """The groups of the variant, with what was rejected and what would be nearest.
+
+        Every speculative method of every engine is in a ladder or among the rejected.
+        """
+        groups, _, near = self._served(number)
+        rungs = [rung.candidate for group in groups for rung in group.ladder]
+        taken = {(candidate.engine, candidate.speculation.method) for candidate in rungs}
+        self._rejected += self._drafts.account.unmentioned(taken, self._rejected)
+        return groups, self._rejected, near
+
+    def _served(self, number: int) -> ServedVariant:
         heap = [self._ranked(draft, sized) for draft, sized in self._drafts.sized()]
         heapq.heapify(heap)
         ladder, nodes, left = self._climb(heap)
@@ -118,7 +130,7 @@ class VariantPlanner:
             if judged is None:
                 judged_so_far += 1
                 judged = self._assessed(draft)
-                self._rejected += judged.rejected
+                self._rejected += _about(draft, judged.rejected)
                 if judged.rung is None:
                     continue
                 if judged.worth < -value * 0.999:  # slower than estimated: others may be better now
@@ -127,9 +139,12 @@ class VariantPlanner:
             if ladder:
                 if self._has_room(nodes, judged):
                     ladder.append(judged)
+                else:
+                    self._met(draft, "no room beside the other rungs on the nodes of the choice", "memory")
                 continue
             found = self._place(needs_of(judged), judged, 0)
             if found is None:
+                self._met(draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left", "memory")
                 continue
             if self._holds(draft.pool, needs_of(judged)):
                 nodes = found
@@ -140,6 +155,10 @@ class VariantPlanner:
         if not ladder and too_few is not None:  # refused by the replicas that have no room
             return [too_few[0]], too_few[1], left
         return ladder, nodes, left
+
+    def _met(self, draft: Proposal, reason: str, why: Why) -> None:
+        """Notes what became of a proposal that was judged."""
+        self._drafts.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.JUDGED, reason, why))
 
     def _assessed(self, draft: Proposal) -> Evaluation:
         return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))
@@ -158,7 +177,10 @@ class VariantPlanner:
         how = judged.rung.candidate.how if judged.rung else ""
         what = f"{split_words(judged.draft.split)} · {how}"
         reason = f"no room for {self._case.variant.replicas} replicas"
-        return Rejection(what=what, reason=reason, why="memory")
+        only = judged.draft
+        return Rejection(
+            what=what, reason=reason, why="memory", engine=only.engine, methods=(only.speculation.method,)
+        )
 
     def _has_room(self, nodes: Sequence[str], judged: Evaluation) -> bool:
         needs = needs_of(judged)
@@ -192,8 +214,13 @@ class VariantPlanner:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
         told: set[tuple[Split, EngineName]] = set()
         wider: set[int] = {choice.draft.split.ranks}
+        compared: set[tuple[EngineName, Method]] = set()
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
+                pair = (draft.engine, draft.speculation.method)
+                if pair not in compared:  # the best of each, as `left` is in that order
+                    compared.add(pair)
+                    self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))
             judged = earlier
@@ -202,7 +229,7 @@ class VariantPlanner:
                 wider.add(draft.split.ranks)
                 judged = self._assessed(draft)
                 if judged.rung is None:
-                    self._rejected += judged.rejected
+                    self._rejected += _about(draft, judged.rejected)
                     continue
             self._rejected.append(self._slower(choice, draft, judged))
 
@@ -216,6 +243,8 @@ class VariantPlanner:
             tps=round(tps_alone(judged) if judged else self._promised(draft), 2),
             rule=slow.id if slow else "",
             source=slow.sources[0] if slow else "",
+            engine=draft.engine,
+            methods=(draft.speculation.method,),
         )
 
     def _compared(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> str:
@@ -294,3 +323,9 @@ class VariantPlanner:
         for nodes in placed:
             self._ledger.take_back(name, nodes, needs.mid)
         return len(placed) == wanted
+
+
+def _about(draft: Proposal, rejected: Sequence[Rejection]) -> Iterator[Rejection]:
+    """Rejections of a proposal, with its engine and method."""
+    for one in rejected:
+        yield one.model_copy(update={"engine": draft.engine, "methods": (draft.speculation.method,)})
