@@ -186,23 +186,30 @@ def _bits(stored: Stored) -> dict[str, float]:
     return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
 
 
+ANOTHER_BUILD = 0.07
+"""A stated size further from the published one is that of another build; closer, it counts a vision tower or none."""
+
+
 def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     """The weights with the bits that are published of them, or with the size that the row states."""
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    planned = known_as(known.id)
-    return (
-        planned if planned is not None and planned.layers == checkpoint.layers else known.stored(checkpoint)
-    )
+    exact = known.stored(checkpoint)
+    total = stored.total_bytes
+    if total is not None and abs(total / exact.bytes_on_disk - 1) > ANOTHER_BUILD:
+        return _sized(checkpoint, total)
+    return exact
 
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
-    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size those of NVIDIA's build."""
+    """The checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size NVIDIA's build."""
     known, format_name = published(re.sub(r"\s+", "-", name.strip())), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
-    planned = None if known is None else _facts(known.id, None, None)
+    if known is None:
+        return None
+    planned = _facts(known.id, None, None)
     same = planned is not None and format_of(planned) == format_name
     return known if same or _native(known, format_name) else None
 
@@ -211,13 +218,9 @@ def _builds(id_: str, name: str) -> bool:
     return id_.startswith("nvidia/") and id_.endswith("-nvfp4") and plain(id_) == plain(name)
 
 
-def _native(known: PublishedCheckpoint | None, format_name: str) -> bool:
+def _native(known: PublishedCheckpoint, format_name: str) -> bool:
     """True if the maker itself publishes the checkpoint in that format, which its name does not say."""
-    return (
-        known is not None
-        and quant_in_name(known.id) is None
-        and format_of_label(published_quant(known.id)) == format_name
-    )
+    return quant_in_name(known.id) is None and format_of_label(published_quant(known.id)) == format_name
 
 
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
