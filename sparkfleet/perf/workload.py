@@ -17,7 +17,7 @@ that ends, all time counted; steady: prefills of others in between."""
 
 
 class Workload(Value):
-    """One kind of request, many at once. Tokens unless said otherwise."""
+    """One kind of request, many at once. Numbers are tokens unless noted."""
 
     prompt: int = 1024
     """New tokens of the prompt, to be prefilled."""
