@@ -20,6 +20,7 @@ from fitting.priors import (
     Priors,
 )
 from sparkfleet.accuracy.models import Declined
+from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.rows import PublishedCase, case_of, read_rows
 from sparkfleet.perf.latency.acceptance import acceptance_keys
 from sparkfleet.perf.latency.factor_keys import (
@@ -28,14 +29,19 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_coefficient,
     prefill_keys,
 )
-from sparkfleet.perf.latency.latency_model import MAX_RUNNING, kept, waits
+from sparkfleet.perf.latency.latency_model import MAX_RUNNING, kept, left_of_burst, waits
 from sparkfleet.perf.latency.roofline_terms import Setup, burst_terms, costs, step_terms
 
 Array = np.ndarray
 
 
 def load(rows: Path, configs: Path) -> list[PublishedCase]:
-    """All cases of a file that can be predicted."""
+    """All cases of a file that can be predicted, without the figures that no machine can reach."""
+    return [case for case in map(possible, cases_of(rows, configs)) if case.measured]
+
+
+def cases_of(rows: Path, configs: Path) -> list[PublishedCase]:
+    """All cases of a file that can be predicted, as published."""
     known = json.loads(configs.read_text())
     cases = []
     for row in read_rows(rows):
@@ -43,7 +49,7 @@ def load(rows: Path, configs: Path) -> list[PublishedCase]:
             cases.append(case_of(row, known))
         except Declined:
             continue
-    return [case for case in cases if case.measured]
+    return cases
 
 
 def run_of(case: PublishedCase) -> str:
@@ -131,7 +137,7 @@ def _prefill_rows(case: PublishedCase) -> Iterator[tuple[Row, bool, bool]]:
         tokens = work.prefill * (1 if alone else running * case.replicas)
         yield (case, "prefill_tps", tokens / measured["prefill_tps"], not queued), alone, alone
     if "ttft_ms" in measured:
-        staggered = work.window == "closed" and case.speculative and running > 1
+        staggered = left_of_burst(case.setup, work, running) < 1
         yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued and not staggered), True, True
 
 

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
+from pydantic import Field
+
 from sparkfleet.accuracy.aliases import BLANK, is_off, lowered
 from sparkfleet.accuracy.cells import Row, measured
 from sparkfleet.accuracy.duels import Duel, duel_of, read_duels
 from sparkfleet.accuracy.files import NOTHING, reading
 from sparkfleet.accuracy.models import Configs, Declined
+from sparkfleet.accuracy.physical_gate import impossible
 from sparkfleet.accuracy.rows import METRICS, PublishedCase, case_of, read_rows
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.factors import Factors, factors
@@ -75,6 +78,10 @@ class AccuracyReport(Value):
     head_to_heads: dict[str, Wins]
     undecided: dict[str, int]
     """Head-to-heads that were not decided, by reason."""
+    impossible: tuple[str, ...] = ()
+    """Figures that no such machines can reach, each with its reason; they are scored, and never fitted."""
+    validation: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """What the factors were found to be worth on measurements that they were fitted without."""
 
     def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
         """The contract of `sparkfleet accuracy --json`."""
@@ -87,6 +94,8 @@ class AccuracyReport(Value):
             "assumed": self.assumed,
             "undecided": self.undecided,
             "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
+            "impossible": self.impossible,
+            "validation": self.validation,
         }
         return json.dumps(body, indent=2)
 
@@ -105,7 +114,8 @@ class AccuracyReport(Value):
         for title, key in groups:
             for metric in METRICS:
                 of_metric = [s for s in self.scored if s.metric == metric]
-                lines += ["", f"{metric} by {title}", *_group_lines(of_metric, key)] if of_metric else []
+                head = f"{metric + ' by ' + title:62}{'rows':>6}{'median':>10}{'p90':>10}{'in band':>8}"
+                lines += ["", head, *_group_lines(of_metric, key)] if of_metric else []
         lines += _count_lines("declined", self.declined) + _count_lines("assumed", self.assumed)
         if self.head_to_heads:
             lines += ["", "head-to-heads beyond 1.15", f"  {'':18}{'rows':>6}{'decided':>9}{'right':>7}"]
@@ -113,6 +123,12 @@ class AccuracyReport(Value):
                 f"  {tag:18}{w.rows:6}{w.decided:9}{w.right:7}" for tag, w in self.head_to_heads.items()
             ]
             lines += _count_lines("not decided", self.undecided)
+        if self.impossible:
+            lines += ["", "not what they claim to be: no such machines can reach it (never fitted)"]
+            lines += [f"  {figure}" for figure in self.impossible]
+        for title, shares in self.validation.items():
+            lines += ["", f"the factors by themselves, {title}"]
+            lines += [f"  {name:32}{_percent(share):>10}" for name, share in shares.items()]
         return "\n".join(lines)
 
 
@@ -131,6 +147,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
     known = factors()
     scored: list[ScoredCase] = []
     carried: Counter[tuple[str, str]] = Counter()
+    unreached: list[str] = []
     declined: Counter[str] = Counter()
     assumed: Counter[str] = Counter()
     rows = read_rows(rows_path)
@@ -144,11 +161,14 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         found = score(case, known)
         carried.update((m, _spec(case)) for m, _ in case.measured)
         scored += found
+        unreached += [
+            f"{case.id} {case.model} {metric}: {reason}" for metric, reason in impossible(case).items()
+        ]
         assumed.update(case.assumed)
         missing = len(case.measured) - len(found)
         if missing:
             declined["no prompt length: no prefill rate or time to first token"] += 1
-        declined.update(f"{metric} is no number" for metric in _unread(row, case))
+        declined.update(f"{metric} is not a number" for metric in _unread(row, case))
     wins, undecided, side_assumed = _wins(h2h_path, configs, known) if h2h_path else ({}, {}, {})
     return AccuracyReport(
         rows=len(rows),
@@ -158,11 +178,13 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         assumed={**assumed, **side_assumed},
         head_to_heads=wins,
         undecided=undecided,
+        impossible=tuple(unreached),
+        validation=known.validation,
     )
 
 
 def _unread(row: Row, case: PublishedCase) -> list[str]:
-    """Metrics that a row has, in words that are no number above zero."""
+    """Metrics that a row has, in words that are not a number above zero."""
     found = {metric for metric, _ in case.measured}
     return [m for m in METRICS if m not in found and lowered(row.get(m, "")) not in BLANK]
 
@@ -326,14 +348,18 @@ def _metric_lines(metrics: dict[str, dict[str, Cell]]) -> list[str]:
 
 
 def _group_lines(scored: Iterable[ScoredCase], key: Callable[[ScoredCase], str]) -> list[str]:
-    errors: dict[str, list[float]] = defaultdict(list)
+    groups: dict[str, list[ScoredCase]] = defaultdict(list)
     for one in scored:
-        errors[key(one)].append(one.ape)
-    ordered = sorted(errors.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [
-        f"  {name[:60]:60}{len(e):6}{_percent(median(e)):>10}{_percent(_quantile(e, 0.9)):>10}"
-        for name, e in ordered
-    ]
+        groups[key(one)].append(one)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [f"  {name[:60]:60}{len(ones):6}{_errors_of(ones)}" for name, ones in ordered]
+
+
+def _errors_of(scored: list[ScoredCase]) -> str:
+    """Median and 90th percentile of the errors, and how many lie in their band."""
+    errors = [one.ape for one in scored]
+    inside = _share(one.inside for one in scored)
+    return f"{_percent(median(errors)):>10}{_percent(_quantile(errors, 0.9)):>10}{inside:>8}"
 
 
 def _count_lines(title: str, counts: dict[str, int]) -> list[str]:

@@ -1,12 +1,12 @@
-"""What the files of published checkpoints hold, part by part: `checkpoints.yaml`, checked on load.
+"""Sizes, licences and heads of published checkpoints: `checkpoints.yaml`, checked on load.
 
-A plan by name takes the shapes from a config and the bits of each part from here, so that it needs neither the weights nor
-a network.
+A plan by name takes the shapes from a config, the bits of each part from `stored_bits.yaml` and the rest from here, so that it
+needs neither the weights nor a network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Literal
 
@@ -15,52 +15,14 @@ from pydantic import Field
 from sparkfleet.checkpoints.arch.weight_parts import Part, Portion
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.io.licenses import License, license_class
-from sparkfleet.checkpoints.quantization.formats import (
-    Cover,
-    Quantization,
-    Scheme,
-    fp8,
-    integer,
-    mxfp4,
-    mxfp8,
-    nvfp4,
-)
 from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
 FILE = "checkpoints.yaml"
 
-PublishedPart = Literal[
-    "attention", "linear_attention", "mlp", "experts", "shared_experts", "router", "embedding", "ngram",
-    "head", "vision", "mtp",
-]  # fmt: skip
-
-Bits = Annotated[float, Field(gt=1, le=16)]
-
-STORED_AS: Mapping[str, str] = {
-    "bf16": "BF16",
-    "fp8": "F8_E4M3",
-    "mxfp8": "F8_E4M3",
-    "int8": "I8",
-    "int4": "I32",
-}
-"""Format → dtype in the safetensors header; 4-bit floats are packed in U8."""
-
-METHODS: Mapping[str, str] = {
-    "fp8": "fp8",
-    "mxfp8": "modelopt",
-    "nvfp4": "modelopt",
-    "mxfp4": "mxfp4",
-    "int4": "compressed-tensors",
-    "int8": "compressed-tensors",
-}
-"""Format → method, of a checkpoint whose known config declares none."""
-
-LEAST_BITS, MOST_BITS = 3.5, 16.5
-"""Per parameter of the parts that nothing is published of, if they make up for the rest of a published size."""
-
 MOST_TOWER_BYTES = 3e9
-"""The largest vision tower that a published size is taken to hold beside the language model."""
+"""The largest vision tower that a published size is taken to hold; those of published models have at most 0.6 billion
+parameters (Gemma 4 26B and 31B: 0.55), in 16 bits."""
 
 
 class PublishedCheckpoint(Value):
@@ -70,9 +32,7 @@ class PublishedCheckpoint(Value):
     architecture: str
     """Class name of its config.json."""
     bytes: Annotated[int, Field(gt=0)] | None = None
-    """Of the weight files; None: not published."""
-    bits: dict[PublishedPart, Bits] = Field(default_factory=dict)
-    """Stored bits per weight of each part, scales included; a part that is missing is not known."""
+    """Of the weight files; None: not published, or contradicted by who served it."""
     activations: Literal["w4a16", "w4a4"] | None = None
     """Of the 4-bit parts: weights only, or both; None: not published."""
     kv_cache: Literal["fp8"] | None = None
@@ -80,116 +40,31 @@ class PublishedCheckpoint(Value):
     license: str = ""
     mtp: Annotated[int, Field(ge=0)] | None = None
     """Layers of multi-token prediction in the files; None: not known."""
-    certainty: Literal["read", "computed", "inferred"] | None = None
-    """Of `bits`."""
     sources: Sources
     date: Date
 
-    def stored(self, checkpoint: Checkpoint) -> Checkpoint:
-        """`checkpoint`, which has the right shapes, with its parts stored as published."""
-        kept = tuple(one for one in checkpoint.weights if self.mtp != 0 or one.part is not Part.MTP)
-        weights = tuple(one for part in Part for one in self._part(part, kept, checkpoint))
-        if self.bytes is not None:
-            weights = _filled(weights, self.bytes, {Part(part) for part in self.bits if part != "ngram"})
-        changes: dict[str, object] = {
-            "weights": weights,
-            "bytes_on_disk": sum(one.bytes for one in weights),
-            "quantization": self._quantization(checkpoint.quantization),
-        }
+    def described(self, checkpoint: Checkpoint) -> Checkpoint:
+        """`checkpoint`, which has the right shapes, with the heads and the licence that are published."""
+        changes: dict[str, object] = {}
         if self.mtp is not None:
             changes["mtp_layers"] = self.mtp
+        if self.mtp == 0:
+            weights = tuple(one for one in checkpoint.weights if one.part is not Part.MTP)
+            changes |= {"weights": weights, "bytes_on_disk": sum(one.bytes for one in weights)}
         if self.license:
-            known = License(id=self.license, kind=license_class(self.license), source=f"knowledge/{FILE}")
-            changes["license"] = known
+            kind = license_class(self.license)
+            changes["license"] = License(id=self.license, kind=kind, source=f"knowledge/{FILE}")
         return checkpoint.model_copy(update=changes)
 
-    def _part(self, part: Part, weights: tuple[Portion, ...], checkpoint: Checkpoint) -> Iterator[Portion]:
-        portions = [one for one in weights if one.part is part]
-        bits = _of(self.bits, part)
-        parameters = sum(one.parameters for one in portions)
-        table = max(0, parameters - checkpoint.vocab_size * checkpoint.hidden_size)
-        beside = self.bits.get("ngram") if part is Part.EMBEDDING and table else None
-        if beside is not None:
-            yield _portion(part, table, beside)
-            parameters -= table
-            bits = bits or 16
-        if not parameters:
-            return
-        if bits is None:
-            yield from portions
-        else:
-            yield _portion(part, parameters, bits)
-
-    def _quantization(self, declared: Quantization | None) -> Quantization | None:
-        schemes = {part: scheme for part in Part if (scheme := self._scheme(part)) is not None}
-        main = schemes.get(Part.EXPERTS) or schemes.get(Part.MLP)
-        if declared is None and main is not None:
-            declared = Quantization(method=METHODS[main.format], scheme=main)
-        if declared is None or not self.bits:
-            return _with_kv(declared, self.kv_cache)
-        listed = {Part(part) for part in self.bits if part != "ngram"}
-        covers = tuple(cover for cover in declared.covers if cover.part not in listed)
-        covers += tuple(Cover(part=part, scheme=scheme, share=1.0) for part, scheme in schemes.items())
-        changes = {"covers": covers, "scheme": main or declared.scheme}
-        return _with_kv(declared.model_copy(update=changes), self.kv_cache)
-
-    def _scheme(self, part: Part) -> Scheme | None:
-        bits = _of(self.bits, part)
-        return None if bits is None else scheme_of_bits(bits, weights_only=self.activations == "w4a16")
-
-
-def _of(bits: Mapping[PublishedPart, float], part: Part) -> float | None:
-    return {str(name): value for name, value in bits.items()}.get(part.value)
-
-
-def _with_kv(quantization: Quantization | None, kv_cache: str | None) -> Quantization | None:
-    if quantization is None or kv_cache is None:
-        return quantization
-    return quantization.model_copy(update={"kv_cache": kv_cache})
-
-
-def scheme_of_bits(bits: float, *, weights_only: bool = False) -> Scheme | None:
-    """The way to store weights that has so many bits, scales included; of a mean of several the smallest of them.
-
-    Args:
-        bits: per weight, as in `checkpoints.yaml`.
-        weights_only: multiply 4-bit floats in 16 bits.
-    """
-    known = (
-        (4.2, integer(4, 128)),
-        (4.4, mxfp4()),
-        (7.9, nvfp4(activations="bf16" if weights_only else "nvfp4")),
-        (8.05, fp8()),
-        (8.2, integer(8, 128)),
-        (15.9, mxfp8()),
-    )
-    return next((scheme for most, scheme in known if bits <= most), None)
-
-
-def _portion(part: Part, parameters: int, bits: float) -> Portion:
-    scheme = scheme_of_bits(bits)
-    name = scheme.format if scheme else "bf16"
-    size = round(parameters * bits / 8)
-    return Portion(part=part, dtype=STORED_AS.get(name, "U8"), format=name, parameters=parameters, bytes=size)
-
-
-def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tuple[Portion, ...]:
-    """The same weights with `total` bytes: first parts that nothing is published of change, then a tower is added, then all do."""
-    left = total - sum(one.bytes for one in weights)
-    soft = [one for one in weights if one.part not in listed]
-    parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
-    if parameters and LEAST_BITS <= 8 * (size + left) / parameters <= MOST_BITS:
-        factor = (size + left) / size
-        return tuple(one if one.part in listed else _scaled(one, factor) for one in weights)
-    towerless = all(one.part is not Part.VISION for one in weights)
-    if Part.VISION in listed and towerless and 0 < left <= MOST_TOWER_BYTES:
+    def with_tower(self, checkpoint: Checkpoint) -> Checkpoint:
+        """`checkpoint` with a vision tower of what its published size leaves over beside the language model."""
+        left = (self.bytes or 0) - checkpoint.bytes_on_disk
+        sees = self.architecture.endswith("ForConditionalGeneration")
+        if not sees or not 0 < left <= MOST_TOWER_BYTES or Part.VISION in checkpoint.parameters_by_part():
+            return checkpoint
         tower = Portion(part=Part.VISION, dtype="BF16", format="bf16", parameters=left // 2, bytes=left)
-        return (*weights, tower)
-    return tuple(_scaled(one, total / (total - left)) for one in weights)
-
-
-def _scaled(portion: Portion, factor: float) -> Portion:
-    return portion.model_copy(update={"bytes": round(portion.bytes * factor)})
+        changes = {"weights": (*checkpoint.weights, tower), "bytes_on_disk": checkpoint.bytes_on_disk + left}
+        return checkpoint.model_copy(update=changes)
 
 
 @cache

@@ -198,6 +198,8 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
     share = BURST_ONE_DRAFTED if drafted else BURST_ONE
     if window == "decode":
         return (0.0,), 0.0
+    if window == "whole":
+        return (all_s,), all_s
     if window in ("steady", "closed"):
         alone = window == "steady" and batch <= 1  # what one yields is published as from its first token on
         return (share * others,), 0.0 if alone else all_s
@@ -219,7 +221,14 @@ def kept(workload: Workload, batch: float, *, drafted: bool) -> float:
     if workload.window == "burst":  # answers of unlike length
         share = workload.generate / ANSWER
         return -math.expm1(-share) / share
+    if workload.window in ("closed", "whole") and workload.requests is not None:
+        return full_rounds(workload.requests, batch)
     return EVEN if drafted and workload.window == "steady" else 1.0
+
+
+def full_rounds(requests: int, batch: float) -> float:
+    """Share of the slots that are taken while `requests` of equal length go through `batch` at once, in rounds."""
+    return min(1.0, requests / (batch * math.ceil(requests / batch)))
 
 
 def _closed_loop(
@@ -232,17 +241,32 @@ def _closed_loop(
     return math.fsum(workload.generate / (decode + wait) for wait in of_each) / len(of_each), aggregate
 
 
-STAGGERED = 0.15
-"""Share of a burst's wait that is left in a closed loop with drafts. Answers of equal length end together without them,
-and their successors come as a burst; with them each ends in its own time (jvr0x, luisefigueroa: both on the same boxes)."""
+STAGGERED_DRAFTED, STAGGERED = 0.15, 0.4
+"""Share of a burst's wait that is left in a closed loop with and without drafts: answers that begin one after another end
+so, too, and with drafts each ends in its own time (jvr0x, luisefigueroa, PalatineVision: vLLM). The first round is a burst."""
+ONE_BY_ONE = ("llama.cpp", "ollama")
+"""Engines whose loops stay bursts: all slots decode in step with each other's prompts (jvr0x, 10 models)."""
+
+
+def left_of_burst(setup: Setup, workload: Workload, batch: float) -> float:
+    """Share of a burst's wait that requests have on average: 1 if all of them come at once."""
+    drafted = setup.method != "none"
+    if workload.window != "closed" or batch <= 1 or (setup.engine in ONE_BY_ONE and not drafted):
+        return 1.0
+    later = STAGGERED_DRAFTED if drafted else STAGGERED
+    if workload.requests is None:
+        return later
+    first = min(1.0, batch / workload.requests)
+    return first + (1 - first) * later
 
 
 def _first_token(model: LatencyModel, workload: Workload, batch: float, per_token: float) -> float:
     """Mean seconds to the first token: prompts queue for the prefill, and requests beyond the slots for a slot."""
     mean = model.prefill_s(batch, workload, mean=True)
-    if workload.window == "closed" and model.setup.method != "none":
-        alone = _beside_decode(model, workload, batch - 1) if batch > 1 else mean
-        mean = min(mean, alone) + STAGGERED * max(0.0, mean - alone)
+    left = left_of_burst(model.setup, workload, batch)
+    if left < 1:
+        alone = _beside_decode(model, workload, batch - 1)
+        mean = min(mean, alone) + left * max(0.0, mean - alone)
     turns = workload.concurrency / batch - 1.0
     if workload.window in ("burst", "served"):  # nobody follows: the first wait for no slot
         turns /= 2
@@ -256,7 +280,8 @@ def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[f
     faster than they can be prefilled, the queue grows until the last one has come.
     """
     rate = workload.arrivals_per_s or 0.0
-    most = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING, workload.requests))
+    requests = workload.requests or ARRIVALS
+    most = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING, requests))
     yielded = model.yielded(workload)
 
     def life(running: float) -> float:
@@ -275,18 +300,20 @@ def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[f
             low, high = (middle, high) if middle / life(middle) < rate else (low, middle)
         running = high
     whole = life(running)
-    seconds = workload.requests * whole / running if saturated else workload.requests / rate + whole
+    seconds = requests * whole / running if saturated else requests / rate + whole
     per_token = (whole - one_s) / workload.generate
     prefill = _beside_decode(model, workload, running)
     busy = min(BUSIEST, prefill * min(rate, running / whole))
-    queued = workload.concurrency > 0.3 * workload.requests  # otherwise the client holds requests back
+    queued = workload.concurrency > 0.3 * requests  # otherwise the client holds requests back
     full = saturated and most < workload.concurrency  # all slots are taken, and each request waits for one
     between = max(prefill, whole / running if full else 0.0)
-    behind = max(0.0, between - 1 / rate) * workload.requests / 2 if queued else 0.0
+    behind = max(0.0, between - 1 / rate) * requests / 2 if queued else 0.0
     ttft = prefill * (1 + QUEUE * busy / (1 - busy)) + behind
-    return 1 / per_token, workload.requests * workload.generate / seconds, ttft
+    return 1 / per_token, requests * workload.generate / seconds, ttft
 
 
+ARRIVALS = 100
+"""Requests that arrive at a rate, if it is not known how many."""
 BUSIEST = 0.6
 """Share of time in prefills beyond which waiting grows no further: what does not fit is counted as a queue that grows."""
 QUEUE = 0.3
