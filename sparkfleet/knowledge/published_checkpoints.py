@@ -1,7 +1,7 @@
 """Sizes, licences and heads of published checkpoints: `checkpoints.yaml`, checked on load.
 
-A plan by name takes the shapes from a config, the bits of each part from `stored_bits.yaml` and the rest from here, so that it
-needs neither the weights nor a network.
+A plan by name takes the shapes from a config, the bits of each part from `stored_bits.yaml` and the rest from here: it needs
+neither the weights nor a network.
 """
 
 from __future__ import annotations
@@ -89,5 +89,5 @@ def read_published(text: str, name: str = FILE) -> tuple[PublishedCheckpoint, ..
 
 
 def published(model: str) -> PublishedCheckpoint | None:
-    """What is published of a checkpoint by its Hub id, a revision aside; None if nothing is."""
+    """The entry of a checkpoint by its Hub id, a revision aside; None if there is none."""
     return load_published().get(model.partition("@")[0].lower())

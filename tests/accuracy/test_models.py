@@ -11,6 +11,7 @@ from sparkfleet.accuracy.models import QUANTISATIONS, Stored, entry_of, find_arc
 from sparkfleet.accuracy.rows import case_of
 from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.errors import FactError
+from sparkfleet.knowledge import published_checkpoints
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.known_models import known_checkpoint, load_models
@@ -67,10 +68,12 @@ def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
 def _measured(checkpoint: Checkpoint, outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
     """What `accuracy` predicts for a row that names the same model, format and size."""
     published = next((one for one in load_models() if one.names(checkpoint.id)), None)
+    files = published_checkpoints.published(checkpoint.id)
+    size = files.bytes / 1e9 if files and files.bytes else published.gb if published else None
     row = {
         "model": checkpoint.id,
         "quant": outlook.format,
-        "weights_gb": str(published.gb) if published and published.gb else "",
+        "weights_gb": str(size) if size else "",
         "engine": "vllm",
         "engine_version_or_image": "v0.32.0",
         "nodes": str(tp),
