@@ -79,7 +79,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
         Declined: none of these is known.
     """
     try:
-        checkpoint = _checkpoint(name, configs, stored)
+        checkpoint = checkpoint_of(name, configs, stored)
     except FactError as error:
         return _from_stated(name, configs, stored, size, error)
     if checkpoint is not None:
@@ -97,7 +97,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     return _guessed(name, total, active or total, size.notes, stored)
 
 
-def _checkpoint(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
+def checkpoint_of(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
     """The facts that a plan has of a model of that name, as the row's weights are stored; None if its config is not known.
 
     Raises:

@@ -33,6 +33,8 @@ class PublishedCase(Value):
     """Who measured: a repository or a site."""
     model: str
     quant: str
+    image: str = ""
+    """Engine version or image, as published."""
     nodes: int
     setup: Setup
     workload: Workload
@@ -95,6 +97,7 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
         source=source_of(row),
         model=row["model"],
         quant=row.get("quant", ""),
+        image=row.get("engine_version_or_image", ""),
         nodes=ran.nodes,
         setup=ran.setup,
         workload=workload,

@@ -1,0 +1,165 @@
+"""Published configurations of a model, and the speed of each: what a plan's choice is held against. Pure.
+
+    decisions_in(cases) -> PublishedDecision …        one per model, number of nodes and objective
+
+A *configuration* is everything that was set: engine, image, checkpoint, method with its k, TP and PP. A *combination* is
+what a plan decides: engine, method, format of the weights and nodes. The speed of a configuration is the median of its rows;
+that of a combination is its best configuration's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple, get_args
+
+from sparkfleet.accuracy.models import plain
+from sparkfleet.accuracy.rows import PublishedCase
+from sparkfleet.specs.deployment import EngineName, Objective
+from sparkfleet.values import Value
+
+LEAST_CONFIGURATIONS = 3
+"""With fewer there is little to choose among."""
+LEAST_REQUESTS = 4
+"""Requests at once from which a row counts for throughput."""
+LONGEST = 8192
+"""Tokens before the answer: what is measured behind more is another question than the one that plans answer."""
+NEAR = 2**0.5
+"""Rows of up to so many times more or fewer requests at once are of the same load."""
+SERVABLE = frozenset(engine for engine in get_args(EngineName) if engine != "custom")
+"""Engines that a deployment can ask for."""
+LEVELS = (4, 8, 16, 32, 64)
+"""Requests at once that a throughput may be asked for: of these the one with the most published configurations."""
+OBJECTIVES: tuple[Objective, ...] = ("interactive", "throughput")
+
+
+class Combination(NamedTuple):
+    """A plan's decision, in the words of rows: NEXTN is MTP."""
+
+    engine: str
+    method: str
+    format: str
+    nodes: int
+    """Of one group."""
+
+    def __str__(self) -> str:
+        return f"{self.engine} · {self.method} · {self.format}" + (
+            f" · {self.nodes} nodes" * (self.nodes > 1)
+        )
+
+
+class PublishedRun(NamedTuple):
+    """One row as it counts for a decision."""
+
+    combination: Combination
+    configuration: tuple[object, ...]
+    """Everything that was set."""
+    checkpoint: tuple[str, str]
+    """Name as published, format."""
+    requests: int
+    speed: float
+    """tok/s: of the one request, or of all."""
+
+
+class PublishedDecision(Value):
+    """One question that has several published answers: a model on so many Sparks, for one objective."""
+
+    model: str
+    """Without owner, format and version of its post-training."""
+    nodes: int
+    objective: Objective
+    concurrency: int
+    configurations: int
+    """Published on exactly these nodes, under this load."""
+    runs: tuple[PublishedRun, ...]
+    """On these nodes or fewer, under any load."""
+
+    @property
+    def checkpoints(self) -> tuple[tuple[str, str], ...]:
+        """Options of the choice: names as published with their formats, the most often measured first."""
+        return tuple(one for one, _ in Counter(run.checkpoint for run in self.runs).most_common())
+
+    def speeds(self, requests: int | None = None) -> dict[Combination, float]:
+        """tok/s of every combination under a load (None: that of the decision)."""
+        return speeds_of(self.runs, requests or self.concurrency)
+
+
+def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...]:
+    """The decisions that have at least three published configurations, by model, nodes and objective."""
+    runs: dict[str, list[PublishedRun]] = defaultdict(list)
+    for case in cases:
+        run = run_of(case)
+        if run is not None:
+            runs[plain(case.model)].append(run)
+    found = (
+        _decision(model, nodes, objective, [run for run in of_model if run.combination.nodes <= nodes])
+        for model, of_model in sorted(runs.items())
+        for nodes in sorted({run.combination.nodes for run in of_model})
+        for objective in OBJECTIVES
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def run_of(case: PublishedCase) -> PublishedRun | None:
+    """The row as it counts for decisions; None if it does not.
+
+    Left out are other engines, replicas, long prompts, and drafts of counting and of lists: those rates are upper bounds.
+    """
+    setup, load = case.setup, case.workload
+    upper_bound = case.speculative and load.content == "structured"
+    if setup.engine not in SERVABLE or case.replicas > 1 or load.prompt + load.depth > LONGEST or upper_bound:
+        return None
+    measured = dict(case.measured)
+    total = measured.get("decode_tps_aggregate")
+    speed = (measured.get("decode_tps_per_request") or total) if load.concurrency == 1 else total
+    if not speed:
+        return None
+    combination = Combination(setup.engine, setup.method, setup.format, case.nodes)
+    image = (setup.release, setup.tp, setup.pp, setup.ep, case.image)
+    return PublishedRun(
+        combination,
+        (combination, case.model, case.quant, setup.k, image),
+        (case.model, setup.format),
+        load.concurrency,
+        speed,
+    )
+
+
+def _decision(
+    model: str, nodes: int, objective: Objective, runs: Sequence[PublishedRun]
+) -> PublishedDecision | None:
+    here = [run for run in runs if run.combination.nodes == nodes]
+
+    def configurations(requests: int) -> int:
+        return len({run.configuration for run in here if _same_load(run, requests)})
+
+    level = 1 if objective == "interactive" else max(LEVELS, key=lambda each: (configurations(each), -each))
+    if configurations(level) < LEAST_CONFIGURATIONS:
+        return None
+    return PublishedDecision(
+        model=model,
+        nodes=nodes,
+        objective=objective,
+        concurrency=level,
+        configurations=configurations(level),
+        runs=tuple(runs),
+    )
+
+
+def _same_load(run: PublishedRun, requests: int) -> bool:
+    if requests == 1:
+        return run.requests == 1
+    return run.requests > 1 and requests / NEAR <= run.requests <= requests * NEAR
+
+
+def speeds_of(runs: Iterable[PublishedRun], requests: int) -> dict[Combination, float]:
+    """tok/s of every combination under a load: that of its best configuration."""
+    each: dict[Combination, list[float]] = defaultdict(list)
+    values: dict[tuple[object, ...], list[PublishedRun]] = defaultdict(list)
+    for run in runs:
+        if _same_load(run, requests):
+            values[run.configuration].append(run)
+    for same in values.values():
+        each[same[0].combination].append(median(run.speed for run in same))
+    return {combination: max(speeds) for combination, speeds in each.items()}
