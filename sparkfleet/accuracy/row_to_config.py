@@ -247,17 +247,8 @@ def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> 
     most = said.slots(row.get("notes", "").lower())
     if setup.engine != "vllm":
         return most
-    run = Run(
-        tp=setup.tp,
-        pp=setup.pp,
-        ep=setup.ep,
-        context=round(workload.depth + workload.prompt + workload.generate),
-        kv_bytes=setup.kv_bytes,
-        method=setup.method,
-        k=setup.k,
-        chunk=setup.chunk,
-        eager=setup.eager,
-    )
+    length = round(workload.depth + workload.prompt + workload.generate)
+    run = Run(context=length, **setup.shared())
     share = amount(row, "mem_util_flag")
     room = max_num_seqs(setup.arch, run, share or OWN_SHARE)
     if room is None or room >= min(most or MAX_RUNNING, workload.concurrency):

@@ -14,8 +14,9 @@ import sqlite3
 from collections.abc import Mapping
 
 from sparkfleet import __version__
+from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.controller_failures import ControllerFailures
-from sparkfleet.controlplane.effects import Effects, OrdersOf, Surroundings, read_clocks
+from sparkfleet.controlplane.effects import Effects, OrdersOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import waiting
@@ -57,6 +58,7 @@ class Controller:
         orders_of: from a wanted deployment, and how far down its ladder each group is, to what each group is told.
         nodes: the machines.
         here: the one of them that this runs on.
+        clocks: replaceable by a simulation.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Controller:
         orders_of: OrdersOf,
         nodes: Nodes,
         here: NodeReport,
+        clocks: Clocks = read_clocks,
     ) -> None:
         self._fleet = fleet
         self._store = store
@@ -78,13 +81,14 @@ class Controller:
         self._endpoint = endpoint
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
-        self._heard = ReportCache()
+        self._clocks = clocks
+        self._heard = ReportCache(self._steady)
         self._journal = EventLog(store)
         self.ends = ControllerFailures(store, self._journal)
         """Why its own work has failed."""
         self.keys = ApiKeys(store, self._journal)
         """What people need to ask the gateways."""
-        self._publisher = RoutingPublisher()
+        self._publisher = RoutingPublisher(self._steady)
         around = Surroundings(orders_of=orders_of, leave=self._leave, kept=self._kept)
         self._effects = Effects(
             store=store,
@@ -94,8 +98,9 @@ class Controller:
             metrics=metrics,
             here=here,
             around=around,
+            clocks=clocks,
         )
-        self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal)
+        self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal, self._steady)
         self._wake = asyncio.Event()
         self._paused = False
 
@@ -185,18 +190,22 @@ class Controller:
 
     async def _reconcile_forever(self) -> None:
         while True:
-            try:
-                await self.reconcile()
-            except Exception as error:
-                log.exception("a round of reconciling failed")
-                with contextlib.suppress(sqlite3.Error):  # a full disk may be why it failed
-                    await self._journal.record_once(
-                        "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
-                    )
+            await self.round()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._wake.wait()
             self._wake.clear()
+
+    async def round(self) -> None:
+        """Reconcile once; a failure is written down, for the next round to try again."""
+        try:
+            await self.reconcile()
+        except Exception as error:
+            log.exception("a round of reconciling failed")
+            with contextlib.suppress(sqlite3.Error):  # a full disk may be why it failed
+                await self._journal.record_once(
+                    "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
+                )
 
     async def reconcile(self) -> None:
         """One round: look, decide, do, publish."""
@@ -207,7 +216,7 @@ class Controller:
         await self._publish()
         available = await self._available()
         state = self._state(available)
-        await self._effects.carry_out(decide(state, read_clocks()), state.wanted)
+        await self._effects.carry_out(decide(state, self._clocks()), state.wanted)
         await self._publish()
 
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
@@ -238,6 +247,9 @@ class Controller:
         self._seen = tuple(
             app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self._seen
         )
+
+    def _steady(self) -> float:
+        return self._clocks().steady
 
     def _wanted(self) -> dict[str, Desired]:
         return {} if self._paused else self._store.desired()
@@ -274,7 +286,7 @@ class Controller:
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
         state = self._state()
-        await self._effects.carry_out(on_report(state, report, read_clocks()), state.wanted)
+        await self._effects.carry_out(on_report(state, report, self._clocks()), state.wanted)
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -25,7 +25,7 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.after import begun, pending_after
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
-from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes, name_of
+from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes, name_of
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Generation, Nodes
@@ -35,11 +35,6 @@ from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.telemetry.metrics import ControlMetrics
 
 OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupLaunch]]
-
-
-def read_clocks() -> Now:
-    """The present moment."""
-    return Now(unix=time.time(), steady=time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -65,6 +60,7 @@ class Effects:
         metrics: counts what was given up.
         here: the node that this runs on.
         around: the controller's part.
+        clocks: replaceable by a simulation.
     """
 
     def __init__(
@@ -77,6 +73,7 @@ class Effects:
         metrics: ControlMetrics,
         here: NodeReport,
         around: Surroundings,
+        clocks: Clocks = read_clocks,
     ) -> None:
         self._store = store
         self._apps = apps
@@ -84,12 +81,13 @@ class Effects:
         self._journal = journal
         self._metrics = metrics
         self._around = around
+        self._clocks = clocks
         self.nodes = SeenNodes.only(here)
         self.pending = Pending()
 
     def see(self, nodes: Collection[NodeReport], began: float) -> None:
         """Take the nodes as they are now; `began` is when the look at them began, of the monotonic clock."""
-        now = read_clocks()
+        now = self._clocks()
         self.nodes = self.nodes.seen(nodes, began, now)
         # At once: the next round may be a while off, and a node that is down by then is not known to have been there.
         for action in learn_boots(FleetState(starts=self._store.starts(), nodes=self.nodes), now):
@@ -116,7 +114,7 @@ class Effects:
 
     def _keep(self, action: Action) -> None:
         self._write(action)
-        self.pending = pending_after(self.pending, action, read_clocks())
+        self.pending = pending_after(self.pending, action, self._clocks())
 
     def _write(self, action: Action) -> None:
         if isinstance(action, KeepStanding):
@@ -159,7 +157,7 @@ class Effects:
                 self._write(action)
                 await self._apps.deploy(self._order(desired[group[0]], group[2]))
                 # Only now: a failure that is counted is not counted again if Serve did not take the order.
-                self.pending = pending_after(self.pending, action, read_clocks())
+                self.pending = pending_after(self.pending, action, self._clocks())
             case RetireGroup(group=group):
                 await self._around.leave(group)
                 await self._journal.record(*group[:2], "", "retire", action.reason)

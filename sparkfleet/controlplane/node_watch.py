@@ -30,13 +30,22 @@ class NodeWatch:
         see: takes what was seen, and when the look began (monotonic clock).
         metrics: show it.
         journal: where who comes and goes is written.
+        steady: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, nodes: Nodes, see: See, metrics: ControlMetrics, journal: EventLog) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        see: See,
+        metrics: ControlMetrics,
+        journal: EventLog,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._nodes = nodes
         self._see = see
         self._metrics = metrics
         self._journal = journal
+        self._steady = steady
         self.reports: tuple[NodeReport, ...] = ()
 
     async def run(self) -> None:
@@ -50,7 +59,7 @@ class NodeWatch:
 
     async def look(self) -> None:
         """Look once: keep what is seen, and say who has joined or left since."""
-        began = time.monotonic()
+        began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
         before = {node.name: node.joined for node in self.reports}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from sparkfleet.engines.base import RankRail
 from sparkfleet.errors import EngineError
-from sparkfleet.specs.inventory import Interface, Link, RailEnd
+from sparkfleet.specs.inventory import Link, RailEnd
+from sparkfleet.specs.rail_networks import Network, common_networks, rail_ends
 from sparkfleet.values import Value
 
 
@@ -27,11 +27,6 @@ class Meeting(Value):
     control_netdev: str = ""
 
 
-class _End(NamedTuple):
-    network: object
-    rail: RankRail
-
-
 def meetings(
     links: Sequence[Link], nodes: Sequence[str], management: Mapping[str, Management] | None = None
 ) -> tuple[Meeting, ...]:
@@ -45,10 +40,9 @@ def meetings(
     """
     if len(nodes) < 2:
         return ()
-    ends = {node: tuple(_ends(links, node)) for node in nodes}
-    shared = [end.network for end in ends[nodes[0]] if all(_at(ends[node], end.network) for node in nodes)]
+    shared = common_networks(links, nodes)
     if shared:
-        rails = [_among(ends[node], shared) for node in nodes]
+        rails = [_among(links, node, shared) for node in nodes]
         return _met(rails, tuple(mine[0].address for mine in rails), [""] * len(nodes))
     return _in_a_ring(links, nodes, management or {})
 
@@ -66,7 +60,7 @@ def _in_a_ring(
     links: Sequence[Link], nodes: Sequence[str], management: Mapping[str, Management]
 ) -> tuple[Meeting, ...]:
     inside = [link for link in links if set(link.nodes) <= set(nodes) and link.switch is None]
-    rails = [tuple(end.rail for end in _ends(inside, node)) for node in nodes]
+    rails = [tuple(map(_rail, rail_ends(inside, node))) for node in nodes]
     what = f"{', '.join(nodes)}: no rail joins them all"
     if not all(rails):
         raise EngineError(
@@ -84,27 +78,11 @@ def _in_a_ring(
     return _met(rails, peers, [management[node].netdev for node in nodes])
 
 
-def _ends(links: Sequence[Link], node: str) -> Iterator[_End]:
-    for link in links:
-        if node in link.nodes:
-            at = link.nodes.index(node)
-            for rail in link.rails:
-                yield _End(_network(rail[at].interface), _rail(rail[at]))
-
-
-def _network(interface: Interface) -> object:
-    return interface.network
-
-
 def _rail(end: RailEnd) -> RankRail:
     return RankRail(netdev=end.netdev, rdma=end.rdma, address=str(end.interface.ip))
 
 
-def _at(ends: Sequence[_End], network: object) -> bool:
-    return any(end.network == network for end in ends)
-
-
-def _among(ends: Sequence[_End], networks: Sequence[object]) -> tuple[RankRail, ...]:
-    """The ends in these subnets, in the subnets' order."""
-    found = {end.network: end.rail for end in ends}
-    return tuple(found[network] for network in networks)
+def _among(links: Sequence[Link], node: str, networks: Sequence[Network]) -> tuple[RankRail, ...]:
+    """The node's rails in these subnets, in the subnets' order."""
+    found = {end.interface.network: end for end in rail_ends(links, node)}
+    return tuple(_rail(found[network]) for network in networks)

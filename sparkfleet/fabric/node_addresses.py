@@ -1,16 +1,15 @@
-"""At which address each node of a fleet is reached by the others: Ray, engines, rendezvous. Pure.
+"""Address at which each node of a fleet is reached by the others: Ray, engines, rendezvous. Pure.
 
-A fleet of one node stays on loopback. Where one rail subnet holds every node (a cable between two, a switch), that is
+A fleet of one node stays on loopback. If one rail subnet holds every node (a cable between two, a switch), that is
 the network: nothing of ours then listens on the management LAN. A ring has no such subnet, so its nodes meet on the
 management network, and only the collectives go over the rails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sparkfleet.errors import ControlError
-from sparkfleet.specs.inventory import Inventory, RailEnd
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.rail_networks import Network, common_networks, rail_ends
 from sparkfleet.values import Value
 
 # Ray's `start` replaces 127.0.0.1 by the address of the default route, and its agents then listen there. Any other
@@ -40,17 +39,13 @@ def seats(inventory: Inventory) -> dict[str, Seat]:
 
 def _on_one_subnet(inventory: Inventory) -> dict[str, Seat] | None:
     """The first rail subnet, in the order of the inventory, in which every node has an address."""
-    subnets: dict[object, dict[str, Seat]] = {}
-    for node, end in _rail_ends(inventory):
-        joined = subnets.setdefault(end.interface.network, {})
-        joined.setdefault(node, Seat(address=str(end.interface.ip), netdev=end.netdev))
-    return next((joined for joined in subnets.values() if joined.keys() == inventory.nodes.keys()), None)
+    networks = common_networks(inventory.links, tuple(inventory.nodes))
+    return {node: _seat(inventory, node, networks[0]) for node in inventory.nodes} if networks else None
 
 
-def _rail_ends(inventory: Inventory) -> Iterator[tuple[str, RailEnd]]:
-    for link in inventory.links:
-        for rail in link.rails:
-            yield from zip(link.nodes, rail, strict=True)
+def _seat(inventory: Inventory, node: str, network: Network) -> Seat:
+    end = next(end for end in rail_ends(inventory.links, node) if end.interface.network == network)
+    return Seat(address=str(end.interface.ip), netdev=end.netdev)
 
 
 def _managed(inventory: Inventory, name: str) -> Seat:

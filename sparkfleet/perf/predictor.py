@@ -15,6 +15,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors
 from sparkfleet.knowledge.known_models import known_checkpoint, quant_in_name
+from sparkfleet.perf.engine_config import EngineConfig
 from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, model_of
 from sparkfleet.perf.latency.roofline_terms import Setup
 from sparkfleet.perf.local_measurements import LocalMeasurement, anchored
@@ -145,22 +146,31 @@ class Predictor:
         """The speed model of a setup before local measurements correct it, to explain what a prediction is made of."""
         return model_of(self._setup(split, settings), factors())
 
-    def _setup(self, split: Split, settings: Settings) -> Setup:
-        speculation = settings.speculation
-        return Setup(
-            arch=self.arch,
+    def config(self, split: Split, settings: Settings) -> EngineConfig:
+        """The engine configuration that both models begin with."""
+        return EngineConfig(
             engine=settings.engine,
-            format=self.format,
             tp=split.tp,
             pp=split.pp,
-            link=settings.link,
+            ep=split.ep,
             kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
-            kernel="marlin" if settings.marlin else "",
             eager=settings.eager,
-            release=settings.release,
-            method=SPEED_METHODS.get(speculation.method, speculation.method),
-            k=speculation.tokens,
+            method=settings.speculation.method,
+            k=settings.speculation.tokens,
             chunk=settings.batch_tokens,
+        )
+
+    def _setup(self, split: Split, settings: Settings) -> Setup:
+        config = self.config(split, settings)
+        # The same bytes per step whether experts are split or distributed, so speed takes no `ep` (see `rates`).
+        speed = {"ep": 1, "method": SPEED_METHODS.get(config.method, config.method)}
+        return Setup(
+            arch=self.arch,
+            format=self.format,
+            link=settings.link,
+            kernel="marlin" if settings.marlin else "",
+            release=settings.release,
+            **(config.shared() | speed),
         )
 
     def memory(
@@ -184,20 +194,12 @@ class Predictor:
         return found
 
     def run(self, split: Split, settings: Settings, context: int, concurrency: int) -> Run:
-        """The same in the words of the memory model."""
+        """The configuration with its requests, for the memory model."""
         return Run(
-            engine=settings.engine,
-            tp=split.tp,
-            pp=split.pp,
-            ep=split.ep,
             context=context,
             concurrency=concurrency,
-            kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
-            method=settings.speculation.method,
-            k=settings.speculation.tokens,
             draft=self.drafter(settings.speculation).arch,
-            chunk=settings.batch_tokens,
-            eager=settings.eager,
+            **self.config(split, settings).shared(),
         )
 
     def step(self, split: Split, settings: Settings, context: int, concurrency: int) -> int:

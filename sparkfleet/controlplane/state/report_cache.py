@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.gateway.report import GatewayReport
@@ -16,28 +16,33 @@ FORGET_S = 600.0
 
 
 class ReportCache:
-    """The newest report of each group and of each gateway replica."""
+    """The newest report of each group and of each gateway replica.
 
-    def __init__(self) -> None:
+    Args:
+        steady: a clock that only goes forward, seconds.
+    """
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
         self._groups: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, tuple[float, GatewayReport]] = {}
 
     def group(self, report: GroupReport) -> bool:
         """Keep what a group says; whether it is in another phase than it was."""
         before = self._groups.get(report.name)
-        self._groups[report.name] = (time.monotonic(), report)
+        self._groups[report.name] = (self._steady(), report)
         return before is None or before[1].phase is not report.phase
 
     def gateway(self, report: GatewayReport) -> bool:
         """Keep what a gateway replica says; whether nobody knew it."""
-        now, new = time.monotonic(), report.replica not in self._gateways
+        now, new = self._steady(), report.replica not in self._gateways
         known = {replica: entry for replica, entry in self._gateways.items() if now - entry[0] < FORGET_S}
         self._gateways = {**known, report.replica: (now, report)}
         return new
 
     def groups(self) -> tuple[GroupReport, ...]:
         """Of every group that is not gone, however old; of those that are silent, since when."""
-        now = time.monotonic()
+        now = self._steady()
         return tuple(
             report if now - at < STALE_S else report.model_copy(update={"silent_s": now - at})
             for at, report in self._groups.values()
@@ -45,12 +50,12 @@ class ReportCache:
 
     def fresh(self) -> tuple[GroupReport, ...]:
         """Of groups that have spoken lately."""
-        now = time.monotonic()
+        now = self._steady()
         return tuple(report for at, report in self._groups.values() if now - at < STALE_S)
 
     def gateways(self) -> tuple[GatewayReport, ...]:
         """Of gateway replicas that have spoken lately: others were replaced."""
-        now = time.monotonic()
+        now = self._steady()
         return tuple(report for at, report in self._gateways.values() if now - at < STALE_S)
 
     def forget(self, keep: Collection[Generation]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
@@ -14,12 +15,17 @@ SETTLE_S = 10.0
 
 
 class RoutingPublisher:
-    """Holds the table that was published last."""
+    """Holds the table that was published last.
 
-    def __init__(self) -> None:
+    Args:
+        steady: a clock that only goes forward, seconds.
+    """
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
         self._table = RoutingTable(version=0, models={}, keys=())
         self._published = asyncio.Condition()
-        self._began = time.monotonic()
+        self._began = self._steady()
 
     def told(self) -> dict[str, GroupEntry]:
         """Table last sent to the gateways, by application."""
@@ -31,7 +37,7 @@ class RoutingPublisher:
         """Tell the gateways what is so now, as if the generation `without` were gone already, unless they know it."""
         models = view.models(without)
         same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
-        settling = not view.all_heard() and time.monotonic() - self._began < SETTLE_S
+        settling = not view.all_heard() and self._steady() - self._began < SETTLE_S
         if same or settling:
             return
         # Not counted from 1: a gateway must never take the table of a restarted controller for one it has.

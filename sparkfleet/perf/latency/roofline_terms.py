@@ -14,13 +14,10 @@ import math
 from dataclasses import dataclass
 
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
+from sparkfleet.perf.engine_config import CHUNK, EngineConfig
 from sparkfleet.perf.latency.all_reduce import all_reduce_s
 from sparkfleet.perf.model_shape import ModelShape
-from sparkfleet.values import Value
 
-CHUNK = 8192
-"""Tokens of one prefill chunk as plans have it; a pass over all weights each. NVIDIA's own lines for a Spark give vLLM this
-many (dgx-spark-playbooks, nvidia/vllm; vllm-project/recipes, Qwen3.6 and DeepSeek-V4-Flash)."""
 PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
 """Drafters that propose all k tokens in one pass."""
 DRAFT_LAYERS = 5
@@ -53,29 +50,18 @@ PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed"
 """Every term that `prefill_terms` may name."""
 
 
-class Setup(Value):
+class Setup(EngineConfig):
     """Engine configuration of a checkpoint as far as speed depends on it."""
 
     arch: ModelShape
-    engine: str
     format: str
     """Key of `formats` in physics.yaml."""
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
     link: LinkSpeed | None = None
-    kv_bytes: float = 1.0
-    """Bytes per cached element."""
     kernel: str = ""
     """"marlin" if the format has no kernel of its own and weights are unpacked to bf16 on the way."""
-    eager: bool = False
     release: str = ""
     max_running: int | None = None
     """Most requests that run together; more wait."""
-    method: str = "none"
-    k: int = 0
-    chunk: int = CHUNK
-    """Most tokens of one prefill pass (`--max-num-batched-tokens`, `--chunked-prefill-size`, `-ub`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.rule_context import parse_flags
-from sparkfleet.perf.latency.roofline_terms import CHUNK, own_chunk
+from sparkfleet.perf.engine_config import CHUNK
+from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.predictor import Settings, Split, release_of
 from sparkfleet.planner.capacity.sizing import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkfleet.knowledge.rule_context import parse_flags
-from sparkfleet.perf.latency.roofline_terms import CHUNK
+from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Verdict

@@ -1,17 +1,7 @@
 """What was said, and when: a group that is silent is told as that, and not as what it said last."""
 
-import pytest
-
-from sparkfleet.controlplane.state import report_cache as module
 from sparkfleet.controlplane.state.report_cache import STALE_S, ReportCache
 from sparkfleet.group.report import GroupPhase, GroupReport
-
-
-@pytest.fixture
-def monotonic(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    return now
 
 
 def report(replica=0):
@@ -20,10 +10,11 @@ def report(replica=0):
     )
 
 
-def test_a_group_that_falls_silent_is_told_with_how_long(monotonic):
-    heard = ReportCache()
+def test_a_group_that_falls_silent_is_told_with_how_long():
+    now = [1000.0]
+    heard = ReportCache(lambda: now[0])
     heard.group(report(0))
-    monotonic[0] += STALE_S
+    now[0] += STALE_S
     heard.group(report(1))
     assert [(one.replica, one.silent_s) for one in heard.groups()] == [(0, STALE_S), (1, 0.0)]
     assert [one.replica for one in heard.fresh()] == [1]
