@@ -19,13 +19,12 @@ from statistics import median
 
 from sparkfleet.accuracy.models import (
     QUANTISATIONS,
-    Declined,
     Stored,
     checkpoint_of,
     entry_of,
 )
 from sparkfleet.accuracy.published import Combination, PublishedDecision, decisions_in
-from sparkfleet.accuracy.rows import case_of, read_rows
+from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.assumed_nodes import assumed_sparks
@@ -178,13 +177,7 @@ def decide(rows_path: Path | None = None) -> DecisionReport:
     Raises:
         SpecError: the file is missing or not what it should be.
     """
-    configs = architectures()
-    cases = []
-    for row in read_rows(rows_path or BENCHMARKS):
-        try:
-            cases.append(case_of(row, configs))
-        except Declined:  # `sparkfleet accuracy` counts these with their reasons
-            continue
+    cases = cases_of(read_rows(rows_path or BENCHMARKS))
     return DecisionReport(decisions=tuple(scored(one) for one in decisions_in(cases)))
 
 
@@ -224,7 +217,7 @@ def _with_choice(
     decision: PublishedDecision,
     plans: Sequence[tuple[tuple[str, str], DeploymentPlan]],
 ) -> ScoredDecision:
-    checkpoint, plan = max(plans, key=lambda one: _worth(one[1]))
+    checkpoint, plan = max(plans, key=lambda one: one[1].groups[0].choice.worth)
     groups = plan.groups
     chosen = _combination(plan, checkpoint[1])
     each = decision.speeds(max(1, decision.concurrency // len(groups))).get(chosen)
@@ -281,15 +274,6 @@ def _predicted(plan: DeploymentPlan) -> float:
             (one.decode_tps_per_request.mid for one in told if one.decode_tps_per_request), default=0.0
         )
     return sum(one.decode_tps_aggregate.mid for one in told if one.decode_tps_aggregate)
-
-
-def _worth(plan: DeploymentPlan) -> float:
-    """Value by which the plans of several checkpoints are compared: the answer's time, or the total rate."""
-    first = plan.groups[0].choice.prediction
-    if plan.objective != "interactive":
-        return _predicted(plan)
-    ttft = first.ttft_ms.mid / 1000 if first.ttft_ms else 0.0
-    return 1.0 / (ttft + 256 / max(1e-3, _predicted(plan)))
 
 
 def _known(name: str, format_name: str) -> Checkpoint | str:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple, get_args
 
-from sparkfleet.accuracy.models import plain
 from sparkfleet.accuracy.rows import PublishedCase
+from sparkfleet.knowledge.model_names import plain
 from sparkfleet.specs.deployment import EngineName, Objective
 from sparkfleet.values import Value
 

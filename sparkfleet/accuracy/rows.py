@@ -7,6 +7,7 @@ acceptance) never are. What a row does not say is assumed and told; what it says
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sparkfleet.accuracy import notes as said
@@ -15,6 +16,7 @@ from sparkfleet.accuracy.files import NOTHING, read_table
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.row_to_config import model_of, setup_of
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.perf.latency.roofline_terms import Setup
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value
@@ -77,6 +79,15 @@ def source_of(row: Row) -> str:
         return found.group(1)
     found = re.match(r"https?://([^/\s]+)", text) or re.match(r"([^:(]+)", text)
     return found.group(1).strip() if found else text
+
+
+def cases_of(rows: Iterable[Row]) -> Iterator[PublishedCase]:
+    """The cases of those rows that say enough, with the packaged configs; `sparkfleet accuracy` counts the others."""
+    for row in rows:
+        try:
+            yield case_of(row, architectures())
+        except Declined:
+            continue
 
 
 def case_of(row: Row, configs: Configs) -> PublishedCase:

@@ -31,6 +31,7 @@ EngineName = Literal["vllm", "sglang", "trtllm", "custom"]
 RuntimeName = Literal["process", "container"]
 Method = Literal["none", "ngram", "nextn", "mtp", "eagle3", "dflash", "draft"]
 Objective = Literal["interactive", "throughput", "context"]
+TextKind = Literal["mixed", "prose", "code", "edits", "agent", "json", "math"]
 
 Degree = Annotated[int, Field(ge=1, le=1024)]
 Context = Annotated[int, Field(ge=1, le=100_000_000)]
@@ -167,6 +168,9 @@ class Deployment(Constraints):
     """Unlike replicas under one name, instead of `model`: each request goes to one that can serve it."""
     objective: Objective = "interactive"
     """What to be best at: the speed of one request, the `throughput` of all, or the `context`'s length."""
+    content: TextKind = "mixed"
+    """Kind of text that is mostly written: it decides how many drafts are right. `code`, `edits` and `agent` repeat what the
+    prompt has, so that drafts looked up in it (NGRAM) may be chosen."""
     needs: Annotated[tuple[Literal["vision", "tools"], ...], Unique()] = ()
     """What every variant must be able to do."""
     license: Literal["open", "any"] = "any"

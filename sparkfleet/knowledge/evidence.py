@@ -1,0 +1,205 @@
+"""Published measurements counted by what was run: `evidence.csv`, written by `scripts/evidence.py`, checked on load.
+
+One line per model × engine × method × format × nodes, with the family of the model: the set of its shapes
+(`perf.model_shape`), which its fine-tunes and later versions share. Methods are those of the speed model, so that NEXTN is MTP. Images are not told apart: most are builds of one release.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from functools import cache
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.yaml_entries import packaged
+from sparkfleet.values import Value
+
+FILE = "evidence.csv"
+CLEAR_ABOVE = 1.3
+"""Times as fast as the best that somebody ran for the family a combination has to be that nobody ran."""
+CLOSE = 1.1
+"""The same for every step away from it: a sibling's run, or one in another format. Two boots differ by ± 15 %."""
+OTHER_FAMILY = 1.15
+"""On top of CLEAR_ABOVE if nobody ran engine and method on so many nodes for any family."""
+FURTHEST = math.log(1.6)
+"""Most (log) that published rates correct a prediction by when candidates are ranked."""
+
+
+class EvidenceLevel(IntEnum):
+    """Closeness of the nearest published run, best first."""
+
+    MODEL = 0
+    """The model, engine, method, format and nodes."""
+    SIBLING = 1
+    """Likewise, of a model with the same shapes."""
+    FORMAT = 2
+    """The model or a sibling in another format."""
+    FAMILY = 3
+    """Engine, method and nodes for other families."""
+    NOTHING = 4
+
+
+DISCOUNT = {
+    EvidenceLevel.MODEL: 1.0,
+    EvidenceLevel.SIBLING: 1 / CLOSE,
+    EvidenceLevel.FORMAT: 1 / CLOSE**2,
+    EvidenceLevel.FAMILY: 1 / CLEAR_ABOVE,
+    EvidenceLevel.NOTHING: 1 / (CLEAR_ABOVE * OTHER_FAMILY),
+}
+"""Factor of a candidate's worth. Affects the ranking, not the predictions."""
+
+
+class PublishedEvidence(Value):
+    """Published runs of one combination."""
+
+    model: str
+    """As `model_names.plain` has it."""
+    family: str
+    engine: str
+    method: str
+    format: str
+    nodes: Annotated[int, Field(ge=1)]
+    rows: Annotated[int, Field(ge=1)]
+    """Published measurements."""
+    sources: tuple[str, ...]
+    alone: float | None = None
+    """tok/s of one request: median of its sources."""
+    off_alone: float = 0.0
+    """Published over predicted rate of one request (log), median of its sources; 0 if none can be compared."""
+    off_busy: float = 0.0
+    """The same of four requests and more together."""
+
+
+class Evidence(NamedTuple):
+    """Published runs that speak for a candidate."""
+
+    level: EvidenceLevel
+    runs: tuple[PublishedEvidence, ...] = ()
+    """Those of its family, engine and method, the nearest first, on its nodes or more."""
+    nodes: int = 1
+    """Of the candidate."""
+
+    @property
+    def discount(self) -> float:
+        """Factor of the candidate's worth."""
+        return DISCOUNT[self.level]
+
+    @property
+    def rows(self) -> int:
+        """Published measurements."""
+        return sum(one.rows for one in self.runs)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Publishers, each once."""
+        return tuple(dict.fromkeys(source for one in self.runs for source in one.sources))
+
+    def correction(self, *, busy: bool) -> float:
+        """Factor on the predicted rate by what was published of the same combination on the same number of nodes.
+
+        One source counts half, two count two thirds: sources differ by about as much as predictions do.
+        """
+        nearest = self.runs[0] if self.runs and self.level <= EvidenceLevel.SIBLING else None
+        if nearest is None or nearest.nodes != self.nodes:
+            return 1.0
+        off = nearest.off_busy if busy else nearest.off_alone
+        trust = len(nearest.sources) / (len(nearest.sources) + 1)
+        return math.exp(max(-FURTHEST, min(FURTHEST, off)) * trust)
+
+
+class RunKey(NamedTuple):
+    """A combination that a plan may choose, in the words of published rows."""
+
+    model: str
+    family: str
+    engine: str
+    method: str
+    format: str
+    nodes: int
+
+
+class EvidenceIndex:
+    """Published runs by family, engine and method.
+
+    Args:
+        runs: what was published.
+    """
+
+    def __init__(self, runs: Iterable[PublishedEvidence]) -> None:
+        self._of: dict[tuple[str, str, str], list[PublishedEvidence]] = defaultdict(list)
+        self._anywhere: dict[tuple[str, str], int] = defaultdict(int)
+        self.families: set[str] = set()
+        """Families that somebody has run."""
+        for one in runs:
+            self._of[one.family, one.engine, one.method].append(one)
+            self._anywhere[one.engine, one.method] = max(one.nodes, self._anywhere[one.engine, one.method])
+            self.families.add(one.family)
+
+    def of(self, ran: RunKey) -> Evidence:
+        """Evidence for a candidate. A run on more nodes speaks for fewer, too: what is split runs whole."""
+
+        def level(one: PublishedEvidence) -> EvidenceLevel:
+            if one.format != ran.format:
+                return EvidenceLevel.FORMAT
+            return EvidenceLevel.MODEL if one.model == ran.model else EvidenceLevel.SIBLING
+
+        key, nodes = (ran.family, ran.engine, ran.method), ran.nodes
+        runs = [one for one in self._of.get(key, ()) if one.nodes >= nodes]
+        if runs:
+            runs.sort(key=lambda one: (level(one), one.nodes, -one.rows))
+            nearest = level(runs[0])
+            return Evidence(nearest, tuple(one for one in runs if level(one) == nearest), nodes)
+        engine, method = ran.engine, ran.method
+        known = self._anywhere.get((engine, method), 0) >= nodes
+        return Evidence(EvidenceLevel.FAMILY if known else EvidenceLevel.NOTHING)
+
+
+@cache
+def evidence() -> EvidenceIndex:
+    """The packaged `evidence.csv`.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return EvidenceIndex(read_evidence(packaged(FILE)))
+
+
+def read_evidence(text: str) -> tuple[PublishedEvidence, ...]:
+    """The published runs in `text`.
+
+    Raises:
+        SpecError: a line is not valid.
+    """
+    found: list[PublishedEvidence] = []
+    for number, row in enumerate(csv.DictReader(text.splitlines()), 2):
+        told: dict[str, object] = {name: cell for name, cell in row.items() if cell and name != "sources"}
+        told["sources"] = tuple((row.get("sources") or "").split("; "))
+        try:
+            found.append(PublishedEvidence.model_validate(told, strict=False))
+        except ValidationError as error:
+            raise SpecError(
+                f"knowledge/{FILE}:{number}: {error.errors()[0]['msg']}.", do="Run scripts/evidence.py again."
+            ) from error
+    return tuple(found)
+
+
+COLUMNS = tuple(PublishedEvidence.model_fields)
+
+
+def written(runs: Sequence[PublishedEvidence]) -> str:
+    """The file for these runs."""
+    lines = [",".join(COLUMNS)]
+    for one in sorted(
+        runs, key=lambda run: (run.family, run.model, run.engine, run.method, run.format, run.nodes)
+    ):
+        cells = [getattr(one, name) for name in COLUMNS]
+        lines.append(
+            ",".join("; ".join(c) if isinstance(c, tuple) else "" if c is None else f"{c}" for c in cells)
+        )
+    return "\n".join(lines) + "\n"
