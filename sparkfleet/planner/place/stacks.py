@@ -43,7 +43,9 @@ DEFAULT_TOKENS = {"mtp": 3, "nextn": 3, "ngram": 4, "eagle3": 3, "dflash": 3, "d
 
 STATUS_ORDER = ("works", "limited", "unproven", "broken")
 TRUST = {"works": 1.0, "limited": 0.95, "unproven": 0.95, "broken": 0.0}
-"""Discount of an image by its status. Small: what was published is counted by models and methods, not by images."""
+UNSEEN = 0.95
+"""Discount of an image by its status, and if nothing is published about the quantisation on it. Small: what was published is
+counted by models and methods, not by images."""
 
 
 class Stack(NamedTuple):
@@ -147,7 +149,7 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
             reason = image.note or "does not work"
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
         elif not image.quants or quant in image.quants:
-            options.append((_evidence(image, quant), stack._replace(evidence=TRUST[image.status])))
+            options.append((_evidence(image, quant), stack._replace(evidence=_trust(image, quant))))
     options.sort(key=lambda item: item[0])
     return StackOptions(tuple(stack for _, stack in options), tuple(rejected))
 
@@ -156,6 +158,10 @@ def _evidence(image: Image, quant: str) -> tuple[object, ...]:
     """Sorts images: seen to work with the quantisation, no known limits, a known version, newest."""
     newest = tuple(-int(part) for part in image.date.split("-"))
     return (quant not in image.quants, STATUS_ORDER.index(image.status), image.engine_version is None, newest)
+
+
+def _trust(image: Image, quant: str) -> float:
+    return TRUST[image.status] * (1.0 if quant in image.quants else UNSEEN)
 
 
 def in_order(stacks: Sequence[Stack], method: str) -> tuple[Stack, ...]:
