@@ -30,6 +30,8 @@ from sparkfleet.checkpoints.sizes.consistency import check_config, read_shapes
 from sparkfleet.checkpoints.sizes.parameters import (
     Experts,
     count_parameters,
+    draft_block,
+    dspark_block,
     mtp_layers_declared,
     read_experts,
 )
@@ -124,6 +126,10 @@ class Checkpoint(Value):
     mtp_layers: int | None
     """Layers of multi-token prediction (MTP, NEXTN) among the weights; None if they are not known."""
     declared_mtp_layers: int
+    dspark_block: int | None = None
+    """Draft tokens of a block of the DSpark stages in its own weights, by its config; None if it declares none."""
+    draft_block: int | None = None
+    """Tokens of a block that a drafter of this kind writes at once, by its config; None if it is no such drafter."""
     quantization: Quantization | None = None
     dtype: str
     """Of what is not quantised: "bfloat16", "float16" or "float32"."""
@@ -375,6 +381,8 @@ def _common(
         declares_vision=_declares_vision(outer),
         mtp_layers=None,
         declared_mtp_layers=mtp_layers_declared(config),
+        dspark_block=dspark_block(outer.over(config.values)),
+        draft_block=draft_block(outer.over(config.values)),
         dtype=model_dtype(config),
         tie_word_embeddings=config.flag("tie_word_embeddings"),
         needs_remote_code=outer.has("auto_map"),

@@ -6,6 +6,7 @@ begins so. Ranks are joined by `--dist-init-addr`; speculative flags have to be 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from sparkfleet.engines.base import (
@@ -15,10 +16,12 @@ from sparkfleet.engines.base import (
     RankContext,
     cache_mounts,
     checkpoint_mounts,
+    files_at,
     with_users,
 )
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.speculation import DepthRange, depth_ranges, own_method
 from sparkfleet.engines.token_api import NativeGenerate, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.errors import EngineError
@@ -35,21 +38,13 @@ _START = (
 """`python -m sglang.launch_server`, with the key from the environment: SGLang takes it from the command line alone, where
 every user of the node could read it."""
 
-METHODS = {
-    "nextn": "NEXTN",
-    "mtp": "NEXTN",
-    "eagle3": "EAGLE3",
-    "ngram": "NGRAM",
-    "dflash": "DFLASH",
-    "draft": "STANDALONE",
-}
-"""Speculative methods by SGLang's names; all of them parse in 0.5.12 and 0.5.23."""
-
 KV_DTYPES = {"fp8": "fp8_e4m3"}
 """Names of KV precisions where SGLang has its own."""
 
 STORE = "rendezvous"
 """The file by which the one rank of a group meets itself."""
+STEPS = "adaptive.json"
+"""Steps of speculation by batch size: the smallest batch of each range, and the one number that SGLang may choose there."""
 STORE_IN_CONTAINER = f"/tmp/{STORE}"  # noqa: S108 (a container's own, and every start has a new one)
 
 CPU_KV_TOKENS = 8192
@@ -137,10 +132,14 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
-    flags = ["--speculative-algorithm", _algorithm(wanted)]
+    support = own_method(candidate)
+    flags = ["--speculative-algorithm", _algorithm(wanted, support.name)]
     if wanted.draft is not None:
         flags += ["--speculative-draft-model-path", site.draft_path or wanted.draft]
-    if wanted.method in ("ngram", "dflash"):
+    if wanted.method == "dspark":
+        # Its block is the drafts alone; SGLang adds the token before them. A draft in the target needs no path.
+        return (*flags, "--speculative-dspark-block-size", str(wanted.tokens))
+    if support.block == "window":
         # Here SGLang counts what is verified: the drafts and the token before them.
         return (*flags, "--speculative-num-draft-tokens", str(wanted.tokens + 1))
     flags += ["--speculative-num-steps", str(wanted.tokens), "--speculative-eagle-topk", str(wanted.topk)]
@@ -148,15 +147,25 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         flags += ["--speculative-num-draft-tokens", str(wanted.beam_tokens)]
     elif wanted.topk == 1:
         flags += ["--speculative-num-draft-tokens", str(wanted.tokens + 1)]  # a chain has no other number
-    return tuple(flags)
+    return (*flags, *_by_load(candidate, site))
 
 
-def _algorithm(wanted: Speculation) -> str:
+def _by_load(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+    """The steps by batch size are in a file: the flag alone would take SGLang's own, from 0 to 7 steps."""
+    if not _steps(candidate):
+        return ()
+    return ("--speculative-adaptive", "--speculative-adaptive-config", f"{files_at(candidate, site)}/{STEPS}")
+
+
+def _steps(candidate: Candidate) -> tuple[DepthRange, ...]:
+    """Its steps by batch size; chains alone have them."""
+    return depth_ranges(candidate) if candidate.speculation.topk == 1 else ()
+
+
+def _algorithm(wanted: Speculation, name: str) -> str:
     # NEXTN is another name of EAGLE with the checkpoint's own heads. With its beam spelled out the ladder calls it EAGLE,
     # and so does SGLang's own documentation.
-    if wanted.method == "nextn" and wanted.beam_tokens is not None:
-        return "EAGLE"
-    return METHODS[wanted.method]
+    return "EAGLE" if wanted.method == "nextn" and wanted.beam_tokens is not None else name
 
 
 def _parsers(candidate: Candidate) -> tuple[str, ...]:
@@ -223,9 +232,11 @@ def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
 
 
 def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
-    """An empty store for a process, whose directory outlives it. What a killed one left would be read."""
+    """An empty store for a process, whose directory outlives it. What a killed one left would be read. Steps by load."""
     alone = candidate.shape.ranks == 1 and candidate.runtime == "process"
-    return (LaunchFile(name=STORE, text=""),) if alone else ()
+    store = (LaunchFile(name=STORE, text=""),) if alone else ()
+    steps = {str(one.first): {"candidate_steps": [one.tokens]} for one in _steps(candidate)}
+    return (*store, LaunchFile(name=STEPS, text=json.dumps(steps))) if steps else store
 
 
 def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:

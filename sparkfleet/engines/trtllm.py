@@ -41,9 +41,9 @@ from sparkfleet.engines.base import (
 )
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
-from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate
 
 KEYS_IN_CONTAINER = "/run/sparkfleet-keys"
@@ -52,9 +52,6 @@ KV_SHARE = 0.9
 """Of what is free after loading (NVIDIA's playbook). The plan's own bound is `max_tokens`, and the smaller one holds."""
 KV_BLOCK = 32
 """Tokens of one block of the KV cache (TensorRT-LLM's default)."""
-DECODING = {"eagle3": "Eagle", "draft": "DraftTarget", "mtp": "MTP", "ngram": "NGram"}
-"""Speculative methods by the names that `trtllm-serve` documents and NVIDIA's playbook writes for 1.3.0rc12. Sources of
-other commits of 1.3 have `Draft_Target` as the draft model's tag (decision 26)."""
 UNOVERLAPPED = ("draft", "ngram")
 """Methods whose drafts cannot overlap with their target (features/speculative-decoding.md)."""
 
@@ -136,7 +133,7 @@ def options(candidate: Candidate, site: RankContext) -> dict[str, object]:
     }
     if speculates:
         found["disable_overlap_scheduler"] = candidate.speculation.method in UNOVERLAPPED
-        found["speculative_config"] = _speculation(candidate.speculation, site)
+        found["speculative_config"] = _speculation(candidate, site)
     if candidate.speculation.method == "eagle3":
         found |= {"enable_attention_dp": False, "enable_autotuner": False, "enable_chunked_prefill": False}
     return found
@@ -160,18 +157,22 @@ def _kv_tokens(candidate: Candidate) -> int:
     return blocks * KV_BLOCK * candidate.concurrency
 
 
-def _speculation(wanted: Speculation, site: RankContext) -> dict[str, object]:
-    if wanted.method not in DECODING:
-        raise EngineError(
-            f"TensorRT-LLM has no speculative method {wanted.method!r}.",
-            do=f"Set `speculation` to one of: {', '.join(DECODING)}.",
-        )
-    found: dict[str, object] = {"decoding_type": DECODING[wanted.method]}
+def _speculation(candidate: Candidate, site: RankContext) -> dict[str, object]:
+    wanted = candidate.speculation
+    found: dict[str, object] = {"decoding_type": own_method(candidate).name}
+    if ranges := depth_ranges(
+        candidate
+    ):  # keys are the largest batch of each depth; beyond the last nothing is drafted
+        found["draft_len_schedule"] = {one.last: one.tokens for one in ranges}
     if wanted.method == "mtp":
         return {**found, "num_nextn_predict_layers": wanted.tokens}
     found["max_draft_len"] = wanted.tokens
     if wanted.draft is not None:
         found["speculative_model_dir"] = site.draft_path or wanted.draft
+    elif (
+        wanted.method == "dspark"
+    ):  # its weights are in the target, and are named all the same (pull request 15808)
+        found["speculative_model_dir"] = site.model_path
     return found
 
 

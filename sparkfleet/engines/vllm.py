@@ -21,24 +21,11 @@ from sparkfleet.engines.base import (
 )
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
-from sparkfleet.errors import Cause, EngineError
-from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate
-
-METHODS = {
-    "ngram": "ngram",
-    "mtp": "mtp",
-    "eagle3": "eagle3",
-    "dflash": "dflash",
-    "draft": "draft_model",
-}
-"""Speculative methods by vLLM's names (config/speculative.py; 0.19 to 0.32)."""
-SINCE = {"dflash": "0.20"}
-"""Of those that 0.19 does not have: the release that brought them."""
 
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin"}
 """Kernels that are asked for by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on
@@ -140,30 +127,14 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
-    config: dict[str, object] = {"method": _method(wanted, candidate.engine_version)}
-    if wanted.draft is not None:
+    config: dict[str, object] = {"method": own_method(candidate).name}
+    if wanted.draft is not None:  # DSpark's weights may be in the target: then vLLM takes them from there
         config["model"] = site.draft_path or wanted.draft
     config["num_speculative_tokens"] = wanted.tokens
+    if ranges := depth_ranges(candidate):
+        config["num_speculative_tokens_per_batch_size"] = ranges
     config |= {key: _plain(value) for key, value in candidate.speculative}
     return ("--speculative-config", json.dumps(config, separators=(",", ":")))
-
-
-def _method(wanted: Speculation, version: str) -> str:
-    if wanted.method not in METHODS:
-        raise EngineError(
-            f"vLLM has no speculative method {wanted.method!r}.",
-            means="NEXTN is SGLang's name for the heads of the checkpoint; vLLM calls them mtp.",
-            do=f"Set `speculation` to one of: {', '.join(METHODS)}.",
-            because=Cause.FLAG,
-        )
-    since = SINCE.get(wanted.method)
-    if since and parse_range(f"<{since}").contains(version) is Truth.YES:
-        raise EngineError(
-            f"vLLM {version} has no speculative method {wanted.method!r}: it came with {since}.",
-            do="Set another `image` or another `speculation`.",
-            because=Cause.FLAG,
-        )
-    return METHODS[wanted.method]
 
 
 def _plain(text: str) -> object:

@@ -53,6 +53,7 @@ ACCEPTED_FLOOR = {
     "eagle3": 0.1,
     "draft": 0.1,
     "dflash": 0.04,
+    "dflash2": 0.04,
     "dspark": 0.04,
 }
 """Below this share of accepted draft tokens the drafts are noise, by method: half of the least that was published for one

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sparkfleet.knowledge.rule_context import Method
 from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
 FILE = "images.yaml"

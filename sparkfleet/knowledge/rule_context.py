@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
 
@@ -40,11 +41,6 @@ YesNo = Annotated[bool | None, FactKind.YES_NO]
 Names = Annotated[tuple[str, ...] | None, FactKind.SET]
 Flags = Annotated[tuple[str, ...] | None, FactKind.OPTIONS]
 Environment = Annotated[tuple[tuple[str, str], ...] | None, FactKind.OPTIONS, BeforeValidator(_pairs)]
-
-Method = Literal[
-    "none", "ngram", "nextn", "mtp", "eagle", "eagle3", "dflash", "dflash2", "dspark", "draft"
-]  # fmt: skip
-"""Speculative methods that anything is known about; more than the planner offers."""
 
 Topology = Literal["none", "direct", "ring", "switch"]
 
@@ -258,5 +254,3 @@ def _kinds() -> dict[str, FactKind]:
 
 FACTS: Mapping[str, FactKind] = _kinds()
 """Every fact that a rule may ask about, and how."""
-
-METHODS: tuple[str, ...] = get_args(Method)

@@ -7,10 +7,10 @@ from fnmatch import translate
 from functools import cache, lru_cache
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sparkfleet.knowledge.rule_context import Method
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, pairs, parse
+from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
 FILE = "speculators.yaml"
@@ -101,6 +101,8 @@ class Depth(Value):
     def _both_or_none(self) -> Depth:
         if (self.busy is None) != (self.busy_from is None):
             raise ValueError("expected busy and busy_from together")
+        if self.busy is not None and self.busy > self.alone:
+            raise ValueError("expected busy <= alone: engines make room for the drafts of one request alone")
         return self
 
     def at(self, concurrency: int) -> int:
@@ -121,6 +123,12 @@ class Speculator(Value):
     """Where the drafting weights are. "checkpoint": look into the weight map, quantisers drop heads."""
     draft: str | None = None
     """Hub id of a separate draft; None if its name was not published."""
+    license: str | None = None
+    """Licence of the draft, by the Hub's name for it; None if its card names none, or the head is the checkpoint's own."""
+    gb: Annotated[float, Field(gt=0)] | None = None
+    """Weights of the draft, GB (1e9 bytes); None if that is not known."""
+    since: Annotated[tuple[tuple[EngineName, str], ...], BeforeValidator(pairs)] = ()
+    """First release of an engine that loads this draft, where the method alone does not say it."""
     tokens: Depth | None = None
     acceptance: tuple[Acceptance, ...] = ()
     gains: tuple[Gain, ...] = ()
@@ -132,6 +140,8 @@ class Speculator(Value):
     def _draft_is_separate(self) -> Speculator:
         if self.draft is not None and self.head != "separate":
             raise ValueError("a draft is only named where head is separate")
+        if self.draft is None and (self.license is not None or self.gb is not None):
+            raise ValueError("license and gb are those of a named draft")
         return self
 
     def serves(self, model: str) -> bool:
@@ -170,3 +180,16 @@ def speculators_of(model: str, engine: str | None = None) -> tuple[Speculator, .
     return tuple(
         one for one in load_speculators() if one.serves(model) and (engine is None or engine in one.engines)
     )
+
+
+@lru_cache(maxsize=256)
+def speculator_with(draft: str) -> Speculator | None:
+    """The entry of a draft by its Hub id, letter case aside; None if it is not known."""
+    named = (one for one in load_speculators() if one.draft is not None)
+    return next((one for one in named if (one.draft or "").lower() == draft.partition("@")[0].lower()), None)
+
+
+@lru_cache(maxsize=256)
+def bundles(model: str, method: str) -> bool:
+    """True if the weights of `model` are known to contain what drafts with that method."""
+    return any(one.method == method and one.head == "checkpoint" for one in speculators_of(model))

@@ -109,6 +109,11 @@ def frozen(value: object) -> object:
     return value
 
 
+def pairs(value: object) -> object:
+    """A mapping as pairs, as values that can be hashed have it."""
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
 def _dated(text: str) -> str:
     parts = text.split("-")
     limits = ((2024, 2100), (1, 12), (1, 31))

@@ -41,6 +41,30 @@ class Speculation(Value):
     """Branches per step of a beam (SGLang's NEXTN and EAGLE)."""
     beam_tokens: int | None = None
     """Draft tokens of the whole beam, if they are passed to the engine."""
+    busy: int | None = None
+    """Draft tokens per step from `busy_from` requests at once on, at most `tokens`; None: the same for any number."""
+    busy_from: int | None = None
+
+    def at(self, concurrency: int) -> Speculation:
+        """The method with the one depth that it has for so many requests at once."""
+        if self.busy is None or self.busy_from is None:
+            return self
+        tokens = self.busy if concurrency >= self.busy_from else self.tokens
+        return self._fixed(tokens)
+
+    def at_most(self, tokens: int) -> Speculation:
+        """The method with no more draft tokens per step than that, alone and under load."""
+        fewer = self._fixed(min(self.tokens, tokens))
+        if self.busy is None or self.busy >= fewer.tokens:
+            return fewer
+        return fewer.model_copy(update={"busy": self.busy, "busy_from": self.busy_from})
+
+    def _fixed(self, tokens: int) -> Speculation:
+        chain = self.beam_tokens == self.tokens + 1
+        spelled = tokens + 1 if chain else self.beam_tokens
+        return self.model_copy(
+            update={"tokens": tokens, "beam_tokens": spelled, "busy": None, "busy_from": None}
+        )
 
     def __str__(self) -> str:
         if self.method == "none":
@@ -50,7 +74,8 @@ class Speculation(Value):
             name = {"NEXTN": "EAGLE"}.get(name, name)
         beam = f" top-{self.topk}" if self.topk > 1 else ""
         spelled = f", {self.beam_tokens} draft tokens" if self.beam_tokens is not None else ""
-        return f"{name} k={self.tokens}{beam}{spelled}"
+        crowd = f" ({self.busy} from {self.busy_from} requests)" if self.busy is not None else ""
+        return f"{name} k={self.tokens}{beam}{spelled}{crowd}"
 
 
 Verdict = Literal["fits", "tight", "no"]

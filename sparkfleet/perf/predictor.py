@@ -6,7 +6,8 @@ Memory and speed come from their own modules; here candidates are put into their
 from __future__ import annotations
 
 import re
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, get_args
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
@@ -15,16 +16,18 @@ from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors
 from sparkfleet.knowledge.known_models import known_checkpoint, quant_in_name
+from sparkfleet.knowledge.speculators import bundles, speculator_with
 from sparkfleet.perf.engine_config import EngineConfig
 from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, model_of
 from sparkfleet.perf.latency.roofline_terms import Setup
 from sparkfleet.perf.local_measurements import LocalMeasurement, anchored
-from sparkfleet.perf.memory.demand import demand, step_tokens
+from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_tokens
 from sparkfleet.perf.memory.engine_sizes import Run
 from sparkfleet.perf.memory.kv_cache import whole_block
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.prediction import Band, MemoryPart, Speculation
 from sparkfleet.perf.workload import CHECK, Content, Workload
+from sparkfleet.units import GB
 
 PROMPT = 2048
 """Prompt of a predicted TTFT, tokens; less if the context is short."""
@@ -81,6 +84,8 @@ class Drafter(NamedTuple):
 
     arch: ModelShape | None = None
     """Its shapes; None: layers as such drafters have them, or none of its own."""
+    size: float | None = None
+    """Bytes of its weights, if they are published and its shapes are not."""
     assumed: str = ""
     """Assumptions about its size, with the reason; "" if there are none."""
 
@@ -119,6 +124,7 @@ class Predictor:
 
     def rates(self, split: Split, settings: Settings, context: int, concurrency: int) -> Rates:
         """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
+        settings = settings._replace(speculation=settings.speculation.at(concurrency))
         # Dealing the experts out instead of cutting them moves the same bytes.
         key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
         found = self._rates.get(key)
@@ -198,10 +204,12 @@ class Predictor:
 
     def run(self, split: Split, settings: Settings, context: int, concurrency: int) -> Run:
         """The configuration with its requests, for the memory model."""
+        drafter = self.drafter(settings.speculation)
         return Run(
             context=context,
             concurrency=concurrency,
-            draft=self.drafter(settings.speculation).arch,
+            draft=drafter.arch,
+            draft_size=drafter.size,
             **self.config(split, settings).shared(),
         )
 
@@ -216,11 +224,23 @@ class Predictor:
     def drafter(self, speculation: Speculation) -> Drafter:
         """The checkpoint that makes the drafts, if there is a separate one."""
         if speculation.draft is None:
-            return Drafter()
+            return self._bundled if speculation.method == "dspark" else Drafter()
         facts = self._drafts.get(speculation.draft)
         if facts is not None:
             return Drafter(from_checkpoint(facts))
         return drafter_by_name(speculation.method, speculation.draft)
+
+    @cached_property
+    def _bundled(self) -> Drafter:
+        """DSpark inside the checkpoint; nothing of its own is known if neither config nor publications have it there."""
+        if self.checkpoint.dspark_block is None and not bundles(self.checkpoint.id, "dspark"):
+            return Drafter()
+        return Drafter(size=bundled_draft_bytes(self.arch, known=self.checkpoint.weights_known))
+
+    @property
+    def drafts(self) -> Mapping[str, Checkpoint]:
+        """The facts of the drafters that deployments name and that were read, by name."""
+        return self._drafts
 
 
 @lru_cache(maxsize=64)
@@ -237,8 +257,13 @@ def predictor_of(
 @lru_cache(maxsize=64)
 def drafter_by_name(method: str, name: str) -> Drafter:
     """Reads a drafter's name: published shapes, or a size ("8B"). A head's name is its target's, and gives neither."""
+    published = speculator_with(name)
+    if published is not None and published.gb is not None:
+        return Drafter(size=published.gb * GB)
     if method != "draft":
-        return Drafter(None, f"the size of {name} is not known: assumed typical for this kind of draft head")
+        return Drafter(
+            None, assumed=f"the size of {name} is not known: assumed typical for this kind of draft head"
+        )
     try:
         known = known_checkpoint(name)
     except FactError:
@@ -247,12 +272,14 @@ def drafter_by_name(method: str, name: str) -> Drafter:
         return Drafter(from_checkpoint(known))
     size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())
     if size is None:
-        return Drafter(None, f"the size of {name} is not known: taken to be one layer as wide as the model's")
+        return Drafter(
+            None, assumed=f"the size of {name} is not known: taken to be one layer as wide as the model's"
+        )
     billions = float(size[1]) * (1.0 if size[2] == "b" else 1e-3)
     quant = quant_in_name(name) or ""
     bits = next((bits for word, bits in BITS_IN_NAME if word in quant), BF16_BITS)
     guess = from_counts(name, billions, billions, bits=bits, basis="its name")
-    return Drafter(guess, f"the size of {name} is not known: taken from its name")
+    return Drafter(guess, assumed=f"the size of {name} is not known: taken from its name")
 
 
 def predicted_content(kind: str) -> Content:

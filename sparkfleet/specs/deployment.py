@@ -29,7 +29,8 @@ from sparkfleet.specs.fields import (
 
 EngineName = Literal["vllm", "sglang", "trtllm", "custom"]
 RuntimeName = Literal["process", "container"]
-Method = Literal["none", "ngram", "nextn", "mtp", "eagle3", "dflash", "draft"]
+Method = Literal["none", "ngram", "nextn", "mtp", "eagle3", "dflash", "dflash2", "dspark", "draft"]
+"""Speculative methods: what a deployment can name, and all that anything is known about."""
 Objective = Literal["interactive", "throughput", "context"]
 TextKind = Literal["mixed", "prose", "code", "edits", "agent", "json", "math"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.engines import sglang, trtllm, vllm
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
 from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of
+from sparkfleet.knowledge.method_support import names_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.load import load_deployments, load_inventory
@@ -64,7 +64,7 @@ def test_no_release_is_given_a_flag_that_it_does_not_have(ladders, parsers, site
                 assert not complaints, f"{parser.engine} {parser.version}: {candidate}: {complaints}"
 
 
-METHODS = {"vllm": vllm.METHODS, "sglang": sglang.METHODS, "trtllm": trtllm.DECODING}
+METHODS = {engine: names_of(engine) for engine in ("vllm", "sglang", "trtllm")}
 SHAPES = ({}, {"nodes": 2}, {"nodes": 2, "ep": 2}, {"nodes": 4, "pp": 2})
 SETTINGS = (
     {},
@@ -81,8 +81,10 @@ def every_candidate(engine, version, candidate):
     drafts = {"draft": "org/d"}
     speculations = [{}, {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 8}]
     for method in METHODS[engine]:
-        needs = drafts if method in ("eagle3", "dflash", "draft") else {}
+        needs = drafts if method in ("eagle3", "dflash", "dflash2", "dspark", "draft") else {}
         speculations.append({"method": method, "tokens": 3, **needs})
+        speculations.append({"method": method, "tokens": 3, "busy": 2, "busy_from": 3, **needs})
+    speculations.append({"method": "dspark", "tokens": 5})
     kinds = itertools.product(
         SHAPES, speculations, SETTINGS, ("cuda", "cpu"), ("container", "process"), MODELS
     )

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -58,6 +59,18 @@ DRAFT = {"draft": "o/d", "where": {"draft_path": "/models/d"}}
         ({"method": "eagle3", "tokens": 3, **DRAFT},
          "EAGLE3 draft-model-path=/models/d num-steps=3 eagle-topk=1 num-draft-tokens=4"),
         ({"method": "dflash", "tokens": 7, **DRAFT}, "DFLASH draft-model-path=/models/d num-draft-tokens=8"),
+        ({"method": "dflash2", "tokens": 7, "engine_version": "0.5.19", **DRAFT},
+         "DFLASH draft-model-path=/models/d num-draft-tokens=8"),
+        ({"method": "dspark", "tokens": 7, "engine_version": "0.5.16", **DRAFT},
+         "DSPARK draft-model-path=/models/d dspark-block-size=7"),
+        ({"method": "dspark", "tokens": 5, "engine_version": "0.5.23"}, "DSPARK dspark-block-size=5"),
+        ({"method": "dflash2", "tokens": 7, "busy": 5, "busy_from": 2, "engine_version": "0.5.23", **DRAFT},
+         "DFLASH draft-model-path=/models/d num-draft-tokens=8"),
+        ({"method": "nextn", "tokens": 4, "busy": 2, "busy_from": 3, "engine_version": "0.5.13"},
+         "NEXTN num-steps=4 eagle-topk=1 num-draft-tokens=5 adaptive="
+         " adaptive-config=/run/sparkfleet/adaptive.json"),
+        ({"method": "nextn", "tokens": 4, "busy": 2, "busy_from": 3},
+         "NEXTN num-steps=4 eagle-topk=1 num-draft-tokens=5"),
         ({"method": "draft", "tokens": 4, "draft": "o/d"},
          "STANDALONE draft-model-path=o/d num-steps=4 eagle-topk=1 num-draft-tokens=5"),
     ],
@@ -68,6 +81,22 @@ def test_every_method_of_speculation(launch, flags, fields, told):
     assert found.pop("--speculative-algorithm") == algorithm
     mine = [f"{name}={value}" for name, value in found.items() if name.startswith("--speculative")]
     assert mine == [f"--speculative-{one}" for one in rest]
+
+
+def test_the_depth_by_load_is_in_a_file_beside_the_rank(launch, flags):
+    """One candidate per range of batches: the plan's number, not one that SGLang tries out."""
+    chain = {"method": "nextn", "tokens": 4, "beam_tokens": 5, "busy": 2, "busy_from": 3}
+    contained = launch(engine_version="0.5.23", **chain)
+    process = launch(engine_version="0.5.23", runtime="process", **chain)
+    (steps,) = contained.files
+    assert json.loads(steps.text) == {"1": {"candidate_steps": [4]}, "3": {"candidate_steps": [2]}}
+    assert [file.name for file in process.files] == ["rendezvous", "adaptive.json"]
+    assert flags(process.argv[3:])["--speculative-adaptive-config"] == "/state/r/adaptive.json"
+
+
+def test_a_method_that_it_has_not_is_refused(launch):
+    with pytest.raises(EngineError, match=r"'dspark': it came with 0\.5\.16"):
+        launch(method="dspark", tokens=7, engine_version="0.5.12", **DRAFT)
 
 
 def test_memory_is_the_plans_in_sglangs_words(launch, flags):

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.engines.trtllm import DECODING
 from sparkfleet.errors import EngineError
+from sparkfleet.knowledge.method_support import names_of
 
 TRTLLM = engine_by_name("trtllm")
 
@@ -86,17 +86,47 @@ def test_what_looks_the_text_up_does_not_overlap(launch):
     assert told["disable_overlap_scheduler"] is True
 
 
-DOCUMENTED = {"DraftTarget", "DFlash", "Eagle", "Eagle3", "MTP", "NGram", "PARD", "SA"}
-"""`decoding_type` in the options file of `trtllm-serve` (features/speculative-decoding.md)."""
+DOCUMENTED = {"DraftTarget", "DFlash", "DSpark", "Eagle", "Eagle3", "MTP", "NGram", "PARD", "SA"}
+"""`decoding_type` in the options file of `trtllm-serve` (features/speculative-decoding.md; pull request 15808)."""
 
 
 def test_every_method_has_a_name_that_is_documented():
-    assert set(DECODING.values()) <= DOCUMENTED
+    assert set(names_of("trtllm").values()) <= DOCUMENTED
 
 
 def test_a_method_that_it_has_not_is_refused(launch):
-    with pytest.raises(EngineError, match="'dflash'"):
-        launch(method="dflash", tokens=3, draft="o/d")
+    with pytest.raises(EngineError, match="'dflash2'"):
+        launch(method="dflash2", tokens=3, draft="o/d", engine_version="1.4.0")
+    with pytest.raises(EngineError, match=r"'dspark': it came with 1\.3\.0rc27"):
+        launch(method="dspark", tokens=3, draft="o/d", engine_version="1.3.0rc13")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"method": "dflash", "tokens": 7, "draft": "o/d"},
+            {"decoding_type": "DFlash", "max_draft_len": 7, "speculative_model_dir": "o/d"},
+        ),
+        (
+            {"method": "dspark", "tokens": 7, "draft": "o/d"},
+            {"decoding_type": "DSpark", "max_draft_len": 7, "speculative_model_dir": "o/d"},
+        ),
+        (
+            {"method": "dspark", "tokens": 5},
+            {"decoding_type": "DSpark", "max_draft_len": 5, "speculative_model_dir": "/models/m"},
+        ),
+        (
+            {"method": "eagle3", "tokens": 5, "draft": "o/d", "busy": 2, "busy_from": 3, "concurrency": 8},
+            {
+                "decoding_type": "Eagle", "draft_len_schedule": {2: 5, 8: 2}, "max_draft_len": 5,
+                "speculative_model_dir": "o/d",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_drafts_of_today(launch, fields, expected):
+    assert options(launch(engine_version="1.3.0rc27", **fields))["speculative_config"] == expected
 
 
 def test_as_a_process_its_program_is_beside_the_interpreter(launch):

@@ -92,6 +92,16 @@ EXTRA = {"speculative": (("moe_backend", "triton"), ("x", "7"))}
         ({"method": "mtp", "tokens": 3}, '"mtp","num_speculative_tokens":3'),
         ({"method": "mtp", "tokens": 3, **EXTRA}, '"mtp","num_speculative_tokens":3,"moe_backend":"triton","x":7'),
         ({"method": "dflash", "tokens": 3, **DRAFT}, '"dflash","model":"/models/d","num_speculative_tokens":3'),
+        ({"method": "dflash2", "tokens": 7, **DRAFT}, '"dflash","model":"/models/d","num_speculative_tokens":7'),
+        ({"method": "dspark", "tokens": 7, **DRAFT}, '"dspark","model":"/models/d","num_speculative_tokens":7'),
+        ({"method": "dspark", "tokens": 5}, '"dspark","num_speculative_tokens":5'),
+        ({"method": "dflash2", "tokens": 7, "busy": 5, "busy_from": 4, "concurrency": 8, **DRAFT},
+         '"dflash","model":"/models/d","num_speculative_tokens":7,'
+         '"num_speculative_tokens_per_batch_size":[[1,3,7],[4,8,5]]'),
+        ({"method": "mtp", "tokens": 4, "busy": 2, "busy_from": 8, "concurrency": 4},
+         '"mtp","num_speculative_tokens":4'),
+        ({"method": "mtp", "tokens": 4, "busy": 2, "busy_from": 2, "engine_version": "0.23.0"},
+         '"mtp","num_speculative_tokens":4'),
         ({"method": "eagle3", "tokens": 5, **DRAFT}, '"eagle3","model":"/models/d","num_speculative_tokens":5'),
         ({"method": "draft", "tokens": 4, **DRAFT}, '"draft_model","model":"/models/d","num_speculative_tokens":4'),
         ({"method": "draft", "tokens": 4, "draft": "o/d"}, '"draft_model","model":"o/d","num_speculative_tokens":4'),
@@ -116,6 +126,24 @@ def test_a_method_that_came_later_is_refused_before_the_engine_does(launch, vers
     with pytest.raises(EngineError, match=r"'dflash': it came with 0\.20") as caught:
         launch(method="dflash", tokens=3, engine_version=version, **DRAFT)
     assert caught.value.because is Cause.FLAG
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "since"),
+    [("dflash2", "0.27.1", "0.28"), ("dspark", "0.24.0", "0.25")],
+)
+def test_parallel_drafts_are_refused_of_releases_before_them(launch, method, version, since):
+    with pytest.raises(EngineError, match=rf"'{method}': it came with {since}"):
+        launch(method=method, tokens=7, engine_version=version, **DRAFT)
+
+
+def test_an_image_that_was_seen_with_a_method_is_taken_at_that(launch):
+    told = {
+        "runtime": "container",
+        "image": "ghcr.io/anemll/dspark-vllm-gx10:0.1.1",
+        "engine_version": "0.24.0",
+    }
+    assert "--speculative-config" in launch(method="dspark", tokens=5, **told).argv
 
 
 @pytest.mark.parametrize("version", ["", "0.20.0", "0.25.2.dev0"])

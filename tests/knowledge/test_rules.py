@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.rule_context import METHODS, RuleContext
+from sparkfleet.knowledge.rule_context import RuleContext
 from sparkfleet.knowledge.rules import (
     Book,
     Require,
@@ -22,7 +22,6 @@ from sparkfleet.knowledge.rules import (
 )
 from sparkfleet.knowledge.rules_page import render
 from sparkfleet.knowledge.versions import Truth
-from sparkfleet.specs.deployment import Method
 
 HERE = Path(__file__).parent
 KNOWN_ISSUES = (HERE / "known_issues.txt").read_text().split()
@@ -125,10 +124,6 @@ def test_planning_rules_ask_nothing_that_only_a_node_check_reads() -> None:
 def test_required_flags_are_flags() -> None:
     required = [rule.then.flags for rule in RULES if isinstance(rule.then, Require)]
     assert all(re.fullmatch(r"--[a-z][a-z0-9-]*(=\S+)?", flag) for flags in required for flag in flags)
-
-
-def test_the_planner_s_speculative_methods_are_known_here() -> None:
-    assert set(Method.__args__) <= set(METHODS)  # type: ignore[attr-defined]  # a Literal
 
 
 def test_the_page_in_docs_is_up_to_date() -> None:

@@ -37,6 +37,8 @@ SHARED_SIZE = (
 MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """Not `num_mtp_modules`: MiniMax names modules there that it does not publish."""
 MOST_EXPERTS = 1 << 16
+MOST_DRAFTED = 256
+"""Draft tokens of a step; deployments can ask for no more."""
 HYPER_CONNECTIONS = 2
 """Attention and feed-forward have one each."""
 
@@ -73,6 +75,24 @@ def _listed_alike(config: Config) -> dict[str, object]:
 def mtp_layers_declared(config: Config) -> int:
     """Number of multi-token-prediction layers in the config, with or without weights."""
     return config.integer_or(0, *MTP_LAYERS, high=MOST_LAYERS)
+
+
+def dspark_block(config: Config) -> int | None:
+    """Draft tokens of a block of the DSpark stages that a model has in its own weights; None if it declares none.
+
+    The key by which SGLang tells such checkpoints (dspark_components/dspark_config.py) and vLLM reads the depth.
+    """
+    return config.integer_or_none("dspark_block_size", low=1, high=MOST_DRAFTED)
+
+
+def draft_block(config: Config) -> int | None:
+    """Tokens of a block of a drafter that writes a block at once (DFlash, DFlash2, DSpark); None of any other checkpoint."""
+    own = config.section("dflash_config")
+    classes = config.texts("architectures") or ()
+    if own is None and not any(name.startswith(("DFlash", "DSpark", "Qwen3DSpark")) for name in classes):
+        return None
+    inner = own if own is not None and own.has("block_size") else config
+    return inner.integer_or_none("block_size", low=1, high=MOST_DRAFTED)
 
 
 def has_experts(config: Config, family: Family, index: int, kind: LayerKind) -> bool:

@@ -41,6 +41,9 @@ UNEVEN = 1.03
 """Ranks that are no power of two pad heads and experts (MiniMax-M3 and DeepSeek-V4.1 on three nodes)."""
 OUTSIDE = (MemoryUse.COMMUNICATORS, MemoryUse.CUDA_GRAPHS)
 """Memory that vLLM takes beside its share."""
+DSPARK_STAGES = 3
+"""Blocks like the model's own, experts included, that a DeepSeek-V4 with DSpark inside has for drafts
+(deepseek-ai/DeepSeek-V4-Flash-0731; NVIDIA/TensorRT-LLM, pull request 15808)."""
 LEAST_STEP = 256
 """Tokens of a prefill step that an engine has room for, however little it is asked for."""
 
@@ -170,10 +173,18 @@ def draft_bytes(arch: ModelShape, run: Run) -> float:
         head = 0.0 if run.method == "draft" else sum(p.bytes for p in run.draft.parts if p.kind == "mtp")
         alone = run.model_copy(update={"pp": 1, "ep": 1, "vision": False})
         return weight_bytes(run.draft, alone) + head / run.tp
+    if run.draft_size is not None:
+        return run.draft_size / run.tp
     if run.method in MTP:
         mtp = arch.part("mtp")
         return (_one_layer(arch) if mtp is None else mtp.bytes) / run.tp
     return draft_layers(run) * 12.0 * arch.hidden**2 * 2
+
+
+def bundled_draft_bytes(arch: ModelShape, *, known: bool) -> float:
+    """DSpark's weights inside the checkpoint of its model; `known`: the shape is of the weights, not of the config alone."""
+    mtp = arch.part("mtp")
+    return mtp.bytes if known and mtp is not None else DSPARK_STAGES * _one_layer(arch)
 
 
 def step_tokens(arch: ModelShape, run: Run) -> int:

@@ -24,6 +24,8 @@ class Run(EngineConfig):
     """Bytes of KV per rank if it is pinned; context × concurrency does not count then."""
     draft: ModelShape | None = None
     """The separate drafter, if its shapes are known."""
+    draft_size: float | None = None
+    """Bytes of the drafter's weights, if they are known and its shapes are not."""
     vision: bool = False
     device: Literal["cuda", "cpu"] = "cuda"
 

@@ -19,6 +19,7 @@ from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Verdict
 from sparkfleet.perf.predictor import Predictor, Settings, Split
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, KvPool, chunk_said, pool_said, share_said
+from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation
@@ -129,6 +130,11 @@ class VariantContext:
         longest = self.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
         usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
         return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
+
+    @property
+    def load(self) -> int:
+        """Requests at once that the objective looks at: one alone, or all of them together."""
+        return self.concurrency if self.objective == "throughput" else 1
 
     def groups(self, ranks: int) -> int:
         """Number of groups of that many ranks that fit."""
@@ -312,7 +318,7 @@ def settings_of(case: VariantContext, draft: Proposal, stack: Stack) -> Settings
     settings = Settings(
         engine=stack.engine,
         release=stack.release,
-        speculation=draft.speculation,
+        speculation=depth_on(draft.speculation, stack, case.load),
         eager=EAGER_FLAGS[stack.engine] in flags,
         kv_dtype=flags.get(KV_FLAG, "auto"),
         batch_tokens=said or CHUNK,

@@ -1,4 +1,4 @@
-"""Options for candidates: stacks (engine and image), speculative methods, and splits of a model. Pure.
+"""Options for candidates: stacks (engine and image) and splits of a model. Pure.
 
 Nothing here is judged by rules or speed yet; what can be told to be impossible without that is said with its reason.
 """
@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.images import Image, images_of, load_images
-from sparkfleet.knowledge.speculators import Speculator, speculators_of
+from sparkfleet.knowledge.method_support import lacks, support_of
+from sparkfleet.knowledge.speculators import speculator_with
+from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Split, release_of
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
@@ -33,13 +34,6 @@ MADE_FOR = {
     "eugr-node-mxfp4": "*gpt-oss*",
 }
 """Images that were built for one family; nothing is published about others on them (images.yaml)."""
-
-NGRAM_TOKENS = 4
-HEAD_TOKENS = 3
-"""Draft tokens if nothing better is published: NGRAM and MTP heads."""
-BEAM_STEPS, BEAM_TOPK, BEAM_TOKENS = 5, 4, 20
-"""The beam of field report 000, and the draft tokens that the re-tagged image requires as a flag (known-issues)."""
-DEFAULT_TOKENS = {"mtp": 3, "nextn": 3, "ngram": 4, "eagle3": 3, "dflash": 3, "draft": 4}
 
 STATUS_ORDER = ("works", "limited", "unproven", "broken")
 TRUST = {"works": 1.0, "limited": 0.95, "unproven": 0.95, "broken": 0.0}
@@ -164,11 +158,32 @@ def _trust(image: Image, quant: str) -> float:
     return TRUST[image.status] * (1.0 if quant in image.quants else UNSEEN)
 
 
-def in_order(stacks: Sequence[Stack], method: str) -> tuple[Stack, ...]:
-    """The stacks with those first on which a trained drafter was seen to work; NGRAM and plain decoding need none."""
+def in_order(stacks: Sequence[Stack], speculation: Speculation) -> tuple[Stack, ...]:
+    """The stacks that have the method and load its draft, those first on which it was seen to work.
+
+    NGRAM and plain decoding need no evidence.
+    """
+    method = speculation.method
+    able = tuple(stack for stack in stacks if not unable(stack, speculation))
     if method in ("none", "ngram"):
-        return tuple(stacks)
-    return tuple(sorted(stacks, key=lambda stack: proves(stack, method) is not True))
+        return able
+    return tuple(sorted(able, key=lambda stack: proves(stack, method) is not True))
+
+
+def unable(stack: Stack, speculation: Speculation) -> str:
+    """Reason why the release of a stack cannot speculate so; "" if it can, was seen to, or its version is not known."""
+    method = speculation.method
+    if method == "none" or proves(stack, method) is True and method != "ngram":
+        return ""
+    if lacks(stack.engine, stack.version, method):
+        support = support_of(stack.engine, method)
+        since = f" has no {method.upper()}" + (f": it came with {support.since}" if support else "")
+        return f"{stack.name}{since}"
+    one = speculator_with(speculation.draft) if speculation.draft else None
+    first = dict(one.since).get(stack.engine) if one else None
+    if first is not None and parse_range(f"<{first}").contains(stack.version) is Truth.YES:
+        return f"{stack.name} does not load {speculation.draft}: {first} and later do"
+    return ""
 
 
 def proves(stack: Stack, method: str) -> bool | None:
@@ -178,116 +193,6 @@ def proves(stack: Stack, method: str) -> bool | None:
     if stack.known is None or not stack.known.methods:
         return None
     return method in stack.known.methods
-
-
-# --- speculation ------------------------------------------------------------------------------------------------------
-
-
-class SpeculationOptions(NamedTuple):
-    """Speculative methods to try, and those that are excluded."""
-
-    options: tuple[Speculation, ...]
-    rejected: tuple[Rejection, ...]
-
-
-def drafting_for(
-    variant: Variant, checkpoint: Checkpoint, engine: EngineName, concurrency: int
-) -> SpeculationOptions:
-    """The speculative methods that `engine` could use for a checkpoint; a pinned one is the only one."""
-    wanted = variant.speculation
-    known = _speculators(variant.model.partition("@")[0], engine)
-    if wanted.method == "none":
-        return SpeculationOptions((Speculation(),), ())
-    if wanted.method != "auto":
-        return _pinned(variant, checkpoint, engine, known, concurrency)
-    options: dict[Speculation, None] = {}
-    rejected: list[Rejection] = []
-    for one in known:
-        missing = _missing_head(one.method, one.head, checkpoint, one.draft)
-        if missing:
-            rejected.append(Rejection(what=f"{ENGINE_LABELS[engine]} · {one.method.upper()}", reason=missing))
-        elif one.method in DEFAULT_TOKENS:
-            options |= dict.fromkeys(_depths(one, engine, concurrency))
-    options |= dict.fromkeys(_general(checkpoint, engine, {option.method for option in options}))
-    return SpeculationOptions((*options, Speculation()), tuple(rejected))
-
-
-@lru_cache(maxsize=1024)
-def _speculators(model: str, engine: EngineName) -> tuple[Speculator, ...]:
-    return speculators_of(model, engine)
-
-
-def _depths(one: Speculator, engine: EngineName, concurrency: int) -> Iterator[Speculation]:
-    k = one.tokens.at(concurrency) if one.tokens else DEFAULT_TOKENS[one.method]
-    yield from _spelled(
-        Speculation.model_validate({"method": one.method, "tokens": k, "draft": one.draft}), engine
-    )
-
-
-def _spelled(speculation: Speculation, engine: EngineName) -> Iterator[Speculation]:
-    """SGLang's beam as it was published, and with its draft tokens as a flag, as some builds require."""
-    if engine == "sglang" and speculation.method == "nextn" and speculation.tokens == BEAM_STEPS:
-        beam = speculation.model_copy(update={"topk": BEAM_TOPK})
-        yield beam
-        yield beam.model_copy(update={"beam_tokens": BEAM_TOKENS})
-    elif engine == "sglang" and speculation.method == "nextn":
-        yield speculation.model_copy(update={"beam_tokens": speculation.tokens + 1})
-    else:
-        yield speculation
-
-
-def _general(checkpoint: Checkpoint, engine: EngineName, have: set[str]) -> Iterator[Speculation]:
-    """Methods that need no published evidence: the checkpoint's own head, and NGRAM."""
-    heads = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
-    head: dict[str, str] = {"vllm": "mtp", "sglang": "nextn"}
-    method = head.get(engine)
-    if heads and method and method not in have:
-        yield from _spelled(Speculation.model_validate({"method": method, "tokens": HEAD_TOKENS}), engine)
-    if engine != "trtllm" and "ngram" not in have:
-        yield Speculation(method="ngram", tokens=NGRAM_TOKENS)
-
-
-def _pinned(
-    variant: Variant,
-    checkpoint: Checkpoint,
-    engine: EngineName,
-    known: Sequence[Speculator],
-    concurrency: int,
-) -> SpeculationOptions:
-    wanted = variant.speculation
-    one = next((speculator for speculator in known if speculator.method == wanted.method), None)
-    what = f"{ENGINE_LABELS[engine]} · {wanted.method.upper()}"
-    unable = {"nextn": ("vllm", "trtllm"), "dflash": ("trtllm",)}.get(wanted.method, ())
-    if engine in unable:
-        return SpeculationOptions(
-            (), (Rejection(what=what, reason=f"{ENGINE_LABELS[engine]} has no such method"),)
-        )
-    draft = wanted.draft or (one.draft if one else None)
-    head = (
-        "checkpoint"
-        if wanted.method in ("mtp", "nextn")
-        else "none"
-        if wanted.method == "ngram"
-        else "separate"
-    )
-    missing = _missing_head(wanted.method, head, checkpoint, draft)
-    if missing:
-        return SpeculationOptions((), (Rejection(what=what, reason=missing, why="wanted"),))
-    k = wanted.tokens or (one.tokens.at(concurrency) if one and one.tokens else DEFAULT_TOKENS[wanted.method])
-    speculation = Speculation.model_validate({"method": wanted.method, "tokens": k, "draft": draft})
-    return SpeculationOptions(tuple(_spelled(speculation, engine)), ())
-
-
-def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | None) -> str:
-    """Reason why a method has no draft model or head; "" if it has one."""
-    if head == "separate" and draft is None:
-        return "the name of its draft checkpoint is not published; set `speculation: {method: …, draft: …}`"
-    heads = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
-    if head == "checkpoint" and not heads and method in ("mtp", "nextn"):
-        return "the checkpoint has no MTP head" + (
-            "" if checkpoint.mtp_layers is not None else ", by its config"
-        )
-    return ""
 
 
 # --- splits -----------------------------------------------------------------------------------------------------------

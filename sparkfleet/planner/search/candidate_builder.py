@@ -18,6 +18,7 @@ from sparkfleet.planner.capacity.sizing import (
     settings_of,
     split_words,
 )
+from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
 from sparkfleet.planner.types.plan import Candidate, GroupShape
@@ -46,7 +47,7 @@ def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
         python=stack.python,
         image=stack.image,
         quant=quant_of(case),
-        speculation=draft.speculation,
+        speculation=depth_on(draft.speculation, stack, case.load),
         context=sized.context,
         concurrency=sized.concurrency,
         kv_dtype=sized.kv_dtype,

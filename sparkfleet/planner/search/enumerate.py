@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from sparkfleet.knowledge.images import images_of
+from sparkfleet.knowledge.method_support import support_of
 from sparkfleet.perf.memory.demand import MemoryBudget
+from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Settings, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import (
@@ -21,7 +23,9 @@ from sparkfleet.planner.capacity.sizing import (
 )
 from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
-from sparkfleet.planner.place.stacks import ENGINES, Stack, drafting_for, in_order, splits_for, stacks_for
+from sparkfleet.planner.place.drafting import METHODS, Drafts, drafting_for
+from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
+from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
 from sparkfleet.specs.deployment import EngineName, Parallel, Variant
@@ -35,6 +39,8 @@ class ProposalEnumerator:
         self._ledger = ledger
         self.rejected: list[Rejection] = []
         """Excluded options, in the order of discovery; the ladder appends to it."""
+        self.account = MethodAccount()
+        """What became of every method on every engine."""
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
         """Images to try, by engine."""
         self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
@@ -70,10 +76,18 @@ class ProposalEnumerator:
             self.places += self._least_of(sized, best)
             if not able:  # one line per shape: engines and drafters differ by little
                 self.rejected.append(too_large(self._case, draft, least, best))
+            kept = {draft for draft, _ in able}
+            for draft, found in sized:
+                if draft not in kept:
+                    self._note(draft, too_large(self._case, draft, found, best))
+
+    def _note(self, draft: Proposal, reason: Rejection) -> None:
+        where = f"{split_words(draft.split)}: {reason.reason}"
+        self.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.SIZED, where, reason.why))
 
     def first(self, draft: Proposal) -> Stack:
         """The stack that names a proposal before it is judged."""
-        return in_order(self.stacks[draft.engine], draft.speculation.method)[0]
+        return in_order(self.stacks[draft.engine], draft.speculation)[0]
 
     def settings(self, draft: Proposal) -> Settings:
         """Engine settings of a proposal on that stack."""
@@ -108,10 +122,23 @@ class ProposalEnumerator:
             self.rejected += found.rejected
             if found.options:
                 self.stacks[engine] = found.options
+            else:
+                self.account.note(
+                    engine, METHODS, Fate(Stage.ENGINE, _no_engine(variant, quant).reason, "engine")
+                )
+        self._leave_out(variant)
         if not self.stacks:
             self.rejected.append(_no_engine(variant, quant))
         self._keep_to_arguments(variant)
         return tuple(self.stacks)
+
+    def _leave_out(self, variant: Variant) -> None:
+        """Engines that the deployment does not want."""
+        if variant.engine != "auto":
+            fate = Fate(Stage.ENGINE, f"the deployment sets `engine: {variant.engine}`", "engine")
+            for engine in ENGINES:
+                if engine != variant.engine:
+                    self.account.note(engine, METHODS, fate)
 
     def _keep_to_arguments(self, variant: Variant) -> None:
         """Arguments are one engine's: the others are out, from the first rung to the last."""
@@ -120,7 +147,7 @@ class ProposalEnumerator:
             reason = foreign(variant.engine_args, engine, alone=alone)
             if reason:
                 del self.stacks[engine]
-                self.rejected.append(Rejection(what=ENGINE_LABELS[engine], reason=reason, why="wanted"))
+                self.rejected.append(rejection_of(engine, METHODS, reason, "wanted"))
 
     def _shapes(self) -> Iterator[tuple[Pool, Split]]:
         """Sites of the fleet with the splits that suit them, each once per class of site."""
@@ -152,16 +179,33 @@ class ProposalEnumerator:
 
     def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
         case = self._case
-        alone = 1 if case.objective != "throughput" else case.concurrency
-        drafting = drafting_for(case.variant, case.outlook.checkpoint, engine, alone)
-        self.rejected += drafting.rejected
+        facts = Drafts(case.outlook.checkpoint, case.outlook.drafts, case.spec.license == "open")
+        drafting = drafting_for(case.variant, facts, engine, case.load)
+        for one in drafting.excluded:
+            self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
         for speculation in drafting.options:
-            # Nothing but plain decoding has been published over a pipeline, and a drafter needs memory of its own.
-            if not (case.edge or split.pp > 1) or speculation.method in (
-                "none",
-                case.variant.speculation.method,
-            ):
+            reason = self._impossible(split, engine, speculation)
+            if reason:
+                self.account.note(engine, (speculation.method,), Fate(Stage.EXCLUDED, reason, "engine"))
+            else:
                 yield Proposal(split, pool, engine, speculation)
+
+    def _impossible(self, split: Split, engine: EngineName, speculation: Speculation) -> str:
+        """Reason why a method is not proposed for a split; "" if it is."""
+        method, edge = speculation.method, self._case.edge
+        if method == "none":
+            return ""
+        support = support_of(engine, method)
+        if split.pp > 1 and (support is None or not support.pipeline):
+            return f"{ENGINE_LABELS[engine]} runs {method.upper()} without a pipeline (PP) only"
+        # Nothing but plain decoding has been published over a pipeline, and a drafter needs memory of its own.
+        if (edge or split.pp > 1) and method != self._case.variant.speculation.method:
+            return "at the edge of the memory only plain decoding is tried" if edge else _NO_PIPELINE
+        stacks = self.stacks[engine]
+        return "" if in_order(stacks, speculation) else unable(stacks[0], speculation)
+
+
+_NO_PIPELINE = "over a pipeline (PP) nothing but plain decoding is published; to try it, set `speculation`"
 
 
 def _no_engine(variant: Variant, quant: str) -> Rejection:

@@ -21,6 +21,7 @@ from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext,
 from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation, assess
+from sparkfleet.planner.search.method_account import Fate, Stage
 from sparkfleet.planner.search.objective import best_groups, evidence_of, required_gain, total, worth
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
@@ -34,8 +35,9 @@ from sparkfleet.planner.search.rung_builder import (
 )
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
-from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
+from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung, Why
 from sparkfleet.specs.deployment import EngineName
+from sparkfleet.units import GIB
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -106,7 +108,17 @@ class VariantPlanner:
         """Lines with the choices on other numbers of nodes."""
 
     def groups(self, number: int) -> ServedVariant:
-        """The groups of the variant, with what was rejected and what would be nearest."""
+        """The groups of the variant, with what was rejected and what would be nearest.
+
+        Every speculative method of every engine is in a ladder or among the rejected.
+        """
+        groups, _, near = self._served(number)
+        rungs = [rung.candidate for group in groups for rung in group.ladder]
+        taken = {(candidate.engine, candidate.speculation.method) for candidate in rungs}
+        self._rejected += self._drafts.account.unmentioned(taken, self._rejected)
+        return groups, self._rejected, near
+
+    def _served(self, number: int) -> ServedVariant:
         found = self._choose()
         if found is None:
             return [], self._rejected, list(self._nearest())
@@ -214,7 +226,7 @@ class VariantPlanner:
             return one.judged
         search.judged += 1
         judged = self._assessed(one.draft)
-        self._rejected += judged.rejected
+        self._rejected += _about(one.draft, judged.rejected)
         if judged.rung is None:
             return None
         if judged.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
@@ -226,6 +238,7 @@ class VariantPlanner:
         """Nodes for the first choice of so many ranks, if all its replicas have room."""
         found = self._place(needs_of(judged), judged, 0)
         if found is None:
+            self._met(judged.draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left", "memory")
             return
         if self._holds(judged.draft.pool, needs_of(judged)):
             search.first, search.nodes = judged, found
@@ -242,8 +255,12 @@ class VariantPlanner:
                 search.left.append(one)
                 continue
             judged = self._judged(search, one)
-            if judged is not None and self._has_room(search.nodes, judged):
+            if judged is None:
+                continue
+            if self._has_room(search.nodes, judged):
                 ladder.append(judged)
+            else:
+                self._met(one.draft, "no room beside the other rungs on the nodes of the choice", "memory")
         return ladder
 
     def _tell(self, choice: Evaluation, best: RankSearch, searches: Sequence[RankSearch]) -> None:
@@ -264,6 +281,10 @@ class VariantPlanner:
         if not lookup_pays(self._case) and any(draft.speculation.method in LOOKUPS for draft, _ in rest):
             self._rejected.append(LOOKUP_REJECTED)
 
+    def _met(self, draft: Proposal, reason: str, why: Why) -> None:
+        """Notes what became of a proposal that was judged."""
+        self._drafts.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.JUDGED, reason, why))
+
     def _assessed(self, draft: Proposal) -> Evaluation:
         return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))
 
@@ -281,7 +302,10 @@ class VariantPlanner:
         how = judged.rung.candidate.how if judged.rung else ""
         what = f"{split_words(judged.draft.split)} · {how}"
         reason = f"no room for {self._case.variant.replicas} replicas"
-        return Rejection(what=what, reason=reason, why="memory")
+        only = judged.draft
+        return Rejection(
+            what=what, reason=reason, why="memory", engine=only.engine, methods=(only.speculation.method,)
+        )
 
     def _has_room(self, nodes: Sequence[str], judged: Evaluation) -> bool:
         needs = needs_of(judged)
@@ -333,6 +357,7 @@ class VariantPlanner:
         wider: set[int] = {choice.draft.split.ranks}
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
+                self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))
             judged = earlier
@@ -341,7 +366,7 @@ class VariantPlanner:
                 wider.add(draft.split.ranks)
                 judged = self._assessed(draft)
                 if judged.rung is None:
-                    self._rejected += judged.rejected
+                    self._rejected += _about(draft, judged.rejected)
                     continue
             self._rejected.append(self._slower(choice, draft, judged))
 
@@ -355,6 +380,8 @@ class VariantPlanner:
             tps=round(tps_alone(judged) if judged else self._promised(draft), 2),
             rule=slow.id if slow else "",
             source=slow.sources[0] if slow else "",
+            engine=draft.engine,
+            methods=(draft.speculation.method,),
         )
 
     def _compared(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> str:
@@ -432,3 +459,9 @@ class VariantPlanner:
         for nodes in placed:
             self._ledger.take_back(name, nodes, needs.mid)
         return len(placed) == wanted
+
+
+def _about(draft: Proposal, rejected: Sequence[Rejection]) -> Iterator[Rejection]:
+    """Rejections of a proposal, with its engine and method."""
+    for one in rejected:
+        yield one.model_copy(update={"engine": draft.engine, "methods": (draft.speculation.method,)})

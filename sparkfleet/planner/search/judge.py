@@ -30,6 +30,7 @@ from sparkfleet.planner.capacity.sizing import (
 )
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
 from sparkfleet.planner.engine_args.user_overrides import in_words
+from sparkfleet.planner.place.drafting import license_of_draft
 from sparkfleet.planner.place.stacks import Stack, in_order, proves
 from sparkfleet.planner.rules.judgement import RuleJudgement as Judgement
 from sparkfleet.planner.rules.judgement import RuleMatch, fold, judge, merge_flags, rejections
@@ -66,7 +67,7 @@ class Evaluation(NamedTuple):
 def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room: MemoryBudget) -> Evaluation:
     """The draft on the first stack that the rules let pass."""
     rejected: list[Rejection] = []
-    for stack in in_order(stacks, draft.speculation.method)[:STACKS_TRIED]:
+    for stack in in_order(stacks, draft.speculation)[:STACKS_TRIED]:
         settings = settings_of(case, draft, stack)
         sized = size(case, draft, room, settings)
         if sized.verdict == "no" and not sized.spare:
@@ -223,7 +224,7 @@ def _limited(
     )
     k = candidate.speculation.tokens
     if limits.speculation_tokens is not None and k > limits.speculation_tokens:
-        fewer = candidate.speculation.model_copy(update={"tokens": limits.speculation_tokens})
+        fewer = candidate.speculation.at_most(int(limits.speculation_tokens))
         candidate, settings = (
             candidate.model_copy(update={"speculation": fewer}),
             settings._replace(speculation=fewer),
@@ -347,6 +348,8 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
     yield from _unpublished(case, stack, draft)
     if assumed := case.outlook.drafter(draft.speculation).assumed:
         yield assumed
+    if noncommercial := _noncommercial(case, draft):
+        yield noncommercial
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
         yield "the weights may lack the vision tower: known only after the download"
 
@@ -364,6 +367,15 @@ def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterato
         yield f"nobody has published this: {ENGINE_LABELS[draft.engine]} {drafting} {where} for models of this shape"
     elif proves(stack, method) is False:
         yield f"no published measurement of {method.upper()} on {stack.name}; there are some on other images"
+
+
+def _noncommercial(case: VariantContext, draft: Proposal) -> str:
+    """The warning on a draft whose licence forbids commercial use; "" on any other."""
+    name = draft.speculation.draft
+    said = license_of_draft(name, case.outlook.drafts) if name else ""
+    if "-nc" not in said:
+        return ""
+    return f"the draft {name} is under {said}: not for commercial use; `license: open` excludes it"
 
 
 def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:

@@ -158,6 +158,10 @@ class Rejection(Value):
     rule: str = ""
     """Id of the rule that caused it, for `sparkfleet explain`."""
     source: str = ""
+    engine: str = ""
+    """The engine, by the name that deployments give it; "" if it is not about one."""
+    methods: tuple[str, ...] = ()
+    """Speculative methods that it is about."""
 
 
 class GroupPlan(Value):

@@ -3,8 +3,9 @@ import pytest
 from sparkfleet.hostfacts.node import InstalledEngine
 from sparkfleet.knowledge.images import load_images
 from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Split, format_of, release_of
-from sparkfleet.planner.place.stacks import drafting_for, in_order, proves, splits_for, stacks_for
+from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
 
@@ -12,10 +13,6 @@ MODEL = "Qwen/Qwen3.6-27B-FP8"
 @pytest.fixture
 def variant(ask):
     return lambda **fields: ask(**{"model": MODEL, **fields}).resolved()[0]
-
-
-def methods(drafting):
-    return [str(one) for one in drafting.options]
 
 
 class TestStacks:
@@ -93,49 +90,34 @@ class TestStacks:
 
     def test_trained_drafters_look_for_an_image_that_was_seen_with_them(self, variant):
         options = stacks_for(variant(), "vllm", "fp8", ()).options
-        assert proves(in_order(options, "dflash")[0], "dflash") is True
-        assert in_order(options, "ngram") == options
+        assert proves(in_order(options, Speculation(method="dflash", tokens=3))[0], "dflash") is True
+        assert in_order(options, Speculation(method="ngram", tokens=4)) == options
 
+    @pytest.mark.parametrize(
+        ("image", "speculation", "expected"),
+        [
+            ("vllm/vllm-openai:v0.27.0", {"method": "dflash2", "tokens": 7}, "it came with 0.28"),
+            ("vllm/vllm-openai:v0.28.0", {"method": "dflash2", "tokens": 7}, ""),
+            ("vllm/vllm-openai:v0.24.0", {"method": "dspark", "tokens": 7}, "it came with 0.25"),
+            ("example.org/vllm-mine:1", {"method": "dspark", "tokens": 7}, ""),
+            (
+                "vllm/vllm-openai:v0.28.0",
+                {"method": "dspark", "tokens": 7, "draft": "RadixArk/Qwen3.8-27B-DSpark"},
+                "0.29 and later do",
+            ),
+        ],
+    )
+    def test_a_release_that_is_too_old_for_a_method_is_not_tried(self, variant, image, speculation, expected):
+        (stack,) = stacks_for(variant(image=image), "vllm", "fp8", ()).options
+        version = image.partition(":v")[2]
+        reason = unable(stack._replace(version=version, known=None), Speculation(**speculation))
+        assert (expected in reason) if expected else reason == ""
 
-class TestDrafting:
-    def test_sglang_tries_the_published_beam_then_spells_it_out(self, variant):
-        found = drafting_for(variant(), known_checkpoint(MODEL), "sglang", 1)
-        assert methods(found)[:2] == ["NEXTN k=5 top-4", "EAGLE k=5 top-4, 20 draft tokens"]
-        assert methods(found)[-1] == "no speculation"
-
-    def test_the_depth_follows_the_crowd(self, variant):
-        checkpoint = known_checkpoint("nvidia/Qwen3.6-27B-NVFP4")
-        model = variant(model="nvidia/Qwen3.6-27B-NVFP4")
-        assert "MTP k=3" in methods(drafting_for(model, checkpoint, "vllm", 1))
-        assert "MTP k=2" in methods(drafting_for(model, checkpoint, "vllm", 64))
-
-    def test_without_a_head_there_is_no_mtp(self, variant):
-        checkpoint = known_checkpoint("Qwen/Qwen3-30B-A3B-FP8")
-        found = drafting_for(variant(model="Qwen/Qwen3-30B-A3B-FP8"), checkpoint, "vllm", 1)
-        assert methods(found) == ["NGRAM k=4", "no speculation"]
-        pinned = variant(model="Qwen/Qwen3-30B-A3B-FP8", speculation="mtp")
-        refused = drafting_for(pinned, checkpoint, "vllm", 1)
-        assert refused.options == ()
-        assert "no MTP head" in refused.rejected[0].reason
-
-    def test_a_pinned_method_is_the_only_one(self, variant):
-        found = drafting_for(
-            variant(speculation={"method": "mtp", "tokens": 2}), known_checkpoint(MODEL), "vllm", 1
-        )
-        assert methods(found) == ["MTP k=2"]
-        assert methods(drafting_for(variant(speculation="none"), known_checkpoint(MODEL), "vllm", 1)) == [
-            "no speculation"
-        ]
-
-    def test_a_drafter_without_a_name_has_to_be_named(self, variant):
-        auto = drafting_for(variant(), known_checkpoint(MODEL), "vllm", 1)
-        assert any("not published" in one.reason for one in auto.rejected)
-        named = variant(speculation={"method": "dflash", "draft": "me/draft"})
-        (only,) = drafting_for(named, known_checkpoint(MODEL), "vllm", 1).options
-        assert (only.draft, only.tokens) == ("me/draft", 10)
-
-    def test_vllm_has_no_nextn(self, variant):
-        assert drafting_for(variant(speculation="nextn"), known_checkpoint(MODEL), "vllm", 1).options == ()
+    def test_a_build_that_was_seen_with_a_method_has_it_whatever_its_number(self, variant):
+        (stack,) = stacks_for(
+            variant(image="ghcr.io/anemll/dspark-vllm-gx10:0.1.1"), "vllm", "fp8", ()
+        ).options
+        assert unable(stack._replace(version="0.1.0"), Speculation(method="dspark", tokens=5)) == ""
 
 
 class TestSplits:

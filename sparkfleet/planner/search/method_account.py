@@ -1,0 +1,79 @@
+"""The account of speculative methods: what became of each on each engine, so that none is dropped without a reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from sparkfleet.planner.place.drafting import METHODS
+from sparkfleet.planner.place.stacks import ENGINES
+from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection, Why
+from sparkfleet.specs.deployment import EngineName, Method
+
+
+class Stage(IntEnum):
+    """How far a method came; the reason of the furthest stage is the one that counts."""
+
+    ENGINE = 0
+    """The engine is out."""
+    EXCLUDED = 1
+    """It was not proposed."""
+    SIZED = 2
+    """It was proposed and has no room."""
+    JUDGED = 3
+    """It has room, and another was taken."""
+
+
+class Fate(NamedTuple):
+    """What became of a method on an engine."""
+
+    stage: Stage
+    reason: str
+    why: Why
+
+
+class MethodAccount:
+    """Reasons by engine and method."""
+
+    def __init__(self) -> None:
+        self._fates: dict[tuple[EngineName, Method], Fate] = {}
+
+    def note(self, engine: EngineName, methods: Iterable[Method], fate: Fate) -> None:
+        """Keeps a reason, unless one of the same or a later stage is known."""
+        for method in methods:
+            known = self._fates.get((engine, method))
+            if known is None or known.stage < fate.stage:
+                self._fates[engine, method] = fate
+
+    def unmentioned(
+        self, taken: Iterable[tuple[EngineName, Method]], rejected: Iterable[Rejection]
+    ) -> Iterator[Rejection]:
+        """A line for every engine and method that is neither taken nor rejected by name; those of one reason together.
+
+        Args:
+            taken: engines and methods of the ladder.
+            rejected: what plans list already.
+        """
+        told = {(one.engine, method) for one in rejected for method in one.methods}
+        told |= set(taken)
+        for engine in ENGINES:
+            together: dict[tuple[str, Why], list[Method]] = {}
+            for method in METHODS:
+                if (engine, method) not in told:
+                    fate = self._fates.get((engine, method), NOT_TRIED)
+                    together.setdefault((fate.reason, fate.why), []).append(method)
+            for (reason, why), methods in together.items():
+                yield rejection_of(engine, methods, reason, why)
+
+
+NOT_TRIED = Fate(Stage.ENGINE, "not tried: no shape of this model was", "engine")
+
+
+def rejection_of(engine: EngineName, methods: Iterable[Method], reason: str, why: Why) -> Rejection:
+    """One line for methods of an engine that have one reason."""
+    listed = tuple(methods)
+    every = len(listed) == len(METHODS)
+    names = ["no speculation" if method == "none" else method.upper() for method in listed]
+    what = ENGINE_LABELS[engine] if every else f"{ENGINE_LABELS[engine]} · {', '.join(names)}"
+    return Rejection(what=what, reason=reason, why=why, engine=engine, methods=listed)

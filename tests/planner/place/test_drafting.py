@@ -1,0 +1,200 @@
+"""Speculative methods of one engine: what is tried, how deep, and the reason for the rest."""
+
+import itertools
+
+import pytest
+
+from sparkfleet.checkpoints.checkpoint import License
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.method_support import load_method_support
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.place.drafting import METHODS, Drafts, depth_on, drafting_for
+from sparkfleet.planner.place.stacks import ENGINES, Stack
+
+MODEL = "Qwen/Qwen3.6-27B-FP8"
+DEEPSEEK = "deepseek-ai/DeepSeek-V4-Flash-0731"
+CLOSED = "incoai/GLM-5.3-Flash-DFlash2"
+
+
+@pytest.fixture
+def variant(ask):
+    return lambda **fields: ask(**{"model": MODEL, **fields}).resolved()[0]
+
+
+@pytest.fixture
+def found(variant):
+    """Drafting of a model on an engine, alone unless `concurrency` is given."""
+
+    def found(engine, concurrency=1, *, named=None, open_only=False, checkpoint=None, **fields):
+        asked = variant(**fields)
+        facts = checkpoint or known_checkpoint(asked.model)
+        return drafting_for(asked, Drafts(facts, named or {}, open_only), engine, concurrency)
+
+    return found
+
+
+def methods(drafting):
+    return [str(one) for one in drafting.options]
+
+
+def reasons(drafting):
+    return {one.method: one.reason for one in drafting.excluded}
+
+
+def test_sglang_tries_the_published_beam_then_spells_it_out(found):
+    tried = methods(found("sglang"))
+    assert tried[:2] == ["NEXTN k=5 top-4", "EAGLE k=5 top-4, 20 draft tokens"]
+    assert tried[-1] == "no speculation"
+
+
+def test_without_a_head_there_is_no_mtp(found):
+    model = "Qwen/Qwen3-30B-A3B-FP8"
+    assert methods(found("vllm", model=model)) == ["NGRAM k=4", "no speculation"]
+    refused = found("vllm", model=model, speculation="mtp")
+    assert refused.options == ()
+    assert "no MTP head" in reasons(refused)["mtp"]
+
+
+def test_a_pinned_method_is_the_only_one(found):
+    assert methods(found("vllm", speculation={"method": "mtp", "tokens": 2})) == ["MTP k=2"]
+    assert methods(found("vllm", speculation="none")) == ["no speculation"]
+
+
+def test_a_drafter_has_to_be_named(found):
+    refused = found("vllm", speculation="eagle3")
+    assert refused.options == ()
+    assert "set `speculation: {method: …, draft: …}`" in reasons(refused)["eagle3"]
+    (only,) = found("vllm", speculation={"method": "dflash", "draft": "me/draft"}).options
+    assert (only.draft, only.tokens) == ("me/draft", 10)
+
+
+def test_vllm_has_no_nextn(found):
+    refused = found("vllm", speculation="nextn")
+    assert refused.options == ()
+    assert "no such method" in reasons(refused)["nextn"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "model", [MODEL, "nvidia/Qwen3.6-27B-NVFP4", "Qwen/Qwen3-30B-A3B-FP8", "openai/gpt-oss-120b", DEEPSEEK]
+)
+@pytest.mark.parametrize("speculation", ["auto", "none", "dspark", "mtp"])
+def test_every_method_is_tried_or_has_a_reason(found, engine, model, speculation):
+    drafting = found(engine, model=model, speculation=speculation)
+    tried = {one.method for one in drafting.options}
+    assert tried | set(reasons(drafting)) == set(METHODS)
+    assert not tried & set(reasons(drafting))
+    assert all(one.reason for one in drafting.excluded)
+
+
+@pytest.mark.parametrize("method", ["dspark", "dflash2"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_parallel_drafts_of_today_can_be_asked_for(found, engine, method):
+    (only,) = found(engine, speculation={"method": method, "draft": "me/draft", "tokens": 5}).options
+    assert only == Speculation(method=method, tokens=5, draft="me/draft")
+
+
+def test_deepseeks_dspark_is_in_its_own_weights(found):
+    (only,) = found("vllm", model=DEEPSEEK, speculation="dspark").options
+    assert (only.method, only.draft, only.tokens) == ("dspark", None, 5)
+    assert "DSPARK k=5" in methods(found("vllm", model=DEEPSEEK))
+
+
+@pytest.mark.parametrize("block", [3, 6])
+def test_the_depth_of_dspark_follows_the_block_of_the_checkpoint(found, block):
+    """An unpublished model, whose config declares DSpark stages."""
+    checkpoint = known_checkpoint(MODEL).model_copy(update={"dspark_block": block})
+    (only,) = found("sglang", checkpoint=checkpoint, speculation="dspark").options
+    assert (only.draft, only.tokens) == (None, block)
+
+
+@pytest.mark.parametrize(("method", "expected"), [("dflash2", 7), ("dflash", 7), ("dspark", 8)])
+def test_the_depth_follows_the_block_of_a_draft_that_was_read(found, method, expected):
+    draft = known_checkpoint(MODEL).model_copy(update={"draft_block": 8})
+    (only,) = found(
+        "vllm", named={"me/draft": draft}, speculation={"method": method, "draft": "me/draft"}
+    ).options
+    assert only.tokens == expected
+
+
+class TestDepthByLoad:
+    BUSY = Speculation(method="mtp", tokens=4, busy=2, busy_from=8)
+
+    def test_the_published_depths_are_both_proposed(self, found):
+        (mtp,) = (
+            one for one in found("vllm", model="nvidia/Qwen3.6-27B-NVFP4").options if one.method == "mtp"
+        )
+        assert str(mtp) == "MTP k=3 (2 from 32 requests)"
+
+    @pytest.mark.parametrize(
+        ("engine", "version", "method", "kept"),
+        [
+            ("vllm", "0.23.0", "mtp", False),
+            ("vllm", "0.24.0", "mtp", True),
+            ("vllm", "0.28.0", "dflash2", True),
+            ("vllm", "", "mtp", False),
+            ("sglang", "0.5.12", "nextn", False),
+            ("sglang", "0.5.13", "nextn", True),
+            ("sglang", "0.5.23", "dflash2", False),
+            ("sglang", "0.5.23", "dspark", False),
+            ("trtllm", "1.3.0rc12", "eagle3", False),
+            ("trtllm", "1.3.0rc20", "eagle3", True),
+            ("trtllm", "1.4.0", "dspark", False),
+        ],
+    )
+    def test_a_release_with_a_schedule_gets_both_and_others_the_best_for_the_load(
+        self, engine, version, method, kept
+    ):
+        stack = Stack(engine, version, "container", "i")
+        wanted = self.BUSY.model_copy(update={"method": method})
+        if kept:
+            assert depth_on(wanted, stack, 1) == depth_on(wanted, stack, 16) == wanted
+        else:
+            depths = [depth_on(wanted, stack, load) for load in (1, 7, 8, 64)]
+            assert [one.tokens for one in depths] == [4, 4, 2, 2]
+            assert {one.busy for one in depths} == {None}
+
+    def test_a_beam_has_one_depth(self):
+        beam = Speculation(method="nextn", tokens=5, topk=4, busy=3, busy_from=8)
+        assert depth_on(beam, Stack("sglang", "0.5.23", "container", "i"), 8).busy is None
+
+    def test_a_spelled_chain_stays_one_longer_than_its_drafts(self):
+        chain = Speculation(method="nextn", tokens=4, beam_tokens=5, busy=2, busy_from=8)
+        assert (chain.at(8).tokens, chain.at(8).beam_tokens) == (2, 3)
+        assert (chain.at(1).tokens, chain.at(1).beam_tokens) == (4, 5)
+
+    def test_a_limit_holds_alone_and_under_load(self):
+        assert str(self.BUSY.at_most(3)) == "MTP k=3 (2 from 8 requests)"
+        assert str(self.BUSY.at_most(2)) == "MTP k=2"
+        assert str(self.BUSY.at_most(9)) == str(self.BUSY)
+
+
+class TestLicences:
+    def test_a_draft_that_is_not_open_source_is_excluded_where_the_deployment_requires_it(self, found):
+        asked = {"method": "dflash2", "draft": CLOSED}
+        refused = found("vllm", open_only=True, speculation=asked)
+        assert refused.options == ()
+        assert reasons(refused)["dflash2"] == (
+            f"license of the draft {CLOSED} cc-by-nc-nd-4.0: not open source, but the deployment requires `license: open`"
+        )
+        assert found("vllm", speculation=asked).options
+
+    def test_a_draft_without_a_known_licence_may_not_be_open(self, found):
+        refused = found("vllm", open_only=True, speculation={"method": "dflash2", "draft": "me/draft"})
+        assert "not known: it may not be open source" in reasons(refused)["dflash2"]
+
+    def test_a_draft_that_was_read_is_taken_at_its_own_word(self, found):
+        licence = License(id="apache-2.0", kind="open-source", source="README.md")
+        draft = known_checkpoint(MODEL).model_copy(update={"license": licence})
+        asked = {"method": "dflash2", "draft": "me/draft"}
+        assert found("vllm", open_only=True, named={"me/draft": draft}, speculation=asked).options
+
+    def test_heads_in_the_checkpoint_have_its_licence(self, found):
+        assert "MTP k=3" in " ".join(methods(found("vllm", model="nvidia/Qwen3.6-27B-NVFP4", open_only=True)))
+
+
+def test_an_engine_that_has_a_method_is_one_that_deployments_can_name():
+    pairs = [(one.engine, one.method) for one in load_method_support().methods]
+    assert len(set(pairs)) == len(pairs)
+    assert set(pairs) <= set(itertools.product(ENGINES, METHODS))
+    assert all(one.since for one in load_method_support().schedules)
