@@ -68,10 +68,13 @@ class ScoredDecision(Value):
     unknown: tuple[str, ...] = ()
     """Checkpoints that nothing is known of by name, with the reason."""
 
+    ran: bool = False
+    """Somebody published what was chosen, under whatever load."""
+
     @property
     def unproven(self) -> bool:
         """Nobody published what was chosen."""
-        return bool(self.chosen) and self.published_tps is None
+        return bool(self.chosen) and not self.ran
 
     @property
     def regret(self) -> float | None:
@@ -88,8 +91,9 @@ class ScoredDecision(Value):
         """Reason for the regret in words, from what is known of it."""
         if not self.chosen:
             return "; ".join((*self.refused, *self.unknown))
-        if self.unproven:
-            return f"nobody published what was chosen: {UNPUBLISHED:g} of {self.predicted_tps or 0.0:.3g} tok/s counts"
+        if self.published_tps is None:
+            what = "what was chosen" if self.unproven else "what was chosen under such a load"
+            return f"nobody published {what}: {UNPUBLISHED:g} of {self.predicted_tps or 0.0:.3g} tok/s counts"
         return self.best_refused or "predicted faster than the best published"
 
 
@@ -163,7 +167,8 @@ def _cells(one: ScoredDecision) -> tuple[str, ...]:
     asked = one.objective if one.concurrency == 1 else f"{one.objective}, {one.concurrency} requests"
     copies = f"{one.groups} × " if one.groups > 1 else ""
     chosen = f"{copies}{one.chosen}" if one.chosen else "refused" if one.refused else "unknown"
-    published = "nobody" if one.unproven else "–" if one.published_tps is None else f"{one.published_tps:.4g}"
+    unknown = "nobody" if one.unproven else "other loads" if one.ran else "–"
+    published = unknown if one.published_tps is None else f"{one.published_tps:.4g}"
     best = f"{one.best_tps:.4g}: {one.best}"
     return one.model, str(one.nodes), asked, best, chosen, published, _percent(one.regret)
 
@@ -229,6 +234,7 @@ def _with_choice(
             "checkpoint": " ".join(checkpoint),
             "groups": len(groups),
             "published_tps": published,
+            "ran": chosen in decision.ran,
             "predicted_tps": _predicted(plan),
             "best_refused": _against(decision, plans),
         }

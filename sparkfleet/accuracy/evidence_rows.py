@@ -33,10 +33,12 @@ def evidence_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[Publish
 def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> PublishedEvidence:
     alone: dict[str, list[float]] = defaultdict(list)
     off: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+    busy = 0
     for case in cases:
         run = run_of(case)
         if run is None:
             continue
+        busy += run.requests >= LEAST_REQUESTS
         if run.requests == 1:
             alone[case.source].append(run.speed)
         if run.requests == 1 or run.requests >= LEAST_REQUESTS:
@@ -46,6 +48,7 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
         rows=len(cases),
         sources=tuple(sorted({case.source.replace(",", " ") for case in cases})),
         alone=_middle(alone),
+        busy=busy,
         off_alone=_middle(off[False]) or 0.0,
         off_busy=_middle(off[True]) or 0.0,
     )

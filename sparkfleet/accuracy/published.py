@@ -74,6 +74,8 @@ class PublishedDecision(Value):
     """Published on exactly these nodes, under this load."""
     runs: tuple[PublishedRun, ...]
     """On these nodes or fewer, under any load."""
+    ran: frozenset[Combination] = frozenset()
+    """Everything that was published on these nodes or fewer, also what answers another question."""
 
     @property
     def checkpoints(self) -> tuple[tuple[str, str], ...]:
@@ -88,12 +90,16 @@ class PublishedDecision(Value):
 def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...]:
     """The decisions that have at least three published configurations, by model, nodes and objective."""
     runs: dict[str, list[PublishedRun]] = defaultdict(list)
+    ran: dict[str, set[Combination]] = defaultdict(set)
     for case in cases:
+        ran[plain(case.model)].add(combination_of(case))
         run = run_of(case)
         if run is not None:
             runs[plain(case.model)].append(run)
     found = (
-        _decision(model, nodes, objective, [run for run in of_model if run.combination.nodes <= nodes])
+        _decision(
+            model, nodes, objective, [run for run in of_model if run.combination.nodes <= nodes], ran[model]
+        )
         for model, of_model in sorted(runs.items())
         for nodes in sorted({run.combination.nodes for run in of_model})
         for objective in OBJECTIVES
@@ -115,7 +121,7 @@ def run_of(case: PublishedCase) -> PublishedRun | None:
     speed = (measured.get("decode_tps_per_request") or total) if load.concurrency == 1 else total
     if not speed:
         return None
-    combination = Combination(setup.engine, setup.method, setup.format, case.nodes)
+    combination = combination_of(case)
     image = (setup.release, setup.tp, setup.pp, setup.ep, case.image)
     return PublishedRun(
         combination,
@@ -126,8 +132,18 @@ def run_of(case: PublishedCase) -> PublishedRun | None:
     )
 
 
+def combination_of(case: PublishedCase) -> Combination:
+    """The combination that a row measured."""
+    setup = case.setup
+    return Combination(setup.engine, setup.method, setup.format, case.nodes)
+
+
 def _decision(
-    model: str, nodes: int, objective: Objective, runs: Sequence[PublishedRun]
+    model: str,
+    nodes: int,
+    objective: Objective,
+    runs: Sequence[PublishedRun],
+    ran: Iterable[Combination],
 ) -> PublishedDecision | None:
     here = [run for run in runs if run.combination.nodes == nodes]
 
@@ -144,6 +160,7 @@ def _decision(
         concurrency=level,
         configurations=configurations(level),
         runs=tuple(runs),
+        ran=frozenset(one for one in ran if one.nodes <= nodes),
     )
 
 

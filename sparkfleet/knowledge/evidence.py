@@ -1,7 +1,8 @@
 """Published measurements counted by what was run: `evidence.csv`, written by `scripts/evidence.py`, checked on load.
 
 One line per model × engine × method × format × nodes, with the family of the model: the set of its shapes
-(`perf.model_shape`), which its fine-tunes and later versions share. Methods are those of the speed model, so that NEXTN is MTP. Images are not told apart: most are builds of one release.
+(`perf.model_shape`), which its fine-tunes and later versions share. Methods are those of the speed model, so that NEXTN
+is MTP. Images are not told apart: most are builds of one release.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ CLOSE = 1.1
 """The same for every step away from it: a sibling's run, or one in another format. Two boots differ by ± 15 %."""
 OTHER_FAMILY = 1.15
 """On top of CLEAR_ABOVE if nobody ran engine and method on so many nodes for any family."""
+LONELY = 0.1
+"""Discount of a run that nobody else has published, twofold; two sources: a third of it."""
 FURTHEST = math.log(1.6)
 """Most (log) that published rates correct a prediction by when candidates are ranked."""
 
@@ -69,7 +72,9 @@ class PublishedEvidence(Value):
     """Published measurements."""
     sources: tuple[str, ...]
     alone: float | None = None
-    """tok/s of one request: median of its sources."""
+    """tok/s of one request: median of its sources; None if that was not measured behind a short prompt."""
+    busy: int = 0
+    """How many of the measurements are of four requests and more together."""
     off_alone: float = 0.0
     """Published over predicted rate of one request (log), median of its sources; 0 if none can be compared."""
     off_busy: float = 0.0
@@ -85,10 +90,17 @@ class Evidence(NamedTuple):
     nodes: int = 1
     """Of the candidate."""
 
-    @property
-    def discount(self) -> float:
-        """Factor of the candidate's worth."""
-        return DISCOUNT[self.level]
+    def discount(self, *, busy: bool) -> float:
+        """Factor of the candidate's worth; more evidence never lowers it.
+
+        Args:
+            busy: for many requests together.
+        """
+        if not self.runs:
+            return DISCOUNT[self.level]
+        measured = any(one.busy if busy else one.alone is not None for one in self.runs)
+        strength = 1.0 - LONELY / (1 + len(self.sources))
+        return DISCOUNT[self.level] * strength * (1.0 if measured else 1 / CLOSE)
 
     @property
     def rows(self) -> int:
@@ -134,12 +146,15 @@ class EvidenceIndex:
     def __init__(self, runs: Iterable[PublishedEvidence]) -> None:
         self._of: dict[tuple[str, str, str], list[PublishedEvidence]] = defaultdict(list)
         self._anywhere: dict[tuple[str, str], int] = defaultdict(int)
-        self.families: set[str] = set()
-        """Families that somebody has run."""
+        self._ran: set[tuple[str, str, str]] = set()
         for one in runs:
             self._of[one.family, one.engine, one.method].append(one)
+            self._ran.add((one.model, one.method, one.format))
             self._anywhere[one.engine, one.method] = max(one.nodes, self._anywhere[one.engine, one.method])
-            self.families.add(one.family)
+
+    def ran(self, model: str, method: str, format_name: str) -> bool:
+        """True if somebody has run the model with the method in that format, on any engine and nodes."""
+        return (model, method, format_name) in self._ran
 
     def of(self, ran: RunKey) -> Evidence:
         """Evidence for a candidate. A run on more nodes speaks for fewer, too: what is split runs whole."""

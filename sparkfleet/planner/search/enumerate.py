@@ -22,8 +22,8 @@ from sparkfleet.planner.capacity.sizing import (
     too_large,
 )
 from sparkfleet.planner.engine_args.flag_engines import foreign
-from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.drafting import METHODS, Drafts, drafting_for
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from sparkfleet.knowledge.evidence import EvidenceLevel
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Speculation
 from sparkfleet.perf.predictor import Split
@@ -156,7 +157,8 @@ class VariantPlanner:
 
     def _ranked(self, draft: Proposal, sized: Sizing) -> RankedProposal:
         settings, stack = self._drafts.settings(draft), self._drafts.first(draft)
-        discount = stack.evidence * evidence_of(self._case, draft).discount
+        busy = self._case.objective == "throughput"
+        discount = stack.evidence * evidence_of(self._case, draft).discount(busy=busy)
         promise = worth(self._case, draft, settings, sized.context) * discount
         return RankedProposal(-promise, next(self._order), draft, None)
 
@@ -296,6 +298,10 @@ class VariantPlanner:
             return False
         last = len(ladder) == LADDER - 1
         plain = any(one.draft.speculation.method == "none" for one in ladder)
+        # Drafts that are looked up in the text follow only where somebody saw them to be worth it.
+        lookup = draft.speculation.method in LOOKUPS and not lookup_pays(self._case)
+        if lookup and evidence_of(self._case, draft).level > EvidenceLevel.SIBLING:
+            return False
         return not last or plain or draft.speculation == Speculation()
 
     def _fewer(self, judged: Evaluation) -> Rejection:

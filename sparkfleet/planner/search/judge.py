@@ -30,7 +30,7 @@ from sparkfleet.planner.capacity.sizing import (
 )
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
 from sparkfleet.planner.engine_args.user_overrides import in_words
-from sparkfleet.planner.place.drafting import license_of_draft
+from sparkfleet.planner.place.drafting import declared_heads, license_of_draft
 from sparkfleet.planner.place.stacks import Stack, in_order, proves
 from sparkfleet.planner.rules.judgement import RuleJudgement as Judgement
 from sparkfleet.planner.rules.judgement import RuleMatch, fold, judge, merge_flags, rejections
@@ -348,6 +348,8 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
     yield from _unpublished(case, stack, draft)
     if assumed := case.outlook.drafter(draft.speculation).assumed:
         yield assumed
+    if draft.speculation.method in ("mtp", "nextn") and not declared_heads(case.outlook.checkpoint):
+        yield "the config declares no MTP head: published runs of this model have one; known after the download"
     if noncommercial := _noncommercial(case, draft):
         yield noncommercial
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:

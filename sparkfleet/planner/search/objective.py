@@ -85,7 +85,7 @@ def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
 
 def doubt(case: VariantContext, stack: Stack, draft: Proposal, verdict: RuleJudgement) -> float:
     """Discount for evidence without a number."""
-    factor = stack.evidence * evidence_of(case, draft).discount
+    factor = stack.evidence * evidence_of(case, draft).discount(busy=case.objective == "throughput")
     for finding in verdict.penalties:
         then = finding.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
