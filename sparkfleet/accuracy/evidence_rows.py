@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from sparkfleet.accuracy.accuracy import score
-from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, run_of
+from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, run_of, upper_bound
 from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.evidence import PublishedEvidence, RunKey
 from sparkfleet.knowledge.factors import Factors
@@ -39,7 +39,7 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
         if run is None:
             continue
         busy += run.requests >= LEAST_REQUESTS
-        if run.requests == 1:
+        if run.requests == 1 and not upper_bound(case):
             alone[case.source].append(run.speed)
         if run.requests == 1 or run.requests >= LEAST_REQUESTS:
             off[run.requests > 1][case.source] += _off(case, run, known)

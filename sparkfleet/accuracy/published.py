@@ -93,7 +93,7 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     ran: dict[str, set[Combination]] = defaultdict(set)
     for case in cases:
         ran[plain(case.model)].add(combination_of(case))
-        run = run_of(case)
+        run = None if upper_bound(case) else run_of(case)
         if run is not None:
             runs[plain(case.model)].append(run)
     found = (
@@ -107,14 +107,15 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     return tuple(one for one in found if one is not None)
 
 
-def run_of(case: PublishedCase) -> PublishedRun | None:
-    """The row as it counts for decisions; None if it does not.
+def upper_bound(case: PublishedCase) -> bool:
+    """True for drafts of counting and of lists, which are nearly always right."""
+    return case.speculative and case.workload.content == "structured"
 
-    Left out are other engines, replicas, long prompts, and drafts of counting and of lists: those rates are upper bounds.
-    """
+
+def run_of(case: PublishedCase) -> PublishedRun | None:
+    """The row as it counts for decisions; None if it does not: other engines, replicas, long prompts."""
     setup, load = case.setup, case.workload
-    upper_bound = case.speculative and load.content == "structured"
-    if setup.engine not in SERVABLE or case.replicas > 1 or load.prompt + load.depth > LONGEST or upper_bound:
+    if setup.engine not in SERVABLE or case.replicas > 1 or load.prompt + load.depth > LONGEST:
         return None
     measured = dict(case.measured)
     total = measured.get("decode_tps_aggregate")

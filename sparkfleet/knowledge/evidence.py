@@ -99,8 +99,8 @@ class Evidence(NamedTuple):
         if not self.runs:
             return DISCOUNT[self.level]
         measured = any(one.busy if busy else one.alone is not None for one in self.runs)
-        strength = 1.0 - LONELY / (1 + len(self.sources))
-        return DISCOUNT[self.level] * strength * (1.0 if measured else 1 / CLOSE)
+        level = self.level if measured else max(self.level, EvidenceLevel.FORMAT)
+        return DISCOUNT[level] * (1.0 - LONELY / (1 + len(self.sources)))
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.accuracy.published import Combination, decisions_in, run_of
+from sparkfleet.accuracy.published import Combination, decisions_in, run_of, upper_bound
 from sparkfleet.accuracy.rows import case_of
 from sparkfleet.knowledge.measurements import architectures
 
@@ -81,8 +81,13 @@ def test_what_is_no_answer_to_the_question_is_left_out() -> None:
     assert run_of(case(engine="llama.cpp", quant="q4_k_m")) is None
     assert run_of(case(depth="65536")) is None
     counting = "counting prompt"
-    assert run_of(case(notes=counting)) is not None
-    assert run_of(case(notes=counting, spec_method="mtp", spec_tokens="3")) is None
+    drafted = case(notes=counting, spec_method="mtp", spec_tokens="3")
+    assert not upper_bound(case(notes=counting))
+    assert upper_bound(drafted)
+    (found,) = decisions_in(
+        [*three(), drafted.model_copy(update={"measured": (("decode_tps_per_request", 99.0),)})]
+    )
+    assert max(found.speeds().values()) == 22
 
 
 def test_on_more_sparks_what_was_published_on_fewer_may_be_best() -> None:
