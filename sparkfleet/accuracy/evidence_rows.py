@@ -49,8 +49,8 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
         sources=tuple(sorted({case.source.replace(",", " ") for case in cases})),
         alone=_middle(alone),
         busy=busy,
-        off_alone=_middle(off[False]) or 0.0,
-        off_busy=_middle(off[True]) or 0.0,
+        off_alone=_middle(off[False]),
+        off_busy=_middle(off[True]),
     )
 
 

@@ -75,18 +75,25 @@ class PublishedEvidence(Value):
     """tok/s of one request: median of its sources; None if that was not measured behind a short prompt."""
     busy: int = 0
     """How many of the measurements are of four requests and more together."""
-    off_alone: float = 0.0
-    """Published over predicted rate of one request (log), median of its sources; 0 if none can be compared."""
-    off_busy: float = 0.0
+    off_alone: float | None = None
+    """Published over predicted rate of one request (log), median of its sources; None if none can be compared."""
+    off_busy: float | None = None
     """The same of four requests and more together."""
+
+    def measured(self, *, busy: bool) -> bool:
+        """True if its rate was published: of one request, or of many together."""
+        return self.busy > 0 if busy else self.alone is not None
 
 
 class Evidence(NamedTuple):
     """Published runs that speak for a candidate."""
 
     level: EvidenceLevel
+    """That of the nearest run."""
     runs: tuple[PublishedEvidence, ...] = ()
-    """Those of its family, engine and method, the nearest first, on its nodes or more."""
+    """Those of its family, engine and method on its nodes or more, the nearest first."""
+    levels: tuple[EvidenceLevel, ...] = ()
+    """Closeness of each."""
     nodes: int = 1
     """Of the candidate."""
 
@@ -98,31 +105,38 @@ class Evidence(NamedTuple):
         """
         if not self.runs:
             return DISCOUNT[self.level]
-        measured = any(one.busy if busy else one.alone is not None for one in self.runs)
-        level = self.level if measured else max(self.level, EvidenceLevel.FORMAT)
-        return DISCOUNT[level] * (1.0 - LONELY / (1 + len(self.sources)))
+        each = (
+            level if one.measured(busy=busy) else max(level, EvidenceLevel.FORMAT)
+            for level, one in zip(self.levels, self.runs, strict=True)
+        )
+        return DISCOUNT[min(each)] * (1.0 - LONELY / (1 + len(self.sources)))
 
     @property
-    def rows(self) -> int:
-        """Published measurements."""
-        return sum(one.rows for one in self.runs)
+    def nearest(self) -> tuple[PublishedEvidence, ...]:
+        """The runs of the nearest level."""
+        return tuple(one for level, one in zip(self.levels, self.runs, strict=True) if level is self.level)
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Publishers, each once."""
         return tuple(dict.fromkeys(source for one in self.runs for source in one.sources))
 
-    def correction(self, *, busy: bool) -> float:
+    def correction(self, *, busy: bool) -> float | None:
         """Factor on the predicted rate by what was published of the same combination on the same number of nodes.
 
-        One source counts half, two count two thirds: sources differ by about as much as predictions do.
+        One source counts half, two count two thirds: sources differ by about as much as predictions do. None if nothing was
+        published that can be compared.
         """
-        nearest = self.runs[0] if self.runs and self.level <= EvidenceLevel.SIBLING else None
-        if nearest is None or nearest.nodes != self.nodes:
-            return 1.0
-        off = nearest.off_busy if busy else nearest.off_alone
-        trust = len(nearest.sources) / (len(nearest.sources) + 1)
-        return math.exp(max(-FURTHEST, min(FURTHEST, off)) * trust)
+        same = (
+            one
+            for level, one in zip(self.levels, self.runs, strict=True)
+            if level <= EvidenceLevel.SIBLING and one.nodes == self.nodes
+        )
+        offs = ((one.off_busy if busy else one.off_alone, len(one.sources)) for one in same)
+        off, sources = next(((off, sources) for off, sources in offs if off is not None), (None, 0))
+        if off is None:
+            return None
+        return math.exp(max(-FURTHEST, min(FURTHEST, off)) * sources / (sources + 1))
 
 
 class RunKey(NamedTuple):
@@ -168,8 +182,7 @@ class EvidenceIndex:
         runs = [one for one in self._of.get(key, ()) if one.nodes >= nodes]
         if runs:
             runs.sort(key=lambda one: (level(one), one.nodes, -one.rows))
-            nearest = level(runs[0])
-            return Evidence(nearest, tuple(one for one in runs if level(one) == nearest), nodes)
+            return Evidence(level(runs[0]), tuple(runs), tuple(map(level, runs)), nodes)
         engine, method = ran.engine, ran.method
         known = self._anywhere.get((engine, method), 0) >= nodes
         return Evidence(EvidenceLevel.FAMILY if known else EvidenceLevel.NOTHING)

@@ -173,7 +173,7 @@ def in_order(stacks: Sequence[Stack], speculation: Speculation) -> tuple[Stack, 
 def unable(stack: Stack, speculation: Speculation) -> str:
     """Reason why the release of a stack cannot speculate so; "" if it can, was seen to, or its version is not known."""
     method = speculation.method
-    if method == "none" or proves(stack, method) is True and method != "ngram":
+    if method == "none" or (proves(stack, method) is True and method != "ngram"):
         return ""
     if lacks(stack.engine, stack.version, method):
         support = support_of(stack.engine, method)

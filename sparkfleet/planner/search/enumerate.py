@@ -47,6 +47,7 @@ class ProposalEnumerator:
         """The nodes of each kind that there are."""
         self.places: list[SuggestedPlacement] = []
         """The proposal with the least need, for every shape and engine."""
+        self._drafting: dict[EngineName, tuple[Speculation, ...]] = {}
         self.kept: list[tuple[Pool, Split]] = []
         """Shapes on more nodes than there are for this variant beside the other deployments."""
 
@@ -178,17 +179,24 @@ class ProposalEnumerator:
         return Rejection(what=asked, reason=reason, why="node")
 
     def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
-        case = self._case
-        facts = Drafts(case.outlook.checkpoint, case.outlook.drafts, case.spec.license == "open")
-        drafting = drafting_for(case.variant, facts, engine, case.load)
-        for one in drafting.excluded:
-            self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
-        for speculation in drafting.options:
+        for speculation in self._methods(engine):
             reason = self._impossible(split, engine, speculation)
             if reason:
                 self.account.note(engine, (speculation.method,), Fate(Stage.EXCLUDED, reason, "engine"))
             else:
                 yield Proposal(split, pool, engine, speculation)
+
+    def _methods(self, engine: EngineName) -> tuple[Speculation, ...]:
+        """Speculative methods to try on an engine: the same for every shape."""
+        found = self._drafting.get(engine)
+        if found is None:
+            case = self._case
+            facts = Drafts(case.outlook.checkpoint, case.outlook.drafts, case.spec.license == "open")
+            drafting = drafting_for(case.variant, facts, engine, case.load)
+            for one in drafting.excluded:
+                self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
+            found = self._drafting[engine] = drafting.options
+        return found
 
     def _impossible(self, split: Split, engine: EngineName, speculation: Speculation) -> str:
         """Reason why a method is not proposed for a split; "" if it is."""

@@ -363,7 +363,8 @@ class VariantPlanner:
         wider: set[int] = {choice.draft.split.ranks}
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
-                self._met(draft, self._compared(choice, draft, earlier), "slower")
+                if not self._drafts.account.reached(draft.engine, draft.speculation.method, Stage.JUDGED):
+                    self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))
             judged = earlier

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sparkfleet.knowledge.evidence import EvidenceLevel
+from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel
 from sparkfleet.knowledge.rule_context import parse_flags
 from sparkfleet.knowledge.rules import RuleLimits
 from sparkfleet.perf.latency.roofline_terms import own_chunk
@@ -303,12 +303,7 @@ def _predicted(
         prediction=prediction,
         reason="",
         worth=value,
-        published=PublishedRuns(
-            rows=proof.rows,
-            sources=proof.sources,
-            same=proof.level <= EvidenceLevel.SIBLING,
-            alone=next((one.alone for one in proof.runs if one.alone and one.nodes == proof.nodes), None),
-        ),
+        published=_published(proof),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict)),
         said=in_words(case.variant.engine_args),
@@ -356,6 +351,16 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
         yield "the weights may lack the vision tower: known only after the download"
 
 
+def _published(proof: Evidence) -> PublishedRuns:
+    """The nearest published runs, as plans have them."""
+    return PublishedRuns(
+        rows=sum(one.rows for one in proof.nearest),
+        sources=tuple(dict.fromkeys(source for one in proof.nearest for source in one.sources)),
+        same=proof.level <= EvidenceLevel.SIBLING,
+        alone=next((one.alone for one in proof.nearest if one.alone and one.nodes == proof.nodes), None),
+    )
+
+
 def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterator[str]:
     """The note on a candidate that nobody has published, with the nearest that somebody has."""
     method, ranks = draft.speculation.method, draft.split.ranks
@@ -363,7 +368,10 @@ def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterato
     where = f"on {ranks} node{'s' if ranks > 1 else ''}"
     found = evidence_of(case, draft)
     if found.level is EvidenceLevel.FORMAT:
-        formats = " and ".join(dict.fromkeys(one.format.upper() for one in found.runs))
+        if not found.runs:
+            yield f"nobody has published rates of this: gains or acceptance {drafting} are, for this model"
+            return
+        formats = " and ".join(dict.fromkeys(one.format.upper() for one in found.nearest))
         yield f"nobody has published this format {drafting} {where}: others ran the family in {formats}"
     elif found.level > EvidenceLevel.FORMAT:
         yield f"nobody has published this: {ENGINE_LABELS[draft.engine]} {drafting} {where} for models of this shape"

@@ -11,6 +11,8 @@ import math
 from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel, RunKey, evidence
 from sparkfleet.knowledge.model_names import plain
 from sparkfleet.knowledge.rules import Penalise
+from sparkfleet.knowledge.speculators import PublishedDrafting, drafting_published
+from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
 from sparkfleet.planner.place.stacks import Stack
@@ -20,6 +22,7 @@ DEMOTION = 0.75
 """Discount of a candidate that a report calls slow without a number. Affects the ranking, not the predictions."""
 SPREAD_GAIN = 1.15
 """Times as fast as on half the nodes a candidate has to be if the others are idle: what two boots differ by (± 15 %)."""
+NOT_PUBLISHED = PublishedDrafting(None, None)
 KEPT = 0.95
 """Share of the total rate at the concurrency that a deployment sets which more nodes have to keep."""
 
@@ -41,9 +44,9 @@ def worth(
     """
     if case.objective == "throughput":
         value = total(case, draft, settings, context, best_groups(case, draft, settings, context))
-        return value * (evidence_of(case, draft).correction(busy=True) if published else 1.0)
+        return value * (published_factor(case, draft, settings, context) if published else 1.0)
     alone = case.outlook.rates(draft.split, settings, context, 1)
-    faster = evidence_of(case, draft).correction(busy=False) if published else 1.0
+    faster = published_factor(case, draft, settings, context) if published else 1.0
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
     quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * faster))
     return quick if case.objective == "interactive" else context * 1e6 + quick
@@ -65,6 +68,29 @@ def best_groups(case: VariantContext, draft: Proposal, settings: Settings, conte
     )
 
 
+def published_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
+    """Factor on the predicted rate by what was published: rates of the same combination, else gains, else acceptance.
+
+    A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
+    """
+    busy = case.objective == "throughput"
+    own = (draft.engine, draft.split.tp, draft.split.pp)
+    if any(own == (one.engine, one.tp, one.pp) for one in case.outlook.measurements):
+        return 1.0  # predictions follow what was measured here
+    rates = evidence_of(case, draft).correction(busy=busy)
+    if rates is not None or draft.speculation.method == "none":
+        return 1.0 if rates is None else rates
+    requests = case.concurrency if busy else 1
+    drafted = case.outlook.rates(draft.split, settings, context, requests)
+    said = _drafting(case, draft, requests)
+    if said.gain is not None:
+        bare = settings._replace(speculation=Speculation())
+        plain_ = case.outlook.rates(draft.split, bare, context, requests)
+        predicted = drafted.decode_tps_aggregate.mid / plain_.decode_tps_aggregate.mid
+        return math.sqrt(said.gain / predicted)
+    return 1.0 if said.length is None else math.sqrt(said.length / drafted.accepted)
+
+
 def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
     """Published runs that speak for a proposal; the user's own measurements of it are as good as any."""
     method = SPEED_METHODS.get(draft.speculation.method, draft.speculation.method)
@@ -79,8 +105,28 @@ def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
     found = evidence().of(
         RunKey(model, outlook.arch.family, draft.engine, method, outlook.format, split.ranks)
     )
-    # Published are tensor parallel ranks; a pipeline of as many is another thing.
-    return found._replace(level=max(found.level, EvidenceLevel.FORMAT)) if split.pp > 1 else found
+    if split.pp > 1:  # published are tensor parallel ranks; a pipeline of as many is another thing
+        levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)
+        return found._replace(level=max(found.level, EvidenceLevel.FORMAT), levels=levels)
+    if found.level > EvidenceLevel.FORMAT and draft.speculation.method != "none":
+        said = _drafting(case, draft, case.concurrency if case.objective == "throughput" else 1)
+        if said != NOT_PUBLISHED:  # somebody ran it, who published no rate
+            return found._replace(level=EvidenceLevel.FORMAT)
+    return found
+
+
+def _drafting(case: VariantContext, draft: Proposal, requests: int) -> PublishedDrafting:
+    speculation, model = draft.speculation, case.variant.model.partition("@")[0]
+    if draft.engine == "custom":
+        return NOT_PUBLISHED
+    return drafting_published(
+        model,
+        draft.engine,
+        speculation.method,
+        speculation.tokens,
+        requests=requests,
+        content=case.outlook.content,
+    )
 
 
 def doubt(case: VariantContext, stack: Stack, draft: Proposal, verdict: RuleJudgement) -> float:
