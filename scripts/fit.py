@@ -32,11 +32,15 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from fitting.factoring import case_errors, fit, write
-from fitting.problems import load, run_of
+from fitting.problems import cases_of, run_of
 from fitting.validation import bands_of, head_to_heads, left_out, noise_floor, table
+
+from sparkfleet.accuracy.physical_gate import impossible, possible
+from sparkfleet.accuracy.rows import PublishedCase
 
 KNOWLEDGE = Path(__file__).parents[1] / "sparkfleet" / "knowledge"
 
@@ -54,10 +58,20 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def print_impossible(cases: Sequence[PublishedCase]) -> None:
+    """The figures that are not fitted, because no such machines can reach them, each with its reason."""
+    print("\nnot fitted: no such machines can reach it")
+    for case in cases:
+        for metric, reason in impossible(case).items():
+            print(f"  {case.id} {case.source[:40]:40} {case.model[:34]:34} {metric:22} {reason}")
+
+
 def main() -> None:
     """Fit, validate, print, write."""
     args = arguments()
-    cases = load(args.rows, args.configs)
+    published = cases_of(args.rows, args.configs)
+    print_impossible(published)
+    cases = [case for case in map(possible, published) if case.measured]
     whole = fit(cases, lambda _: True)
     table("in sample", [(c, m, e, "") for c in cases for m, e in case_errors(c, whole.factors).items()])
     loso, unseen = left_out(cases, lambda c: c.source, args.folds, whole)

@@ -1,9 +1,10 @@
 """Bring published measurements into `sparkfleet/knowledge/measurements/benchmarks.csv`.
 
-    python scripts/measurements.py ROWS.csv         normalise ROWS.csv (same columns) and write the packaged file
+    python scripts/measurements.py ROWS.csv...     normalise rows (same columns) and write the packaged file
 
-Figures and what was run are facts and are kept with their source. Of the notes only the words remain that say how the
-figure was measured, which is all that `bench.rows` reads; nothing else of anybody's prose is kept.
+A row of a later file whose figures an earlier one has of the same model is a copy and is left out. Figures and what was run
+are facts and are kept with their source. Of the notes only the words remain that say how the figure was measured, which is
+all that `accuracy.rows` reads; nothing else of anybody's prose is kept.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import re
 import sys
 from pathlib import Path
 
+from sparkfleet.accuracy.cells import measured
+from sparkfleet.accuracy.models import plain
 from sparkfleet.accuracy.notes import telling
-from sparkfleet.accuracy.rows import read_rows
+from sparkfleet.accuracy.rows import METRICS, read_rows
 
 TARGET = Path(__file__).parents[1] / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
 DROPPED = ("peak_mem_gb", "startup_s", "max_model_len")
@@ -28,9 +31,32 @@ def normalised(row: dict[str, str]) -> dict[str, str]:
     return kept | {"notes": telling(kept["notes"])}
 
 
+WHERE = ("nodes", "concurrency", "prompt_tokens", "depth")
+
+
+def figures(row: dict[str, str]) -> tuple[object, ...]:
+    """What two rows share if one of them is a copy: the model, the load, and every figure."""
+    load = tuple(row[column] or "0" for column in WHERE)
+    found = {metric: measured(row, metric) for metric in METRICS}
+    each = found.pop("decode_tps_per_request")
+    if load[1] in ("0", "1"):  # one request alone: its rate is that of all, and some write it once
+        found["decode_tps_aggregate"], each = each or found["decode_tps_aggregate"], None
+    return plain(row["model"]), *load, each, *found.values()
+
+
+def without_copies(files: list[list[dict[str, str]]]) -> list[dict[str, str]]:
+    """The rows of some files, in order, without those that an earlier file has."""
+    kept: list[dict[str, str]] = []
+    known: set[tuple[object, ...]] = set()
+    for rows in files:
+        kept += [row for row in rows if figures(row) not in known]
+        known.update(map(figures, rows))
+    return kept
+
+
 def main() -> None:
     """Read, normalise, write."""
-    rows = [normalised(row) for row in read_rows(Path(sys.argv[1]))]
+    rows = without_copies([[normalised(row) for row in read_rows(Path(path))] for path in sys.argv[1:]])
     with TARGET.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

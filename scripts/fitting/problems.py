@@ -20,6 +20,7 @@ from fitting.priors import (
     Priors,
 )
 from sparkfleet.accuracy.models import Declined
+from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.rows import PublishedCase, case_of, read_rows
 from sparkfleet.perf.latency.acceptance import acceptance_keys
 from sparkfleet.perf.latency.factor_keys import (
@@ -35,7 +36,12 @@ Array = np.ndarray
 
 
 def load(rows: Path, configs: Path) -> list[PublishedCase]:
-    """All cases of a file that can be predicted."""
+    """All cases of a file that can be predicted, without the figures that no machine can reach."""
+    return [case for case in map(possible, cases_of(rows, configs)) if case.measured]
+
+
+def cases_of(rows: Path, configs: Path) -> list[PublishedCase]:
+    """All cases of a file that can be predicted, as published."""
     known = json.loads(configs.read_text())
     cases = []
     for row in read_rows(rows):
@@ -43,7 +49,7 @@ def load(rows: Path, configs: Path) -> list[PublishedCase]:
             cases.append(case_of(row, known))
         except Declined:
             continue
-    return [case for case in cases if case.measured]
+    return cases
 
 
 def run_of(case: PublishedCase) -> str:

@@ -148,7 +148,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         missing = len(case.measured) - len(found)
         if missing:
             declined["no prompt length: no prefill rate or time to first token"] += 1
-        declined.update(f"{metric} is no number" for metric in _unread(row, case))
+        declined.update(f"{metric} is not a number" for metric in _unread(row, case))
     wins, undecided, side_assumed = _wins(h2h_path, configs, known) if h2h_path else ({}, {}, {})
     return AccuracyReport(
         rows=len(rows),
@@ -162,7 +162,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
 
 
 def _unread(row: Row, case: PublishedCase) -> list[str]:
-    """Metrics that a row has, in words that are no number above zero."""
+    """Metrics that a row has, in words that are not a number above zero."""
     found = {metric for metric, _ in case.measured}
     return [m for m in METRICS if m not in found and lowered(row.get(m, "")) not in BLANK]
 

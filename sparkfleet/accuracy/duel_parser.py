@@ -72,7 +72,8 @@ def side(own: str, other: str, shared: str, remarks: str, assumed: list[str]) ->
         own: its words.
         other: those of the other side.
         shared: the metric and the source.
-        remarks: the notes, which may name the model; they tell results too, so that nothing else is read in them.
+        remarks: the notes, which may name the model and the kernel; they contain results too, so that nothing else is
+            read in them.
         assumed: what no words say is added to it.
 
     Raises:
@@ -92,21 +93,23 @@ def side(own: str, other: str, shared: str, remarks: str, assumed: list[str]) ->
         "depth": _count(text, r"\bd(?:epth)?[ =:]*({n})"),
         "gen_tokens": _count(text, r"\btg[ =:]*({n})"),
         "kv_dtype": _kv(own) or _kv(shared),
-        "notes": f"{own}; {shared}; head-to-head",
+        "notes": f"{own}; {shared}; {_kernel(quant, remarks)}head-to-head",
     }
     return row | _topology(own, other, shared) | _speculation(own, shared)
 
 
 _N = r"[0-9][0-9,]*(?:\.[0-9]+)?k?"
+_MANY = r"[0-9]{2}[0-9,]*(?:\.[0-9]+)?k?|[0-9]k"
+"""Tokens of a prompt behind "pp"; one digit there is pipeline parallelism."""
 _REQUESTS = (
     r"\bc[ =:]*({n})\b|\bconcurren(?:cy|t)[ =:of]*({n})\b|\bx({n}) streams"
     r"|(?<![-0-9])({n})[- ]?(?:x )?(?:concurrent|users|streams|clients|parallel|simultaneous)|\b(?:bs|batch)[ =:]*({n})\b"
 )
-_PROMPT = r"\bpp[ =:]*({n})\b|\bprompts?(?: of)?[ =:~]*({n})\b|\b({n})[- ]tokens?\b|\b({n}) prompts?\b"
+_PROMPT = r"\bpp[ =:]*({many})\b|\bprompts?(?: of)?[ =:~]*({n})\b|\b({n})[- ]tokens?\b|\b({n}) prompts?\b"
 
 
 def _count(text: str, pattern: str) -> str:
-    found = re.search(pattern.replace("{n}", _N), lowered(text))
+    found = re.search(pattern.replace("{n}", _N).replace("{many}", _MANY), lowered(text))
     value = number(next(g for g in found.groups() if g), TOKENS) if found else None
     return str(int(value)) if value else ""
 
@@ -149,16 +152,31 @@ def _quant(model: str, texts: tuple[str, ...], assumed: list[str]) -> str:
     return usual or published_quant(hub or model)
 
 
+_KV_TYPE = r"(nvfp4|fp8|bf16|fp16|int8|q8_0|q8|q4_0|q4|8[- ]bit|4[- ]bit)(?:_e[45]m[23])?"
+_KV = re.compile(
+    rf"\b{_KV_TYPE}[- ]kv(?:[- _]cache)?\b|\bkv(?:[- _]cache)?(?:[- _]dtype)?(?: in| of)?[ =:-]*{_KV_TYPE}\b"
+)
+_KV_BITS = {"8-bit": "fp8", "8 bit": "fp8", "4-bit": "fp4", "4 bit": "fp4"}
+
+
 def _kv(text: str) -> str:
-    found = re.search(
-        r"\b(nvfp4|fp8|bf16|fp16|q8_0|q4_0)[- ]kv\b|\bkv[ =:-]*(nvfp4|fp8|bf16|fp16|q8_0|q4_0)\b",
-        lowered(text),
+    """Type of the KV cache that some words name ("fp8_e4m3 KV", "--kv-cache-dtype fp8", "KV in 8 bit"), or ''."""
+    found = _KV.search(lowered(text))
+    named = next(g for g in found.groups() if g) if found else ""
+    return _KV_BITS.get(named, named)
+
+
+def _kernel(quant: str, remarks: str) -> str:
+    """Marlin, if the remarks name it for both sides or for this side's format ("fp8 uses marlin")."""
+    words = r"(?: uses| on| by| with| via| through)? marlin\b"
+    said = re.search(rf"\bboth{words}", lowered(remarks)) or (
+        quant and re.search(rf"\b{re.escape(quant)}{words}", lowered(remarks))
     )
-    return next(g for g in found.groups() if g) if found else ""
+    return "marlin; " if said else ""
 
 
-_TP = r"\b(?:tp|tensor[-_ ]parallel(?:ism)?(?:[-_ ]size)?)(?: of)?[-_ =:]*([0-9]+)"
-_PP = r"\b(?:pp|pipeline[-_ ]parallel(?:ism)?(?:[-_ ]size)?)(?: of)?[-_ =:]*([0-9])\b"
+_TP = r"(?<![a-z])(?:tp|tensor[-_ ]parallel(?:ism)?(?:[-_ ]size)?)(?: of)?[-_ =:]*([0-9]+)"
+_PP = r"(?<![a-z])(?:pp|pipeline[-_ ]parallel(?:ism)?(?:[-_ ]size)?)(?: of)?[-_ =:]*([0-9])\b"
 _SPARKS = r"\b([0-9]+)[ -]?x?[ -]?(?:dgx[ -])?(?:sparks?|nodes?|gb10s?|boxes)\b|(?<![0-9.])\b([0-9]+)x "
 _SPOKEN = (("single", "1"), ("one", "1"), ("two", "2"), ("dual", "2"), ("three", "3"), ("four", "4"))
 
@@ -185,6 +203,8 @@ def _topology(own: str, other: str, shared: str) -> dict[str, str]:
             return _topology(other, "", shared)
     tp, pp = int(said_tp or 1), int(said_pp or 1)
     nodes = max(int(sparks or 1), tp * pp)
+    if tp * pp == 1 and not said_tp and re.search(r"\bpp\b(?! ?[0-9])|\bpipeline[- ]parallel", text):
+        pp = nodes
     if tp * pp == 1 and not said_tp:
         tp = nodes
     return {"nodes": str(nodes), "tp": str(tp), "pp": str(pp), "link": "qsfp200" if nodes > 1 else ""}

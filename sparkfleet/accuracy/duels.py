@@ -70,7 +70,7 @@ def duel_of(words: Words, configs: Configs) -> Duel:
     assumed: list[str] = []
     first, second = _values(row)
     if first is None or second is None:
-        raise Declined("a value is no number")
+        raise Declined("a value is not a number")
     sides = []
     for x, y in ("AB", "BA"):
         own = side(row[f"config_{x}"], row[f"config_{y}"], shared, row.get("notes", ""), assumed)

@@ -242,7 +242,7 @@ SMALLEST, BIGGEST = 0.05, 20_000.0
 
 def _believe(total_b: float, active_b: float) -> None:
     if not SMALLEST <= total_b <= BIGGEST or not 0.001 * total_b <= active_b <= total_b:
-        raise Declined("model not known and its size not believed")
+        raise Declined("model not known and its size is not plausible")
 
 
 def _sibling(key: str, configs: Configs) -> str:

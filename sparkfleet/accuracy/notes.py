@@ -17,37 +17,47 @@ MOST = 10**7
 
 Trait = Literal[
     "estimate",
+    "impaired",
+    "cached",
     "marlin",
     "eager",
-    "uncached",
     "benchy",
-    "mesh",
     "by ttft",
     "tcp",
     "1gbe",
     "replicas",
     "pipeline",
+    "context parallel",
 ]
 
 _TRAITS: Mapping[Trait, str] = {
     "estimate": r"^not_measured",
-    "marlin": r"marlin",
-    "eager": r"(?:enforce[-_]|\b)(?<!non-)eager",
-    "uncached": r"enforce-eager",
-    "benchy": r"llama-benchy",
-    "mesh": r"\bmesh",
-    "by ttft": r"(?:per-request )?prompt/ttft",
-    "tcp": r"over tcp|tcp socket",
-    "1gbe": r"1 gbe",
-    "replicas": r"\b2x solo|replicas",
-    "pipeline": r"pipeline parallel",
+    "impaired": r"\bmemory-pressured\b|\bstuck at \d+ mhz|\bfabric as degraded\b",
+    "cached": r"\bprefix cache \d+%(?: delta)? hit\b|\blooks cached\b|\bcache artefact\b|\bwarm prefix\b",
+    "marlin": r"(?<!no )(?<!non-)(?<!not )(?:\b|(?<=_))marlin\b(?!_)",
+    "eager": r"(?<!non-)(?<!no )(?:\benforce[-_]eager|\beager|\bno cuda graphs)\b",
+    "benchy": r"\bllama-benchy\b",
+    "by ttft": r"\b(?:per-request )?prompt/ttft\b",
+    "tcp": r"\bover tcp\b|\btcp socket\b",
+    "1gbe": r"\b1 gbe\b",
+    "replicas": r"\b2x solo\b|\breplicas\b",
+    "pipeline": r"\bpipeline parallel\b",
+    "context parallel": r"\bdcp ?= ?[2-9]\b",
 }
 
 _WINDOWS: tuple[tuple[str, Window], ...] = (
-    (r"(?:llama-)?batched-bench|s_tg|decode net of prefill", "decode"),
-    (r"closed-loop|open-loop|bench_serve|bench serve", "closed"),
-    (r"served|incl\.? (?:prefill|ttft)|\bwall", "served"),
-    (r"llama-benchy|prefill overlap", "burst"),
+    (
+        r"\b(?:llama-)?batched-bench\b|\bs_tg\b|\bdecode net of prefill\b|\bserver metrics, decode only\b"
+        r"|\bengine log rate\b|\bsum of decode times\b",
+        "decode",
+    ),
+    (
+        r"\btime of the whole request\b|\bwall of the requests?\b|\btokens over the wall incl\. ttft\b",
+        "whole",
+    ),
+    (r"\bclosed-loop\b|\bopen-loop\b|\bbench[_ ]serve\b", "closed"),
+    (r"\bserved\b|\bincl\.? (?:prefill|ttft)\b|\bwall\b", "served"),
+    (r"\bllama-benchy\b|\bprefill overlap\b", "burst"),
 )
 
 _SLOTS = (
@@ -59,34 +69,56 @@ _CHUNK = r"(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*(\d+k?)"
 _PROMPT = r"prompt ~(\d+)"
 _ARRIVALS = r"(?:rate=|rate sweep at )([\d.]+) rps"
 _REQUESTS = r"completed=(\d+)"
+_IN_ALL = r"\b(\d+) requests in all\b"
+_FAILED = r"\b(\d+) of the \d+ requests failed\b"
 _BRANCHES = r"topk=4"
 """Of a tree of drafts: kept with the figure, though nothing is predicted from it."""
 
 _CONTENT: tuple[tuple[str, Content], ...] = (
-    (r"mixed code", "mixed"),
-    (r"json|schema", "json"),
     (
-        r"structur|\bcount|numbered|high-acceptance|high acceptance|objective task|workload repeat"
-        r"|workload tools|r0b0bench concurrency lane",
+        r"\bmixed code\b|\bcode ?(?:and|or|\+) ?prose\b|\bprose ?(?:and|or|\+) ?code\b"
+        r"|\bcode, (?:json|prose|math)\b|\bmixed requests\b|\bmt-bench\b|\ball content\b",
+        "mixed",
+    ),
+    (r"\bjson(?:\d+)?\b|\bschema\b", "json"),
+    (
+        r"\bstructur(?:ed|al)\b|\bcount(?:s|ing|-to-\d+)?\b(?! of\b)|\bcount\d+\b|\bnumbered\b|\bhigh[- ]acceptance\b"
+        r"|\bobjective task\b|\bworkload repeat\b|\bworkload tools\b|\br0b0bench concurrency lane\b"
+        r"|\bpredictable (?:code|prompt)\b",
         "structured",
     ),
-    (r"agentic|agent (?:turn|session|traffic)", "agent"),
-    (r"prose reasoning|ifeval", "prose"),
-    (r"math|gsm|reasoning", "math"),
-    (r"\b(?:fr|de)\b|german|french", "prose"),  # drafters guess other languages no better than prose
-    (r"\bcod(?:e|ing)|codegen|\bbst\b|hash-map|\blru|is_prime|humaneval|script", "code"),
-    (r"mmlu|reason|eval\b", "math"),
-    (r"prose|essay|story|narrative|explanation|summar|translat", "prose"),
-    (r"synthetic|random", "random"),
-    (r"llama-benchy|spark-arena", "book"),
+    (r"\bagentic\b|\bagent (?:turns?|sessions?|traffic)\b", "agent"),
+    (r"\bprose reasoning\b|\bifeval\b", "prose"),
+    (
+        r"\bmath\b|\bgsm8?k?\b|(?<!incl )(?<!incl\. )(?<!including )(?<!without )(?<!no )\breasoning\b"
+        r"(?! (?:tokens|fields?|parser|off|on|effort|content|counted|included))",
+        "math",
+    ),
+    (r"\b(?:fr|de)\b|\bgerman\b|\bfrench\b", "prose"),  # drafters guess other languages no better than prose
+    (
+        r"(?<!exit )(?<!error )(?<!status )\bcod(?:e|ing)\b(?!-switch)|\bcodegen\b|\bbst\b|\bhash-map\b|\blru(?:cache)?\b"
+        r"|\bis_prime\b|\bhumaneval\b|\blivecodebench\b|\bmbpp\b|\bscript\b",
+        "code",
+    ),
+    (r"\bmmlu(?:-pro)?\b|\breason\b|(?<!vllm team )\beval\b", "math"),
+    (
+        r"\bprose\b|\bessay\b|\bstory\b|\bnarrative\b|\bexplanations?\b|\bsummar(?:y|ies|i[sz]e|i[sz]ation)\b|\btranslat(?:e|ion)\b",
+        "prose",
+    ),
+    (r"\bsynthetic\b|\brandom\b", "random"),
+    (r"\bllama-benchy\b|\bspark-arena\b", "book"),
 )
+"""Kinds of text, by words and not by letters: "scripts" of a harness and "incl. reasoning" of a count are no text."""
+_OF_A_HARNESS: frozenset[Content] = frozenset(("random", "book"))
+"""What a harness asks for by itself: it counts only if no remark names another text."""
+_SAID = tuple((re.compile(pattern), name) for pattern, name in _CONTENT)
 
 _TELLING = re.compile(
     "|".join(
         (
             *_TRAITS.values(),
             *(pattern for pattern, _ in _WINDOWS),
-            *(*_SLOTS, _CHUNK, _PROMPT, _ARRIVALS, _REQUESTS, _BRANCHES),
+            *(*_SLOTS, _CHUNK, _PROMPT, _ARRIVALS, _REQUESTS, _IN_ALL, _FAILED, _BRANCHES),
             *(pattern for pattern, _ in _CONTENT),
         )
     )
@@ -94,8 +126,14 @@ _TELLING = re.compile(
 
 
 def telling(notes: str) -> str:
-    """The words of some notes that say how a figure was measured, each once, in order."""
-    return "; ".join(dict.fromkeys(found[0] for found in _TELLING.finditer(notes.lower())))
+    """The words of some notes that say how a figure was measured, each once, in order; remarks stay apart by ";"."""
+    remarks, known = [], set[str]()
+    for remark in notes.lower().split(";"):
+        words = [found[0] for found in _TELLING.finditer(remark.strip())]
+        fresh = [word for word in dict.fromkeys(words) if word not in known]
+        known.update(fresh)
+        remarks += [", ".join(fresh)] if fresh else []
+    return "; ".join(remarks)
 
 
 def says(trait: Trait, notes: str) -> bool:
@@ -103,9 +141,9 @@ def says(trait: Trait, notes: str) -> bool:
     return re.search(_TRAITS[trait], notes) is not None
 
 
-def window(notes: str) -> Window:
-    """Window that the tokens per second cover."""
-    return next((name for pattern, name in _WINDOWS if re.search(pattern, notes)), "steady")
+def window(notes: str) -> Window | None:
+    """Window that the tokens per second cover; None if no word says so."""
+    return next((name for pattern, name in _WINDOWS if re.search(pattern, notes)), None)
 
 
 def slots(notes: str) -> int | None:
@@ -133,13 +171,18 @@ def arrivals(notes: str) -> float | None:
     return value if value and 1e-3 <= value <= MOST else None
 
 
-def requests(notes: str) -> int:
-    """Requests that arrived in all: as said, or those of 250 seconds, or 100."""
+def requests(notes: str) -> int | None:
+    """Requests that arrived in all: as said, or those of 250 seconds, at least 100; None: a loop without a known end."""
     total = re.search(_REQUESTS, notes)
     if total:
         return max(1, whole(total[1]))
     rate = arrivals(notes)
-    return max(100, round(250 * rate)) if rate else 100
+    if rate:
+        return max(100, round(250 * rate))
+    asked, failed = re.search(_IN_ALL, notes), re.search(_FAILED, notes)
+    if asked is None:
+        return None
+    return max(1, whole(asked[1]) - (whole(failed[1]) if failed else 0))
 
 
 def whole(text: str) -> int:
@@ -149,5 +192,8 @@ def whole(text: str) -> int:
 
 
 def content(notes: str) -> Content:
-    """Kind of text."""
-    return next((name for pattern, name in _CONTENT if re.search(pattern, notes)), "mixed")
+    """Kind of text: that of the first remark that names one; what a harness asks for by itself comes last."""
+    kinds = [
+        name for remark in notes.split(";") if (name := next((n for p, n in _SAID if p.search(remark)), None))
+    ]
+    return next((kind for kind in kinds if kind not in _OF_A_HARNESS), kinds[0] if kinds else "mixed")

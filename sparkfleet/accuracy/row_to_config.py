@@ -68,7 +68,7 @@ def model_of(row: Row, configs: Configs, assumed: list[str]) -> ServedModel:
     return ServedModel(engine, format_name, arch)
 
 
-def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str]) -> Ran:
+def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str], *, eager: bool) -> Ran:
     """Engine configuration of a row. Raises and adds as `model_of`."""
     notes = row.get("notes", "").lower()
     nodes, tp, pp, replicas = _topology(row, notes, assumed)
@@ -83,7 +83,7 @@ def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str
         link=_link(row, notes, tp * pp, assumed),
         kv_bytes=_kv_bytes(row, assumed),
         kernel=_kernel(row, notes, model.format),
-        eager=said.says("eager", notes),
+        eager=eager,
         release=_release(row),
         chunk=said.chunk(notes) or own_chunk(model.engine),
         method=method,

@@ -13,6 +13,7 @@ from pathlib import Path
 from sparkfleet.accuracy import notes as said
 from sparkfleet.accuracy.cells import Row, count, measured
 from sparkfleet.accuracy.files import NOTHING, read_table
+from sparkfleet.accuracy.harnesses import Harness, harness_of
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.row_to_config import model_of, setup_of
 from sparkfleet.errors import SpecError
@@ -99,10 +100,13 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
     notes = row.get("notes", "").lower()
     if said.says("estimate", notes):
         raise Declined("estimate, not a measurement")
+    if said.says("impaired", notes):
+        raise Declined("measured on a machine or a network that was not well")
     assumed: list[str] = []
     model = model_of(row, configs, assumed)
-    workload = _workload(row, notes, assumed)
-    ran = setup_of(row, model, workload, assumed)
+    harness = harness_of(source_of(row), count(row, "nodes", least=1) or 1)
+    workload = _workload(row, notes, harness, assumed)
+    ran = setup_of(row, model, workload, assumed, eager=harness.eager or said.says("eager", notes))
     return PublishedCase(
         id=row.get("id", ""),
         source=source_of(row),
@@ -116,8 +120,20 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
         per_request_prefill=_by_ttft(model.engine, notes, workload),
         yielded=_yielded(row, ran.setup.k),
         assumed=tuple(assumed),
-        measured=tuple((m, value) for m in METRICS if (value := measured(row, m)) is not None),
+        measured=_measured(row, notes),
     )
+
+
+_OF_PREFILL = ("prefill_tps", "ttft_ms")
+
+
+def _measured(row: Row, notes: str) -> tuple[tuple[str, float], ...]:
+    """The figures of a row; a prompt that was cached says nothing about prefill."""
+    cached = said.says("cached", notes)
+    figures = (
+        (metric, measured(row, metric)) for metric in METRICS if not (cached and metric in _OF_PREFILL)
+    )
+    return tuple((metric, value) for metric, value in figures if value is not None)
 
 
 def _yielded(row: Row, k: int) -> float | None:
@@ -143,7 +159,7 @@ def _by_ttft(engine: str, notes: str, workload: Workload) -> bool:
     return said.says("by ttft", notes) or (workload.concurrency == 1 and not better)
 
 
-def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
+def _workload(row: Row, notes: str, harness: Harness, assumed: list[str]) -> Workload:
     prompt, generate = count(row, "prompt_tokens"), count(row, "gen_tokens")
     depth, concurrency = count(row, "depth") or 0, count(row, "concurrency", least=1)
     if concurrency is None:
@@ -154,16 +170,15 @@ def _workload(row: Row, notes: str, assumed: list[str]) -> Workload:
             assumed.append("prompt length not given")
     if not generate:
         assumed.append("answer length not given: 256")
-    once = depth and said.says("benchy", notes) and not said.says("mesh", notes)
-    cached = not once and not said.says("uncached", notes)
+    once = bool(depth) and said.says("benchy", notes)
     return Workload(
         prompt=prompt,
         depth=depth,
-        depth_cached=cached,
+        depth_cached=not once if harness.depth_cached is None else harness.depth_cached,
         generate=generate or 256,
         concurrency=concurrency or 1,
         arrivals_per_s=said.arrivals(notes),
-        requests=said.requests(notes),
+        requests=said.requests(notes) or harness.requests,
         content=said.content(notes),
-        window=said.window(notes),
+        window=said.window(notes) or harness.window or "steady",
     )

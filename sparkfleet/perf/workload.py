@@ -10,10 +10,11 @@ Content = Literal["mixed", "code", "prose", "structured", "json", "math", "agent
 """What answers are like, which decides how much of a draft is right. structured: counts, lists, what repeats itself; book: a
 novel continued, as llama-benchy asks for."""
 
-Window = Literal["decode", "burst", "served", "closed", "steady"]
+Window = Literal["decode", "burst", "served", "closed", "steady", "whole"]
 """What tokens per second span. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the
 first token to the last; served: the same with all prefills counted in the tok/s of all; closed: a next request follows each
-that ends, all time counted; steady: prefills of others in between."""
+that ends, all time counted; steady: prefills of others in between; whole: tok/s of one request, too, counted from when it
+was sent."""
 
 
 class Workload(Value):
@@ -30,8 +31,9 @@ class Workload(Value):
     """Requests in flight."""
     arrivals_per_s: float | None = None
     """Requests arrive at this rate, whatever is in flight; None: the next one starts when one ends."""
-    requests: int = 100
-    """How many requests arrive in all when they arrive at a rate; the last ones drain alone."""
+    requests: int | None = None
+    """How many requests come in all, the last ones with empty slots beside them; None: not known (100 of those that arrive
+    at a rate, a loop without end otherwise)."""
     content: Content = "mixed"
     window: Window = "steady"
 

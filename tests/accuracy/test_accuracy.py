@@ -264,7 +264,7 @@ def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
 def test_a_figure_that_is_no_number_is_declined(tmp_path: Path) -> None:
     rows = [row(decode_tps_per_request="fast"), row(decode_tps_per_request="7.8 tok/s", ttft_ms="1.1 s")]
     report = accuracy.run(write(tmp_path / "rows.csv", rows))
-    assert report.declined == {"decode_tps_per_request is no number": 1}
+    assert report.declined == {"decode_tps_per_request is not a number": 1}
     assert [(s.metric, s.measured) for s in report.scored] == [
         ("decode_tps_per_request", 7.8),
         ("ttft_ms", 1100.0),

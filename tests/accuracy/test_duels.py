@@ -62,7 +62,7 @@ def test_a_head_to_head_is_read_from_its_words(tmp_path: Path) -> None:
     report = run(rows, h2h_path=path)
     assert report.head_to_heads["topology"] == Wins(rows=2, decided=1, right=1)
     assert report.head_to_heads["quant"] == Wins(rows=3, decided=2, right=2)
-    assert report.undecided == {"not a rate or a time to first token": 1, "a value is no number": 1}
+    assert report.undecided == {"not a rate or a time to first token": 1, "a value is not a number": 1}
     assert report.assumed["head-to-head: engine not given: vllm"] == 2
     assert "not decided" in report.text()
 
@@ -201,3 +201,20 @@ def test_any_words_are_a_head_to_head_or_declined(metric: str, first: str, secon
     except Declined:
         return
     assert found.first.setup.format == "fp8" or "fp" in first.lower() or "q" in first.lower()
+
+
+def test_kernels_kv_types_and_pipelines_are_read() -> None:
+    found = duel("Qwen3.6-27B NVFP4 TP=2", "Qwen3.6-27B NVFP4 PP=2 over 2 Sparks", tag="topology")
+    assert [(side.setup.tp, side.setup.pp) for side in (found.first, found.second)] == [(2, 1), (1, 2)]
+    assert [side.workload.prompt for side in (found.first, found.second)] == [0, 0], "PP=2 is no prompt"
+    found = duel("Qwen3.6-27B NVFP4 on 2 Sparks, pipeline parallel", "Qwen3.6-27B NVFP4 tp2pp2")
+    assert [(side.setup.tp, side.setup.pp) for side in (found.first, found.second)] == [(1, 2), (2, 2)]
+    kept = [
+        duel(f"Qwen3.6-27B NVFP4, {words}", "Qwen3.6-27B NVFP4").first.setup.kv_bytes
+        for words in ("fp8_e4m3 KV", "--kv-cache-dtype fp8", "KV cache in 8 bit", "nvfp4 KV", "bf16 kv-cache")
+    ]
+    assert kept == [1.0, 1.0, 1.0, 0.5625, 2.0]
+    row = {"metric": "decode tok/s c1", "value_A": "2", "value_B": "1", "source": "x"}
+    sides = {"config_A": "qwen-3.6-35b-a3b fp8 vLLM 0.26", "config_B": "qwen-3.6-35b-a3b bf16 vLLM 0.26"}
+    read = duel_of(Words(tag="quant", row=row | sides | {"notes": "fp8 uses marlin"}), architectures())
+    assert (read.first.setup.kernel, read.second.setup.kernel) == ("marlin", "")

@@ -6,6 +6,9 @@ from importlib import resources
 import pytest
 
 from sparkfleet.accuracy import notes
+from sparkfleet.accuracy.harnesses import harnesses
+from sparkfleet.accuracy.rows import case_of, source_of
+from sparkfleet.knowledge.measurements import architectures
 
 
 def test_what_is_packaged_holds_only_words_that_tell() -> None:
@@ -19,12 +22,17 @@ def test_what_is_packaged_holds_only_words_that_tell() -> None:
     ("said", "kept"),
     [
         ("My own words on a Tuesday", ""),
-        ("Prose reasoning, then prose; prose again", "prose reasoning; prose"),
+        ("Prose reasoning, then prose; prose again", "prose reasoning, prose"),
         ("enforce-eager behind the firewall", "enforce-eager"),
-        ("non-eager, 16 serving slots, incl. TTFT", "16 serving slots; incl. ttft"),
-        ("llama-batched-bench of our batched-bench", "llama-batched-bench; batched-bench"),
-        ("TP=2 over TCP, rate=1.5 rps, completed=300", "over tcp; rate=1.5 rps; completed=300"),
-        ("-ub 2048, per-request prompt/TTFT", "-ub 2048; per-request prompt/ttft"),
+        ("non-eager, 16 serving slots, incl. TTFT", "16 serving slots, incl. ttft"),
+        ("llama-batched-bench of our batched-bench", "llama-batched-bench, batched-bench"),
+        ("TP=2 over TCP, rate=1.5 rps, completed=300", "over tcp, rate=1.5 rps, completed=300"),
+        ("-ub 2048, per-request prompt/TTFT", "-ub 2048, per-request prompt/ttft"),
+        ("Essay, warm; run by our scripts; tokens incl. reasoning", "essay"),
+        (
+            "9 of the 50 requests failed; 50 requests in all",
+            "9 of the 50 requests failed; 50 requests in all",
+        ),
     ],
 )
 def test_of_a_sentence_the_words_remain_and_say_the_same(said: str, kept: str) -> None:
@@ -40,3 +48,56 @@ def test_eager_is_not_what_says_that_it_is_not() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("tokens incl. reasoning, temp 0", "mixed"),
+        ("started by its scripts; five prompts", "mixed"),
+        ("reasoning tokens counted; mean of five", "mixed"),
+        ("1.02M uncached retrieval", "mixed"),
+        ("series qwopus-coder-q8", "mixed"),
+        ("discount prompts, unprosecuted", "mixed"),
+        ("math and reasoning", "math"),
+        ("a coding prompt", "code"),
+        ("count to 300", "structured"),
+        ("prose, mean of two runs; server metrics, prose or code at its peak", "prose"),
+        ("mean of 9 categories (code, json, prose, math...), mixed code and prose", "mixed"),
+        ("llama-benchy 0.4.0; code", "code"),
+        ("llama-benchy 0.4.0, 3 runs", "book"),
+    ],
+)
+def test_the_text_is_read_by_words_and_the_first_remark_that_names_one_decides(said: str, kind: str) -> None:
+    assert notes.content(said) == kind
+
+
+def test_a_kernel_is_named_by_its_word() -> None:
+    read = {
+        said: notes.says("marlin", said) for said in ("marlin moe", "gptq_marlin", "no marlin", "non-marlin")
+    }
+    assert read == {"marlin moe": True, "gptq_marlin": True, "no marlin": False, "non-marlin": False}
+    assert not notes.says("marlin", "vllm_marlin_use_atomic_add=1")
+
+
+def test_requests_that_failed_did_not_come() -> None:
+    assert notes.requests("9 of the 50 requests failed (too long), 50 requests in all") == 41
+    assert notes.requests("closed-loop") is None
+
+
+def test_harnesses_that_are_packaged_are_sources_of_rows() -> None:
+    file = resources.files("sparkfleet.knowledge.measurements").joinpath("benchmarks.csv")
+    sources = {source_of(row) for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())}
+    assert {one.source for one in harnesses()} <= sources
+
+
+def test_the_harness_of_a_source_counts_if_its_row_is_silent() -> None:
+    row = {
+        "model": "Qwen3-Coder-30B-A3B NVFP4",
+        "quant": "nvfp4",
+        "engine": "vllm",
+        "source_url_or_repo_path": "github:heitor-mocelin/dgx-spark-research:x",
+        "decode_tps_per_request": "36",
+    }
+    both = [case_of(row | {"nodes": n, "tp": n}, architectures()).setup.eager for n in ("1", "2")]
+    assert both == [False, True]

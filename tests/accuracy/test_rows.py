@@ -199,7 +199,7 @@ def test_no_speculation(text: str) -> None:
         ({"engine": "foo"}, "engine not known: foo"),
         ({"quant": "-"}, "quantisation not given"),
         ({"spec_method": "medusa"}, "method of speculation not known: medusa"),
-        ({"model": "x", "params_total_b": "1e-9"}, "model not known and its size not believed"),
+        ({"model": "x", "params_total_b": "1e-9"}, "model not known and its size is not plausible"),
         (
             {"model": "x", "params_total_b": "8", "params_active_b": "-1"},
             "params_active_b not understood: -1",

@@ -3,6 +3,7 @@
 benchmarks.csv    one row per published measurement; `scripts/fit.py` reads it
 configs.json      facts of config.json files by model name, for rows that name a model only
 siblings.yaml     which of them a fine-tune or a requantised checkpoint is shaped like
+harnesses.yaml    what is true of all figures of a source: how its harness counts, how its engine was started
 """
 
 from __future__ import annotations

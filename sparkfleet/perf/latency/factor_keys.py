@@ -16,7 +16,7 @@ ENGINE_GROUPS = {
     "vllm": "vllm",
     "sglang": "sglang",
     "llama.cpp": "llama.cpp",
-    "ollama": "llama.cpp",
+    "ollama": "ollama",
     "ds4": "ds4",
 }
 """Engines that are not listed behave as vLLM until something is measured."""

@@ -198,6 +198,8 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
     share = BURST_ONE_DRAFTED if drafted else BURST_ONE
     if window == "decode":
         return (0.0,), 0.0
+    if window == "whole":
+        return (all_s,), all_s
     if window in ("steady", "closed"):
         alone = window == "steady" and batch <= 1  # what one yields is published as from its first token on
         return (share * others,), 0.0 if alone else all_s
@@ -219,7 +221,14 @@ def kept(workload: Workload, batch: float, *, drafted: bool) -> float:
     if workload.window == "burst":  # answers of unlike length
         share = workload.generate / ANSWER
         return -math.expm1(-share) / share
+    if workload.window in ("closed", "whole") and workload.requests is not None:
+        return full_rounds(workload.requests, batch)
     return EVEN if drafted and workload.window == "steady" else 1.0
+
+
+def full_rounds(requests: int, batch: float) -> float:
+    """Share of the slots that are taken while `requests` of equal length go through `batch` at once, in rounds."""
+    return min(1.0, requests / (batch * math.ceil(requests / batch)))
 
 
 def _closed_loop(
@@ -256,7 +265,8 @@ def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[f
     faster than they can be prefilled, the queue grows until the last one has come.
     """
     rate = workload.arrivals_per_s or 0.0
-    most = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING, workload.requests))
+    requests = workload.requests or ARRIVALS
+    most = float(min(workload.concurrency, model.setup.max_running or MAX_RUNNING, requests))
     yielded = model.yielded(workload)
 
     def life(running: float) -> float:
@@ -275,18 +285,20 @@ def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[f
             low, high = (middle, high) if middle / life(middle) < rate else (low, middle)
         running = high
     whole = life(running)
-    seconds = workload.requests * whole / running if saturated else workload.requests / rate + whole
+    seconds = requests * whole / running if saturated else requests / rate + whole
     per_token = (whole - one_s) / workload.generate
     prefill = _beside_decode(model, workload, running)
     busy = min(BUSIEST, prefill * min(rate, running / whole))
-    queued = workload.concurrency > 0.3 * workload.requests  # otherwise the client holds requests back
+    queued = workload.concurrency > 0.3 * requests  # otherwise the client holds requests back
     full = saturated and most < workload.concurrency  # all slots are taken, and each request waits for one
     between = max(prefill, whole / running if full else 0.0)
-    behind = max(0.0, between - 1 / rate) * workload.requests / 2 if queued else 0.0
+    behind = max(0.0, between - 1 / rate) * requests / 2 if queued else 0.0
     ttft = prefill * (1 + QUEUE * busy / (1 - busy)) + behind
-    return 1 / per_token, workload.requests * workload.generate / seconds, ttft
+    return 1 / per_token, requests * workload.generate / seconds, ttft
 
 
+ARRIVALS = 100
+"""Requests that arrive at a rate, if it is not known how many."""
 BUSIEST = 0.6
 """Share of time in prefills beyond which waiting grows no further: what does not fit is counted as a queue that grows."""
 QUEUE = 0.3
