@@ -25,6 +25,8 @@ LEAST_REQUESTS = 4
 """Requests at once from which a row counts for throughput."""
 LONGEST = 8192
 """Tokens before the answer: what is measured behind more is another question than the one that plans answer."""
+SHORTEST = 16
+"""Tokens of a prompt that is more than a word."""
 NEAR = 2**0.5
 """Rows of up to so many times more or fewer requests at once are of the same load."""
 SERVABLE = frozenset(engine for engine in get_args(EngineName) if engine != "custom")
@@ -113,9 +115,10 @@ def upper_bound(case: PublishedCase) -> bool:
 
 
 def run_of(case: PublishedCase) -> PublishedRun | None:
-    """The row as it counts for decisions; None if it does not: other engines, replicas, long prompts."""
+    """The row as it counts for decisions; None if it does not: other engines, replicas, a word, long prompts."""
     setup, load = case.setup, case.workload
-    if setup.engine not in SERVABLE or case.replicas > 1 or load.prompt + load.depth > LONGEST:
+    asked = load.prompt + load.depth
+    if setup.engine not in SERVABLE or case.replicas > 1 or asked > LONGEST or 0 < asked < SHORTEST:
         return None
     measured = dict(case.measured)
     total = measured.get("decode_tps_aggregate")

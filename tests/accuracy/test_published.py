@@ -80,6 +80,8 @@ def test_what_is_no_answer_to_the_question_is_left_out() -> None:
     assert run_of(case()) is not None
     assert run_of(case(engine="llama.cpp", quant="q4_k_m")) is None
     assert run_of(case(depth="65536")) is None
+    assert run_of(case(prompt_tokens="1")) is None
+    assert run_of(case(prompt_tokens="")) is not None
     counting = "counting prompt"
     drafted = case(notes=counting, spec_method="mtp", spec_tokens="3")
     assert not upper_bound(case(notes=counting))
