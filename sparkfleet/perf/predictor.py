@@ -124,7 +124,6 @@ class Predictor:
 
     def rates(self, split: Split, settings: Settings, context: int, concurrency: int) -> Rates:
         """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
-        settings = settings._replace(speculation=settings.speculation.at(concurrency))
         # Dealing the experts out instead of cutting them moves the same bytes.
         key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
         found = self._rates.get(key)
@@ -142,12 +141,22 @@ class Predictor:
         return self._rates[key]
 
     def _told(self, split: Split, settings: Settings, workload: Workload) -> Rates:
-        """The prediction for a workload, corrected by what was measured of the same setup."""
-        setup = self._setup(split, settings)
+        """The prediction for a workload, corrected by what was measured of the same setup.
+
+        A depth by load is one setup: what was measured of one request corrects it under load, too.
+        """
+        speculation = settings.speculation
+        now = speculation.at(workload.concurrency)
+        setup = self._setup(split, settings._replace(speculation=now))
         own = [
             one.point
             for one in self.measurements
-            if one.model_copy(update={"method": SPEED_METHODS.get(one.method, one.method)}).of(setup)
+            if one.model_copy(
+                update={
+                    "method": SPEED_METHODS.get(one.method, one.method),
+                    "k": now.tokens if one.k == speculation.tokens else one.k,
+                }
+            ).of(setup)
         ]
         return anchored(model_of(setup, factors()), workload, own)
 

@@ -55,6 +55,31 @@ for line in json.load(sys.stdin):
         found.append(f'{type(error).__name__}: {error}')
 print('RESULT', json.dumps(found))
 """
+DRAFTS = """
+import json, sys
+from vllm.config import ParallelConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+except ImportError:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+parser = make_arg_parser(FlexibleArgumentParser())
+found = []
+for line in json.load(sys.stdin):
+    args = AsyncEngineArgs.from_cli_args(parser.parse_args(line))
+    told = args.create_speculative_config(args.create_model_config(), ParallelConfig())
+    k, steps = told.num_speculative_tokens, told.num_speculative_tokens_per_batch_size
+    depths = build_dynamic_sd_schedule_lookup(steps, args.max_num_seqs, k)[1:] if steps else []
+    try:
+        args.create_engine_config()
+        runs = ''
+    except Exception as error:
+        runs = str(error)
+    found.append([told.method, told.draft_model_config.architectures[0], k, depths, runs])
+print('RESULT', json.dumps(found))
+"""
 SGLANG = """
 import argparse, json, sys
 from importlib.metadata import version
@@ -75,7 +100,7 @@ for line in json.load(sys.stdin):
         told = prepare_server_args([*line, '--device', 'cuda'])
         told.resolve_once()
         told.check_server_args()
-        known, names = told.resolved_dict(), ('algorithm', 'num_draft_tokens')
+        known, names = told.resolved_dict(), ('algorithm', 'num_draft_tokens', 'adaptive')
         found.append([known['tp_size'], known['nnodes'], *(known['speculative_' + name] for name in names)])
     except BaseException as error:
         found.append(f'{type(error).__name__}: {error}')
@@ -119,8 +144,8 @@ def installed(name):
 
 
 METHODS = {
-    "vllm": ("none", "ngram", "mtp", "eagle3", "dflash", "draft"),
-    "sglang": ("none", "ngram", "nextn", "eagle3", "dflash", "draft"),
+    "vllm": ("none", "ngram", "mtp", "eagle3", "dflash", "dflash2", "dspark", "draft"),
+    "sglang": ("none", "ngram", "nextn", "eagle3", "dflash", "dflash2", "dspark", "draft"),
 }
 
 
@@ -130,7 +155,7 @@ def lines(candidate, site):
 
     def lines(engine, **fields):
         for method in METHODS[engine]:
-            draft = {"draft": "o/d"} if method in ("eagle3", "dflash", "draft") else {}
+            draft = {} if method in ("none", "ngram", "nextn", "mtp") else {"draft": "o/d"}
             tokens = {} if method == "none" else {"tokens": 3}
             for ranks in (1, 2):
                 told = {
@@ -174,10 +199,10 @@ def test_sglang_takes_what_it_parsed(lines, tmp_path):
     ]
     bogus = (*told[0], "--speculative-algorithm", "BOGUS")
     *found, wrong = asked(SGLANG_DEEP, [*told, bogus])
-    algorithms = [None, "NGRAM", "EAGLE", "EAGLE3", "DFLASH", "STANDALONE"]
-    window = [None, 4, 4, 4, 4, 4]
+    algorithms = [None, "NGRAM", "EAGLE", "EAGLE3", "DFLASH", "DFLASH", "DSPARK", "STANDALONE"]
+    window = [None, 4, 4, 4, 4, 4, 4, 4]
     assert found == [
-        [ranks, ranks, algorithm, tokens]
+        [ranks, ranks, algorithm, tokens, False]
         for algorithm, tokens in zip(algorithms, window, strict=True)
         for ranks in (1, 2, 2)
     ]
@@ -218,6 +243,78 @@ def test_vllm_takes_what_it_parsed(candidate, site, tmp_path):
     assert found[:4] == [[1, "none"], [2, "none"], [2, "none"], [1, "ngram"]]
     assert isinstance(found[4], str)  # and so the others were really looked at
     assert found[5] == [1, "draft_model"]
+
+
+def draft_config(architecture, **fields):
+    """The config of a drafter of `CONFIG`, as the published ones of Qwen3.8-27B have it."""
+    inner = {"mask_token_id": 3, "target_layer_ids": [0, 1], **fields.pop("dflash_config", {})}
+    return {**CONFIG, "architectures": [architecture], "block_size": 8, "dflash_config": inner, **fields}
+
+
+@installed("vllm")
+def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(candidate, site, tmp_path):
+    """DFlash2 goes by DFlash's name and its own class; DSpark without a draft is the target's own, of DeepSeek-V4 alone."""
+    classes = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "Qwen3DSparkModel"}
+    markov = {"markov_rank": 8, "markov_head_type": "vanilla"}
+    for name, text in {
+        "m": CONFIG,
+        **{
+            name: draft_config(kind, **(markov if name == "dspark" else {})) for name, kind in classes.items()
+        },
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(text))
+
+    def line(method, tokens=7, **fields):
+        told = {"device": "cpu", "runtime": "container", "image": "i", "context": 512, "concurrency": 8}
+        one = candidate(method=method, tokens=tokens, draft=str(tmp_path / method), **told, **fields)
+        model = str(tmp_path / "m")
+        argv = engine_by_name("vllm").launch(one, site(model_path=model)).argv
+        return ("--model", *argv[argv.index(model) :], "--skip-tokenizer-init")
+
+    lines = [line("dflash"), line("dflash2"), line("dflash2", busy=5, busy_from=4), line("dspark")]
+    found = asked(DRAFTS, lines, VLLM_CPU_OMP_THREADS_BIND="nobind")
+    depths = [7, 7, 7, 5, 5, 5, 5, 5]
+    assert [one[:4] for one in found] == [
+        ["dflash", "DFlashDraftModel", 7, []],
+        ["dflash", "DFlash2DraftModel", 7, []],
+        ["dflash", "DFlash2DraftModel", 7, depths],
+        ["dspark", "Qwen3DSparkModel", 7, []],
+    ]
+    runs = [one[4] for one in found]
+    assert runs[0] == ""
+    assert "Model Runner V1 does not support: DFlash candidate-head drafts" in runs[1], "docs/builtin.md"
+    assert "Model Runner V1 does not support: dspark speculative decoding" in runs[3], "docs/builtin.md"
+
+
+@pytest.mark.opt_in
+@installed("sglang")
+def test_sglang_takes_steps_by_load_for_chains(candidate, site, tmp_path):
+    """The file is read, and sizes the buffers for the most steps in it."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": "bfloat16"}))
+    chain = {"method": "nextn", "tokens": 4, "beam_tokens": 5, "busy": 2, "busy_from": 3}
+    one = engine_by_name("sglang").launch(
+        candidate("sglang", runtime="process", engine_version="0.5.23", **chain),
+        site(model_path=str(tmp_path), files_dir=str(tmp_path)),
+    )
+    for file in one.files:
+        (tmp_path / file.name).write_text(file.text)
+    (found,) = asked(SGLANG_DEEP, [(*one.argv[3:], "--speculative-draft-model-path", str(tmp_path))])
+    assert found == [1, 1, "EAGLE", 5, True]
+
+
+@pytest.mark.opt_in
+@installed("sglang")
+def test_sglang_finds_dsparks_draft_in_the_target(candidate, site, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"dspark_block_size": 5}))
+    one = engine_by_name("sglang").launch(
+        candidate(
+            "sglang", runtime="container", image="i", engine_version="0.5.23", method="dspark", tokens=5
+        ),
+        site(model_path=str(tmp_path)),
+    )
+    (found,) = asked(SGLANG_DEEP, [one.argv[3:]])
+    assert found == [1, 1, "DSPARK", 6, False]
 
 
 SHIM = """

@@ -124,8 +124,7 @@ def test_every_method_may_stand_alone(method: str) -> None:
 @pytest.mark.parametrize("form", ["speculation: mpt", "speculation: {method: mpt, tokens: 3}"])
 def test_an_unknown_method(form: str) -> None:
     assert problems(f"name: x\nmodel: a/b\ncontext: 32768\n{form}") == [
-        'd.yaml:4: speculation: unknown method "mpt". Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draft. '
-        'Did you mean "mtp"?'
+        f'd.yaml:4: speculation: unknown method "mpt". {METHODS} Did you mean "mtp"?'
     ]
 
 

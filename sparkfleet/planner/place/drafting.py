@@ -110,7 +110,7 @@ def _speculators(model: str, engine: EngineName) -> tuple[Speculator, ...]:
 
 
 def _published(drafts: Drafts, engine: EngineName, known: Sequence[Speculator]) -> SpeculationOptions:
-    """What was published for the model and engine, its own head, NGRAM, and plain decoding."""
+    """Methods published for the model and engine, its own head, NGRAM, and plain decoding."""
     options: dict[Speculation, None] = {}
     excluded: list[Exclusion] = []
     for one in known:
@@ -280,14 +280,12 @@ def _untried(variant: Variant, drafts: Drafts, engine: EngineName, method: Metho
         return Exclusion(
             method, f"published for this model with {engines} only; to try it: `speculation: {method}`"
         )
-    if method in ("mtp", "nextn"):
-        return Exclusion(method, _missing_head(method, "checkpoint", drafts.checkpoint, None) or UNPUBLISHED)
-    if method == "ngram":
-        return Exclusion(method, UNPUBLISHED)
-    reason = f"no draft for this model is published; yours: `speculation: {{method: {method}, draft: …}}`"
-    return Exclusion(method, reason)
+    if method not in ("mtp", "nextn", "ngram"):
+        return Exclusion(method, NO_DRAFT)
+    return Exclusion(method, _missing_head(method, "checkpoint", drafts.checkpoint, None) or UNPUBLISHED)
 
 
+NO_DRAFT = "no draft for this model is published; with one of yours: `speculation: {method: …, draft: …}`"
 UNPUBLISHED = "nobody has published it for this model with this engine"
 
 

@@ -180,7 +180,7 @@ def unable(stack: Stack, speculation: Speculation) -> str:
         since = f" has no {method.upper()}" + (f": it came with {support.since}" if support else "")
         return f"{stack.name}{since}"
     one = speculator_with(speculation.draft) if speculation.draft else None
-    first = dict(one.since).get(stack.engine) if one else None
+    first = next((since for engine, since in one.since if engine == stack.engine), None) if one else None
     if first is not None and parse_range(f"<{first}").contains(stack.version) is Truth.YES:
         return f"{stack.name} does not load {speculation.draft}: {first} and later do"
     return ""

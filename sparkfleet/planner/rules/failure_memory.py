@@ -61,7 +61,14 @@ def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> Depl
 
 def _rejection(rung: Rung, failure: Remembered) -> Rejection:
     reason = f"did not start here: {failure.words}; barred {failure.ends}; `sparkfleet apply --retry` tries it again"
-    return Rejection(what=_name(rung), reason=reason, why="node")
+    candidate = rung.candidate
+    return Rejection(
+        what=_name(rung),
+        reason=reason,
+        why="node",
+        engine=candidate.engine,
+        methods=(candidate.speculation.method,),
+    )
 
 
 def _name(rung: Rung) -> str:

@@ -13,7 +13,7 @@ from sparkfleet.specs.deployment import EngineName, Method
 
 
 class Stage(IntEnum):
-    """How far a method came; the reason of the furthest stage is the one that counts."""
+    """Stage that a method reached; the reason of the furthest one counts."""
 
     ENGINE = 0
     """The engine is out."""
@@ -26,7 +26,7 @@ class Stage(IntEnum):
 
 
 class Fate(NamedTuple):
-    """What became of a method on an engine."""
+    """Result of a method on an engine, with its reason."""
 
     stage: Stage
     reason: str
