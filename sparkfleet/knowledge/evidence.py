@@ -24,12 +24,12 @@ from sparkfleet.values import Value
 FILE = "evidence.csv"
 CLEAR_ABOVE = 1.3
 """Times as fast as the best that somebody ran for the family a combination has to be that nobody ran."""
+LONELY = 0.1
+"""Discount over one more than the number of sources: one costs 5 %, four cost 2 %."""
 CLOSE = 1.1
-"""The same for every step away from it: a sibling's run, or one in another format. Two boots differ by ± 15 %."""
+"""Times as fast for every step away from the same run: a sibling's, another format's. Two boots differ by ± 15 %."""
 OTHER_FAMILY = 1.15
 """On top of CLEAR_ABOVE if nobody ran engine and method on so many nodes for any family."""
-LONELY = 0.1
-"""Discount of a run that nobody else has published, twofold; two sources: a third of it."""
 FURTHEST = math.log(1.6)
 """Most (log) that published rates correct a prediction by when candidates are ranked."""
 
@@ -48,12 +48,14 @@ class EvidenceLevel(IntEnum):
     NOTHING = 4
 
 
+LEAST_PROVEN = (1.0 - LONELY / 2) / CLOSE**2
+"""Discount of the weakest evidence that somebody ran it for the family: one source, in another format."""
 DISCOUNT = {
     EvidenceLevel.MODEL: 1.0,
     EvidenceLevel.SIBLING: 1 / CLOSE,
     EvidenceLevel.FORMAT: 1 / CLOSE**2,
-    EvidenceLevel.FAMILY: 1 / CLEAR_ABOVE,
-    EvidenceLevel.NOTHING: 1 / (CLEAR_ABOVE * OTHER_FAMILY),
+    EvidenceLevel.FAMILY: LEAST_PROVEN / CLEAR_ABOVE,
+    EvidenceLevel.NOTHING: LEAST_PROVEN / (CLEAR_ABOVE * OTHER_FAMILY),
 }
 """Factor of a candidate's worth. Affects the ranking, not the predictions."""
 

@@ -33,6 +33,7 @@ def one(**given: object) -> ScoredDecision:
         "chosen": "vllm · none · fp8",
         "groups": 1,
         "published_tps": 15.0,
+        "ran": True,
         "predicted_tps": 18.0,
     }
     return ScoredDecision.model_validate(fields | given)
@@ -46,7 +47,8 @@ def test_regret_is_what_the_best_has_more() -> None:
 
 def test_what_nobody_published_counts_seven_tenths_of_its_prediction() -> None:
     assert one(published_tps=None).regret == pytest.approx(1 - 0.7 * 18 / 20)
-    assert one(published_tps=None).unproven
+    assert one(published_tps=None, ran=False).unproven
+    assert not one(published_tps=None).unproven, "somebody ran it, under another load"
 
 
 def test_a_decision_without_a_choice_is_no_regret_and_is_counted() -> None:
