@@ -98,6 +98,8 @@ class Evidence(NamedTuple):
     """Closeness of each."""
     nodes: int = 1
     """Of the candidate."""
+    beside: tuple[PublishedEvidence, ...] = ()
+    """Runs of the family in this format on so many nodes, by other methods and engines: its own engine's first."""
 
     def discount(self, *, busy: bool) -> float:
         """Factor of the candidate's worth; more evidence never lowers it.
@@ -129,16 +131,26 @@ class Evidence(NamedTuple):
         One source counts half, two count two thirds: sources differ by about as much as predictions do. None if nothing was
         published that can be compared.
         """
-        same = (
-            one
-            for level, one in zip(self.levels, self.runs, strict=True)
-            if level <= EvidenceLevel.SIBLING and one.nodes == self.nodes
+        return _correction(
+            (
+                one
+                for level, one in zip(self.levels, self.runs, strict=True)
+                if level <= EvidenceLevel.SIBLING and one.nodes == self.nodes
+            ),
+            busy=busy,
         )
-        offs = ((one.off_busy if busy else one.off_alone, len(one.sources)) for one in same)
-        off, sources = next(((off, sources) for off, sources in offs if off is not None), (None, 0))
-        if off is None:
-            return None
-        return math.exp(max(-FURTHEST, min(FURTHEST, off)) * sources / (sources + 1))
+
+    def shared_correction(self, *, busy: bool) -> float:
+        """The same by other methods and engines: a format that is faster than predicted is so with drafts, too."""
+        return _correction(self.beside, busy=busy) or 1.0
+
+
+def _correction(runs: Iterable[PublishedEvidence], *, busy: bool) -> float | None:
+    offs = ((one.off_busy if busy else one.off_alone, len(one.sources)) for one in runs)
+    off, sources = next(((off, sources) for off, sources in offs if off is not None), (None, 0))
+    if off is None:
+        return None
+    return math.exp(max(-FURTHEST, min(FURTHEST, off)) * sources / (sources + 1))
 
 
 class RunKey(NamedTuple):
@@ -162,9 +174,11 @@ class EvidenceIndex:
     def __init__(self, runs: Iterable[PublishedEvidence]) -> None:
         self._of: dict[tuple[str, str, str], list[PublishedEvidence]] = defaultdict(list)
         self._anywhere: dict[tuple[str, str], int] = defaultdict(int)
+        self._stored: dict[tuple[str, str, int], list[PublishedEvidence]] = defaultdict(list)
         self._ran: set[tuple[str, str, str]] = set()
         for one in runs:
             self._of[one.family, one.engine, one.method].append(one)
+            self._stored[one.family, one.format, one.nodes].append(one)
             self._ran.add((one.model, one.method, one.format))
             self._anywhere[one.engine, one.method] = max(one.nodes, self._anywhere[one.engine, one.method])
 
@@ -181,13 +195,16 @@ class EvidenceIndex:
             return EvidenceLevel.MODEL if one.model == ran.model else EvidenceLevel.SIBLING
 
         key, nodes = (ran.family, ran.engine, ran.method), ran.nodes
+        stored = self._stored.get((ran.family, ran.format, nodes), ())
+        beside = tuple(sorted(stored, key=lambda one: (one.engine != ran.engine, one.model != ran.model)))
         runs = [one for one in self._of.get(key, ()) if one.nodes >= nodes]
         if runs:
             runs.sort(key=lambda one: (level(one), one.nodes, -one.rows))
-            return Evidence(level(runs[0]), tuple(runs), tuple(map(level, runs)), nodes)
+            return Evidence(level(runs[0]), tuple(runs), tuple(map(level, runs)), nodes, beside)
         engine, method = ran.engine, ran.method
         known = self._anywhere.get((engine, method), 0) >= nodes
-        return Evidence(EvidenceLevel.FAMILY if known else EvidenceLevel.NOTHING)
+        nearest = EvidenceLevel.FAMILY if known else EvidenceLevel.NOTHING
+        return Evidence(nearest, nodes=nodes, beside=beside)
 
 
 @cache

@@ -269,12 +269,16 @@ class VariantPlanner:
         """Reasons for everything that was not chosen."""
         left = list(best.left)
         for other in searches:
-            if other is not best:
-                left += other.heap
-            if other is not best and other.first is not None:
-                left.append(
-                    RankedProposal(-other.first.worth, next(self._order), other.first.draft, other.first)
-                )
+            if other is best:
+                continue
+            if (
+                other.first is None
+            ):  # the best of every other number of nodes is judged too: people ask about it
+                self._search(other)
+            left += other.heap
+            if other.first is not None:
+                one = other.first
+                left.append(RankedProposal(-one.worth, next(self._order), one.draft, one))
         left.sort()
         self._others = tuple(self._alternatives(choice, searches))
         rest = [(one.draft, one.judged) for one in left]
@@ -360,22 +364,13 @@ class VariantPlanner:
     def _tell_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
         told: set[tuple[Split, EngineName]] = set()
-        wider: set[int] = {choice.draft.split.ranks}
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
                 if not self._drafts.account.reached(draft.engine, draft.speculation.method, Stage.JUDGED):
                     self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))
-            judged = earlier
-            if judged is None and draft.split.ranks not in wider:
-                # The best of every other number of nodes is judged too: people ask about it.
-                wider.add(draft.split.ranks)
-                judged = self._assessed(draft)
-                if judged.rung is None:
-                    self._rejected += _about(draft, judged.rejected)
-                    continue
-            self._rejected.append(self._slower(choice, draft, judged))
+            self._rejected.append(self._slower(choice, draft, earlier))
 
     def _slower(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> Rejection:
         slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None

@@ -69,7 +69,8 @@ def best_groups(case: VariantContext, draft: Proposal, settings: Settings, conte
 
 
 def published_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
-    """Factor on the predicted rate by what was published: rates of the same combination, else gains, else acceptance.
+    """Factor on the predicted rate by what was published: rates of the same combination; else those of the family in this
+    format by other methods, times gains, or acceptance.
 
     A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
     """
@@ -77,18 +78,25 @@ def published_factor(case: VariantContext, draft: Proposal, settings: Settings, 
     own = (draft.engine, draft.split.tp, draft.split.pp)
     if any(own == (one.engine, one.tp, one.pp) for one in case.outlook.measurements):
         return 1.0  # predictions follow what was measured here
-    rates = evidence_of(case, draft).correction(busy=busy)
-    if rates is not None or draft.speculation.method == "none":
-        return 1.0 if rates is None else rates
-    requests = case.concurrency if busy else 1
+    found = evidence_of(case, draft)
+    same = found.correction(busy=busy)
+    if same is not None:
+        return same
+    return found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)
+
+
+def _drafting_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
+    """Factor on the predicted rate by published gains or acceptance of the method with this model."""
+    requests = case.concurrency if case.objective == "throughput" else 1
+    said = NOT_PUBLISHED if draft.speculation.method == "none" else _drafting(case, draft, requests)
+    if said == NOT_PUBLISHED:
+        return 1.0
     drafted = case.outlook.rates(draft.split, settings, context, requests)
-    said = _drafting(case, draft, requests)
-    if said.gain is not None:
-        bare = settings._replace(speculation=Speculation())
-        plain_ = case.outlook.rates(draft.split, bare, context, requests)
-        predicted = drafted.decode_tps_aggregate.mid / plain_.decode_tps_aggregate.mid
-        return math.sqrt(said.gain / predicted)
-    return 1.0 if said.length is None else math.sqrt(said.length / drafted.accepted)
+    if said.gain is None:
+        return math.sqrt((said.length or drafted.accepted) / drafted.accepted)
+    bare = case.outlook.rates(draft.split, settings._replace(speculation=Speculation()), context, requests)
+    predicted = drafted.decode_tps_aggregate.mid / bare.decode_tps_aggregate.mid
+    return math.sqrt(said.gain / predicted)
 
 
 def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
