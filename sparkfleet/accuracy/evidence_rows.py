@@ -56,8 +56,9 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
 
 def _off(case: PublishedCase, run: PublishedRun, known: Factors) -> list[float]:
     """Published over predicted (log)."""
-    metric = "decode_tps_per_request" if run.requests == 1 else "decode_tps_aggregate"
-    return [math.log(one.measured / one.predicted.mid) for one in score(case, known) if one.metric == metric]
+    offs = {one.metric: math.log(one.measured / one.predicted.mid) for one in score(case, known)}
+    metrics = ("decode_tps_per_request",) * (run.requests == 1) + ("decode_tps_aggregate",)
+    return [offs[metric] for metric in metrics if metric in offs][:1]
 
 
 def _middle(by_source: Mapping[str, list[float]]) -> float | None:
