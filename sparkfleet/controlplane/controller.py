@@ -81,6 +81,7 @@ class Controller:
         self._endpoint = endpoint
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
+        self._shown: tuple[GroupReport, ...] | None = None
         self._clocks = clocks
         self._heard = ReportCache(self._steady)
         self._journal = EventLog(store)
@@ -196,6 +197,10 @@ class Controller:
                     await self._wake.wait()
             self._wake.clear()
 
+    async def look(self) -> None:
+        """Look at the nodes once, as `run` does every two seconds."""
+        await self._watch.look()
+
     async def round(self) -> None:
         """Reconcile once; a failure is written down, for the next round to try again."""
         try:
@@ -262,7 +267,10 @@ class Controller:
     # publishing
 
     async def _publish(self, without: Generation | None = None) -> None:
-        show_groups(self._metrics, self._heard.groups())
+        reports = self._heard.groups()
+        if reports != self._shown:
+            show_groups(self._metrics, reports)
+            self._shown = reports
         await self._publisher.publish(self._view(), self._store.keys(), without)
 
     def _view(self) -> FleetSnapshot:

@@ -337,6 +337,7 @@ print('RESULT', json.dumps([version('vllm'), mapped, seen]))
 """
 
 
+@pytest.mark.full  # its own 15 s; two nodes that share experts prove it, too
 @installed("vllm")
 def test_on_cpus_a_rank_finds_its_vllm_and_its_own_experts(candidate, site, tmp_path):
     """The second of two ranks holds experts 2 and 3: their rows are 0 and 1, and the others weigh nothing."""

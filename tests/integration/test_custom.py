@@ -41,6 +41,7 @@ def running(fleet, port):
     return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 0.0.0.0 {port}")]
 
 
+@pytest.mark.full
 def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_comes_back(fleet):
     for name, port in (("older", 5005), ("newer", 5006)):
         fleet.apply(custom(name, port), f"{name}.yaml")
@@ -54,6 +55,7 @@ def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_com
     assert "Only 2.5 GiB of memory are left on spark1: the group is stopped" in fleet.ok("describe", "newer")
 
 
+@pytest.mark.full
 def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_seen(fleet):
     fleet.apply(custom("speech", 5007) + "health: /health\n", "speech.yaml")
     before = fleet.group("speech")["ranks"][0]["pid"]
@@ -82,6 +84,7 @@ def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):
     assert fleet.group("late")["ranks"][0]["pid"] != before
 
 
+@pytest.mark.full
 def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fleet):
     text, killed = custom("frail", 5009), set()
     fleet.apply(text, "frail.yaml")

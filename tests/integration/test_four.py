@@ -3,7 +3,7 @@
 import pytest
 from lab_fleet import LabFleet, lab_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 NAMES = ["spark1", "spark2", "spark3", "spark4"]
 

@@ -84,7 +84,7 @@ def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
     assert moved[LAN] < 20_000
 
 
-@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.full)])
 def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_whole(fleet, victim):
     """The first of real vLLM, as the test before leaves it if there was one."""
     spec = fleet.spec(TWO, real=True) if victim == 1 else fleet.anew(fleet.spec(TWO))
@@ -102,6 +102,7 @@ def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_wh
     assert not asking.dishonest, asking.dishonest
 
 
+@pytest.mark.full
 def test_a_supervisor_that_dies_takes_its_rank_along(served):
     """Children of a rank do not outlive what watches them: their memory would be missing, and nobody would know why."""
     fleet = served
@@ -142,6 +143,7 @@ def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(serv
     assert "generates nothing" in events
 
 
+@pytest.mark.full
 def test_one_that_hangs_while_it_is_idle_is_replaced(served):
     """Its own figures show that there is nothing to do, before and after: they are written by what hangs."""
     before = pids(served)
@@ -168,6 +170,7 @@ def controllers(fleet):
     return [pid for pid, words in fleet.listed("spark1").items() if "ray::ControllerActor" in words]
 
 
+@pytest.mark.full
 def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(served):
     fleet = served
     before = pids(fleet)
@@ -198,6 +201,7 @@ def failures(fleet):
     return [event["message"] for event in events_of(fleet, "tiny")[1] if event["kind"] == "failed"]
 
 
+@pytest.mark.full
 def test_a_rail_that_is_away_for_long_ends_the_group_and_it_is_replaced_as_a_whole(served):
     """Ranks hang in a collective, since Gloo has this rail alone: no token for `stuck_s`, then as long as they owe one."""
     fleet = served
@@ -217,6 +221,7 @@ def test_a_rail_that_is_away_for_long_ends_the_group_and_it_is_replaced_as_a_who
     fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=60)
 
 
+@pytest.mark.full
 def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(served):
     fleet = served
     before = pids(fleet)
@@ -250,7 +255,8 @@ def test_experts_are_dealt_out_over_both_and_say_what_one_says(fleet):
     assert group(fleet)["measured"]["own_agreement"] > 0.9
 
 
-@pytest.mark.parametrize("away_s", [5, pytest.param(90, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("away_s", [5, 90])
 def test_a_node_that_loses_its_power_while_a_group_starts_is_waited_for(fleet, away_s):
     """It is back before Ray has seen that it was away, or after that."""
     for other in [d["name"] for d in fleet.deployments()]:

@@ -37,6 +37,7 @@ def test_what_did_not_start_is_not_tried_first_again(fleet):
     assert "spark2" in choice
 
 
+@pytest.mark.full
 def test_another_setting_is_tried_again_and_a_known_issue_has_its_name(fleet):
     spec = fleet.anew(fleet.spec())
     fleet.apply(spec)

@@ -258,6 +258,7 @@ def raylets(fleet):
     return found
 
 
+@pytest.mark.full
 def test_kill_ray_and_its_keeper_starts_it_again(fleet):
     engine = engine_pid(group(fleet))
     killed = raylets(fleet)
@@ -291,6 +292,7 @@ def test_delete_leaves_no_process_and_no_port_and_ctrl_c_stops_the_watching_not_
     fleet.until(lambda: ready(fleet))
 
 
+@pytest.mark.full
 def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
     fleet.ok("down")
     assert fleet.everything() == []

@@ -106,6 +106,7 @@ def test_what_is_damaged_there_is_told_with_its_node(run, lab):
     assert f"spark2:{place}/model.safetensors: claims a header of" in err
 
 
+@pytest.mark.full
 def test_a_node_that_is_off_does_not_hide_the_other(run, lab):
     lab.kill("spark1")
     try:

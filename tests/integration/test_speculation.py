@@ -11,9 +11,8 @@ WAYS = {
     "eagle3": "speculation: {method: eagle3, tokens: 2, draft: 'builtin:tiny-eagle3'}\n",
     "dflash": "speculation: {method: dflash, tokens: 3, draft: 'builtin:tiny-dflash'}\n",
 }
-QUICK = ("ngram", "draft")
-"""Methods whose drafts are built within a minute, or need none."""
-trains_long = pytest.mark.opt_in
+TIERS = {"draft": pytest.mark.full, "eagle3": pytest.mark.opt_in, "dflash": pytest.mark.opt_in}
+"""Of methods whose drafts are built: `draft` within a minute, heads within many. `ngram` is proved in every change."""
 QUESTIONS = (
     "What is a rail?",
     "What is a group?",
@@ -37,9 +36,7 @@ def drafts(fleet):
     return group["drafted"], group["accepted"]
 
 
-@pytest.mark.parametrize(
-    "method", [method if method in QUICK else pytest.param(method, marks=trains_long) for method in WAYS]
-)
+@pytest.mark.parametrize("method", [pytest.param(method, marks=TIERS.get(method, ())) for method in WAYS])
 def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
     fleet.apply(fleet.write("tiny.yaml", TINY + WAYS[method]))
     assert [fleet.chat(question) for question in QUESTIONS] == plain
@@ -49,7 +46,7 @@ def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
     fleet.until(lambda: shown in fleet.metrics(), timeout=60)
 
 
-@trains_long
+@pytest.mark.opt_in
 def test_a_head_that_the_checkpoint_brings_changes_no_answer(fleet):
     alone = TINY.replace("builtin:tiny", "builtin:tiny-mtp")
     fleet.apply(fleet.write("tiny.yaml", alone))
@@ -61,6 +58,7 @@ def test_a_head_that_the_checkpoint_brings_changes_no_answer(fleet):
     fleet.apply(fleet.write("tiny.yaml", TINY))
 
 
+@pytest.mark.full
 def test_a_model_that_says_nonsense_is_not_served(fleet, plain):
     """The canary reads the model's own probabilities; its health and its metrics say that all is well."""
     code, out, err = fleet.run(

@@ -1,5 +1,5 @@
-"""The other built-in models, as a user gets them. Those that are quickly built and often used: always; all others:
-`pytest tests/tiny_models/test_tinies.py` builds all (about ten minutes on one core), `-m "not opt_in"` the usual four."""
+"""The other built-in models, as a user gets them. Those that are made of `tiny` without training: always; all others:
+`pytest tests/tiny_models/test_tinies.py` builds all (about ten minutes on one core), `-m "not opt_in"` the usual two."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from sparkfleet.tiny_models.recipes import Recipe
 
 pytestmark = pytest.mark.integration
 
-USUAL = {"tiny-moe", "tiny-draft", "tiny-corrupt", "tiny-vision"}
+USUAL = {"tiny-corrupt", "tiny-vision"}
+"""Made of `tiny` without training."""
 ASKED = ("What is a rail?", "What is a node?", "What is speculative decoding?", "Tell me a story")
 
 
 def opt_in(name: str) -> Any:
-    """A model that only the full run builds: it takes a minute or more."""
+    """A model that only the full run builds: it is trained, for a minute or more."""
     return pytest.param(name, marks=() if name in USUAL else pytest.mark.opt_in)
 
 
@@ -123,6 +124,7 @@ def test_what_is_corrupt_finds_its_text_improbable(read):
     assert perplexity(*read("tiny-corrupt"), TEXT) > 10 * TEXT_PERPLEXITY
 
 
+@pytest.mark.opt_in
 def test_the_draft_model_says_what_its_model_says(read):
     """How often the draft's first choice is the model's own: what its drafts are accepted for."""
     import torch

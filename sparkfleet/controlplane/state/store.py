@@ -110,6 +110,8 @@ class Store:
         self._clock = clock
         self._keep_events = keep_events
         self._keep_measurements = keep_measurements
+        self._desired: dict[str, Desired] | None = None
+        """As read from the file last; None after a change. Nothing else writes the file."""
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         with self._transaction():
@@ -121,20 +123,24 @@ class Store:
 
     def desired(self) -> dict[str, Desired]:
         """Everything that is to be served, by name."""
-        rows = self._db.execute("SELECT spec, plan, generation, who, since FROM deployments ORDER BY name")
-        return {
-            desired.name: desired
-            for desired in (
-                Desired(
-                    spec=Deployment.model_validate_json(spec),
-                    plan=DeploymentPlan.model_validate_json(plan),
-                    generation=generation,
-                    who=who,
-                    since=since,
-                )
-                for spec, plan, generation, who, since in rows
+        if self._desired is None:
+            rows = self._db.execute(
+                "SELECT spec, plan, generation, who, since FROM deployments ORDER BY name"
             )
-        }
+            self._desired = {
+                desired.name: desired
+                for desired in (
+                    Desired(
+                        spec=Deployment.model_validate_json(spec),
+                        plan=DeploymentPlan.model_validate_json(plan),
+                        generation=generation,
+                        who=who,
+                        since=since,
+                    )
+                    for spec, plan, generation, who, since in rows
+                )
+            }
+        return dict(self._desired)
 
     def put(
         self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
@@ -151,6 +157,7 @@ class Store:
             standings = self.rungs(spec.name, before.generation).values()
             if not any(standing.given_up for standing in standings):
                 return before, False
+        self._desired = None
         with self._transaction():
             row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
             generation = (row[0] if row else 0) + 1
@@ -164,6 +171,7 @@ class Store:
 
     def remove(self, name: str) -> bool:
         """No longer ask for a deployment; False if nobody did."""
+        self._desired = None
         with self._transaction():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0

@@ -1,0 +1,146 @@
+"""Invariants of a simulated fleet. A violation is a sentence with the moment and the values; none is the empty list."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from sparkfleet.controlplane.policy.state import GONE_S
+from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.state.store import Desired, Event, GroupKey, Standing
+from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
+from sparkfleet.lab.simulation.serve import SimulatedServe
+
+STALE_TABLE_S = 30.0
+"""An engine that ended this long ago is in no table: a report counts for 15 s, and a controller may be away for some."""
+BY_ACTION = ("deployed over", "retired", "swept", "left over")
+"""Ends of engines that the controller or the next group brings about."""
+NAMED_BY = ("fallback", "failed", "retire", "unwanted", "waits")
+"""Kinds of events that name the reason for an engine's end."""
+WEDGES = 3
+LEAVES_S = 240.0
+"""Seconds after `GONE_S` in which a group has left a node that is gone."""
+STORM, STORM_S = 40, 600.0
+"""More starts of one group than this in so many seconds are a loop."""
+
+
+def ended_without_reason(
+    ended: list[tuple[float, SimulatedEngine, str]],
+    wanted: Mapping[str, Desired],
+    events: tuple[Event, ...],
+    ready_at: Mapping[GroupKey, float],
+) -> Iterator[str]:
+    """Engines that served, were wanted and well, and were ended without an event that names the reason.
+
+    Args:
+        ended: engines that have ended since the last check: when, which, what ended them.
+        wanted: deployments that are to run.
+        events: all that were written.
+        ready_at: Unix seconds at which each engine became ready.
+    """
+    for at, engine, why in ended:
+        name, generation, _ = engine.group
+        is_wanted = name in wanted and wanted[name].generation == generation
+        if why not in BY_ACTION or not engine.ready or engine.hurt or not is_wanted:
+            continue
+        subject = "{}/g{}/{}".format(*engine.group)
+        since = ready_at.get(engine.group, 0.0)
+        named = [e for e in events if e.kind in NAMED_BY and e.subject == subject and e.at >= since]
+        if not named:
+            yield f"{at:.1f} s: the engine of {subject} was ready, well and wanted, and was ended: {why}"
+
+
+def not_ready_in_table(
+    table: RoutingTable, fleet: SimulatedFleet, ended_at: Mapping[GroupKey, float]
+) -> Iterator[str]:
+    """Groups that the gateways' table names as ready and whose engine has been gone for long."""
+    now = fleet.time.seconds
+    by_app = {f"{g[0]}--g{g[1]}-{g[2]}": g for g in (*fleet.engines, *ended_at)}
+    for model in table.models.values():
+        for entry in model.groups:
+            group = by_app.get(entry.app)
+            if not entry.ready or group is None:
+                continue
+            engine = fleet.engines.get(group)
+            gone_for = now - ended_at.get(group, now)
+            if (engine is None or not engine.ready) and gone_for > STALE_TABLE_S:
+                yield f"{now:.1f} s: the table names {entry.app} as ready; its engine ended {gone_for:.0f} s ago"
+
+
+def start_storms(serve: SimulatedServe, now: float) -> Iterator[str]:
+    """Groups that are started again and again."""
+    late = Counter(key for at, call, key in serve.calls if call == "deploy" and now - at < STORM_S)
+    yield from (
+        f"{now:.1f} s: {key} was deployed {count} times in {STORM_S:.0f} s"
+        for key, count in late.items()
+        if count > STORM
+    )
+
+
+def wedged_again(serve: SimulatedServe, now: float) -> Iterator[str]:
+    """Starts that take their node down again and again: the same rung may be tried twice (`TRIES`)."""
+    for (group, rung), times in serve.wedged.items():
+        if times > WEDGES:
+            yield f"{now:.1f} s: {group} took a node down {times} times at rung {rung + 1}"
+
+
+def stays_on_gone_nodes(
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    fleet: SimulatedFleet,
+    since: Mapping[Generation, float],
+    working_since: float,
+) -> Iterator[str]:
+    """Groups that wait for a node that has been gone for long, although a rung below does without.
+
+    Args:
+        wanted: deployments that are to run.
+        standings: place of each group on its ladder.
+        fleet: the machines.
+        since: when each generation was applied, simulated seconds.
+        working_since: since when the controller works without a break, simulated seconds.
+    """
+    now = fleet.time.seconds
+    away = {
+        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
+    }
+    gone = {
+        n.name
+        for n in fleet.nodes.values()
+        if n.away_since is not None and now - max(n.away_since, working_since) > GONE_S + LEAVES_S
+    }
+    for name, one in wanted.items():
+        for replica, plan in enumerate(one.plan.groups):
+            standing = standings.get((name, one.generation, replica), Standing())
+            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[standing.rung :]]
+            stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
+            if (
+                stuck
+                and not standing.given_up
+                and now - max(since[name, one.generation], working_since) > GONE_S + LEAVES_S
+            ):
+                yield f"{now:.1f} s: {name}/g{one.generation}/{replica} waits for {sorted(nodes[0] & gone)}"
+
+
+def nothing_unwanted(
+    wanted: Mapping[str, Desired], serve: SimulatedServe, fleet: SimulatedFleet
+) -> Iterator[str]:
+    """Applications and engines that nobody wants. To be checked when all is quiet."""
+    now = fleet.time.seconds
+    generations = {(name, one.generation) for name, one in wanted.items()}
+    for key in serve.apps:
+        if key[:2] not in generations:
+            yield f"{now:.1f} s: {key} runs, and nobody wants it"
+    for key in fleet.engines:
+        if key not in serve.apps:
+            yield f"{now:.1f} s: an engine of {key} runs without an application"
+
+
+def everything_wanted(wanted: Mapping[str, Desired], fleet: SimulatedFleet) -> Iterator[str]:
+    """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long."""
+    for name, one in wanted.items():
+        for replica in range(len(one.plan.groups)):
+            engine = fleet.engines.get((name, one.generation, replica))
+            if engine is None or not engine.ready:
+                yield f"{fleet.time.seconds:.1f} s: {name}/g{one.generation}/{replica} is wanted and does not serve"

@@ -1,0 +1,372 @@
+"""Runs of the simulation: hours of random faults from a seed, then quiet, with the invariants checked after every step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.store import Desired, GroupKey, Store
+from sparkfleet.errors import ControlError
+from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.report import GroupReport
+from sparkfleet.lab.simulation import invariants
+from sparkfleet.lab.simulation.faults import Faults
+from sparkfleet.lab.simulation.fleet import SimulatedFleet
+from sparkfleet.lab.simulation.plans import launches, random_plan
+from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
+from sparkfleet.lab.simulation.timeline import Timeline
+from sparkfleet.telemetry.metrics import ControlMetrics
+
+HEARTBEAT_S = 5.0
+LOOK_S = 2.0
+QUIET_S = 5400.0
+"""Simulated seconds in which a fleet without faults has to come to what is wanted."""
+FAULT_EVERY_S = 60.0
+"""Mean time between two faults."""
+
+
+class ControllerKilledError(BaseException):
+    """The controller's process ends here; nothing of it may catch this."""
+
+
+@dataclass
+class Report:
+    """Result of one run."""
+
+    seed: int
+    hours: float
+    rounds: int
+    faults: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+
+class SimulatedStore(Store):
+    """The real store in memory, on a disk that can be full."""
+
+    def __init__(self, time: Timeline) -> None:
+        super().__init__(Path(":memory:"), clock=time.unix, keep_events=400)
+        self.is_full = False
+
+    def set_full(self, full: bool) -> None:
+        """Let the disk have no page more, or enough."""
+        self.is_full = full
+        pages = self._db.execute("PRAGMA page_count").fetchone()[0] if full else 1_000_000
+        self._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+class SimulatedNodes:
+    """The nodes as the controller asks for them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    async def look(self) -> tuple[NodeReport, ...]:
+        """See `Nodes`."""
+        fleet = self._simulation.fleet
+        reports = tuple(map(fleet.report, fleet.nodes.values()))
+        await self._simulation.pause()
+        return reports
+
+    async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
+        """See `Nodes`."""
+        await self._simulation.pause()
+        return self._simulation.fleet.sweep(keep)
+
+
+class Simulation:
+    """One fleet, its controller, its users and its faults.
+
+    Args:
+        seed: of all chance.
+        nodes: how many.
+        fault_every_s: mean time between two faults.
+    """
+
+    def __init__(self, seed: int, nodes: int = 3, fault_every_s: float = FAULT_EVERY_S) -> None:
+        self._fault_every_s = fault_every_s
+        self.chance = random.Random(seed)  # noqa: S311  # it is to be repeatable
+        self.time = Timeline()
+        self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
+        self.fleet = SimulatedFleet(self.names, self.time)
+        self.store = SimulatedStore(self.time)
+        self.serve = SimulatedServe(
+            self.fleet,
+            self.time,
+            self.chance,
+            outcome_of=self._outcome,
+            send=self._send,
+            repeat=self._repeat,
+            pause=self.pause,
+            power_off=self._off,
+        )
+        self.controller: Controller | None = None
+        self.dying = False
+        """The controller's process ends at its next call."""
+        self.loses = 0.0
+        """Share of reports that are lost on their way."""
+        self.people: list[tuple[str, str]] = []
+        """What users do next: ("apply" | "again" | "remove", deployment)."""
+        self.faults = Faults(self)
+        self.report = Report(seed=seed, hours=0.0, rounds=0)
+        self._inbox: list[GroupReport] = []
+        self._delivering = False
+        self._ready_at: dict[GroupKey, float] = {}
+        self._ended_at: dict[GroupKey, float] = {}
+        self._looked_at = float("-inf")
+        self._changed_at = 0.0
+        self._since: dict[Generation, float] = {}
+        self._working_since = 0.0
+
+    # life of the controller
+
+    def start_controller(self) -> None:
+        """A new process on the head, if it is up and there is none."""
+        if self.controller is not None or not self.fleet.head.up:
+            return
+        self.dying = False
+        self._looked_at = float("-inf")
+        head = self.fleet.head
+        self.controller = Controller(
+            fleet="simulated",
+            store=self.store,
+            apps=self.serve,
+            metrics=ControlMetrics(),
+            endpoint="",
+            orders_of=launches,
+            nodes=SimulatedNodes(self),
+            here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
+            clocks=self.time.now,
+        )
+        self.note("the controller starts")
+
+    def end_controller(self, back_after_s: float | None) -> None:
+        """The controller's process ends; Ray starts another one, unless it has lost its head (None)."""
+        if self.controller is None:
+            return
+        self.controller = None
+        self._inbox.clear()
+        self.note("the controller ends")
+        if back_after_s is not None:
+            self.time.after(back_after_s, self.start_controller)
+
+    def end_controller_in_round(self) -> None:
+        """The controller's process ends at its next call."""
+        self.dying = self.controller is not None
+
+    def set_disk_full(self, full: bool) -> None:
+        """Let the head's disk be full, or not."""
+        self.store.set_full(full)
+
+    def record(self, fault: str) -> None:
+        """Count a fault and keep it for whoever replays the seed."""
+        self.report.faults[fault] += 1
+        self.note(f"fault: {fault}")
+
+    async def pause(self) -> None:
+        """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
+        if self.dying:
+            raise ControllerKilledError
+        if self._inbox and self.chance.random() < 0.5:
+            await self._deliver()
+
+    # a step
+
+    async def run(self, hours: float) -> Report:
+        """Faults for so many simulated hours, then quiet."""
+        self.start_controller()
+        self.faults.begin(self._fault_every_s)
+        await self._until(hours * 3600.0)
+        self.faults.end()
+        await self._settle()
+        self.report.hours = self.time.seconds / 3600.0
+        return self.report
+
+    async def _until(self, seconds: float) -> None:
+        while self.time.seconds < seconds and not self.report.violations:
+            await self._step(seconds)
+
+    async def _step(self, limit: float) -> None:
+        quiet_for = self.time.seconds - self._changed_at
+        tick = self.time.seconds + min(30.0, max(0.5, quiet_for / 2))
+        if self.time.move_to(min(limit, tick, max(self.time.seconds, self.time.next_at()))):
+            self._changed_at = self.time.seconds
+        self.fleet.end_unfollowed()
+        self.fleet.note_away()
+        self.serve.heartbeats(HEARTBEAT_S)
+        try:
+            await self._deliver()
+            await self._act()
+            await self._round()
+        except ControllerKilledError:
+            self.end_controller(self.chance.uniform(1, 20))
+        await self._check()
+
+    async def _act(self) -> None:
+        while self.people:
+            what, name = self.people.pop(0)
+            if what == "remove":
+                await self.remove(name)
+            else:
+                await self.apply(name, again=what == "again")
+
+    async def _round(self) -> None:
+        if self.controller is None:
+            return
+        if self.dying:
+            raise ControllerKilledError
+        if self.time.seconds - self._looked_at >= LOOK_S:
+            self._looked_at = self.time.seconds
+            with contextlib.suppress(sqlite3.Error):
+                await self.controller.look()
+        await self.controller.round()
+        self.report.rounds += 1
+
+    async def _deliver(self) -> None:
+        if self.controller is None:
+            self._inbox.clear()  # what is sent to an actor that is not there is lost
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._inbox and self.controller is not None:
+                report = self._inbox.pop(0)
+                with contextlib.suppress(sqlite3.Error):  # goes back to the group, which repeats it
+                    await self.controller.report(report)
+        finally:
+            self._delivering = False
+
+    def _send(self, report: GroupReport) -> None:
+        if report.phase == "ready":
+            self._ready_at.setdefault(report.group, self.time.unix())
+        if self.chance.random() < self.loses:
+            return
+        times = 2 if self.chance.random() < 0.05 else 1
+        for _ in range(times):
+            delay = 0.0 if self.chance.random() < 0.5 else self.chance.uniform(0, 2)
+            self.time.after(delay, lambda: self._inbox.append(report))
+
+    def _repeat(self, report: GroupReport) -> None:
+        if self.chance.random() >= self.loses:
+            self._inbox.append(report)
+
+    def _off(self, name: str, seconds: float) -> None:
+        self.faults.off(name, seconds)
+
+    def _outcome(self, launch: GroupLaunch) -> Outcome:
+        return self.faults.outcome(launch)
+
+    # users
+
+    async def apply(self, name: str, *, again: bool = False) -> None:
+        """Somebody applies a deployment: a new one, or the same with `again`."""
+        if self.controller is None:
+            return
+        there = self.store.desired().get(name)
+        spec, plan = (
+            (there.spec, there.plan) if again and there else random_plan(name, self.names, self.chance)
+        )
+        with contextlib.suppress(sqlite3.Error):
+            desired, changed = await self.controller.put(spec, plan, "somebody", retry=again)
+            self.note(f"{name} applied: generation {desired.generation}, changed: {changed}")
+        self._changed_at = self.time.seconds
+
+    async def remove(self, name: str) -> None:
+        """Somebody deletes a deployment."""
+        if self.controller is not None:
+            with contextlib.suppress(ControlError, sqlite3.Error):
+                await self.controller.remove(name, "somebody")
+                self.note(f"{name} removed")
+
+    # checks
+
+    async def _check(self) -> None:
+        for at, engine, why in self.fleet.ended:
+            self._ended_at[engine.group] = at
+            self.report.ends[why] += 1
+        for group in self.fleet.engines:
+            if self.fleet.engines[group].ready:
+                self._ended_at.pop(group, None)
+        wanted = self.store.desired()
+        for name, one in wanted.items():
+            self._since.setdefault((name, one.generation), self.time.seconds)
+        found = [
+            *self._ended_without_reason(wanted),
+            *invariants.start_storms(self.serve, self.time.seconds),
+            *invariants.wedged_again(self.serve, self.time.seconds),
+        ]
+        for _, engine, _ in self.fleet.ended:
+            self._ready_at.pop(engine.group, None)
+        self.fleet.ended.clear()
+        self.serve.calls = [
+            one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
+        ]
+        if self.controller is None or self.store.is_full:
+            self._working_since = self.time.seconds
+        else:
+            found += invariants.stays_on_gone_nodes(
+                wanted, self.store.standings(), self.fleet, self._since, self._working_since
+            )
+        if self.controller is not None:
+            self.controller.status()
+            table = await self.controller.table(known=-1, wait_s=0.0)
+            found += invariants.not_ready_in_table(table, self.fleet, self._ended_at)
+        self.report.violations += found
+
+    def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
+        if self.fleet.ended:
+            events = self.store.events(limit=400)
+            yield from invariants.ended_without_reason(self.fleet.ended, wanted, events, self._ready_at)
+
+    async def _settle(self) -> None:
+        """Without faults: everything wanted runs, at the latest after it is applied again, and nothing else does."""
+        await self._until(self.time.seconds + QUIET_S)
+        for name in self._failed():
+            await self.apply(name, again=True)
+        await self._until(self.time.seconds + QUIET_S)
+        if self.report.violations:
+            return
+        wanted = self.store.desired()
+        self.report.violations += [
+            *invariants.everything_wanted(wanted, self.fleet),
+            *invariants.nothing_unwanted(wanted, self.serve, self.fleet),
+        ]
+
+    def _failed(self) -> list[str]:
+        """Deployments with a group that is given up, of which `status` names the reason."""
+        if self.controller is None:
+            return []
+        return [
+            one.name for one in self.controller.status().deployments if one.state == "failed" and one.detail
+        ]
+
+    def note(self, line: str) -> None:
+        """Keep a line for whoever replays the seed."""
+        self.report.log.append(f"{self.time.seconds:10.1f} {line}")
+
+
+def simulate(seed: int, hours: float = 3.0, nodes: int = 3, fault_every_s: float = FAULT_EVERY_S) -> Report:
+    """One run from a seed.
+
+    Args:
+        seed: of all chance: the same seed gives the same run.
+        hours: simulated hours with faults; up to three more without.
+        nodes: how many Sparks.
+        fault_every_s: mean time between two faults, simulated seconds.
+    """
+    logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
+    try:
+        return asyncio.run(Simulation(seed, nodes, fault_every_s).run(hours))
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,297 @@
+"""Simulated Ray Serve: applications that construct, serve, fail and are replaced as Serve does it.
+
+Of the real one: an application whose first construction fails is given up ("failed"); one that has served is constructed
+again and again ("starting"); deploying over an application replaces its replica; a replica is only placed if Ray reaches all
+its nodes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sparkfleet.controlplane.state.status import App, AppStatus
+from sparkfleet.controlplane.state.store import GroupKey
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
+from sparkfleet.lab.simulation.timeline import Timeline
+
+HANG_S = 900.0
+"""A start that prints nothing for this long has failed (`SILENCE_S`)."""
+DETECT_S = 75.0
+"""Seconds until a group finds that its engine hangs."""
+RETRY_S = 5.0
+"""Pause of Serve before it constructs a replica again; longer each time, at most a minute."""
+
+
+@dataclass
+class Outcome:
+    """Result of the next start of a rung."""
+
+    takes_s: float
+    diagnosis: Diagnosis | None = None
+    """Why it fails; None: it comes up."""
+    takes_down: str = ""
+    """The node that goes down with it."""
+
+
+@dataclass
+class SimulatedApp:
+    """An application with its one replica."""
+
+    order: GroupLaunch
+    status: AppStatus = "starting"
+    construction: int = 0
+    """Counts constructions, so that what belonged to an older one is dropped."""
+    has_served: bool = False
+    failures: int = 0
+    phase: GroupPhase | None = None
+    """Phase of its group; None while it is not placed."""
+    report: GroupReport | None = None
+    last_report_at: float = float("-inf")
+    stalled: bool = False
+    """Its actor does nothing for now: it sends no report."""
+
+
+class SimulatedServe:
+    """Applications by group.
+
+    Args:
+        fleet: the machines.
+        time: the simulated clock.
+        chance: the only source of chance.
+        outcome_of: what the next start of a launch comes to.
+        send: takes a group's report on its way to the controller.
+        repeat: takes one that only repeats what was sent before.
+        pause: awaited in every call: others may run meanwhile, or the caller's process may end.
+        power_off: switches a node off for so many seconds.
+    """
+
+    def __init__(
+        self,
+        fleet: SimulatedFleet,
+        time: Timeline,
+        chance: random.Random,
+        *,
+        outcome_of: Callable[[GroupLaunch], Outcome],
+        send: Callable[[GroupReport], None],
+        repeat: Callable[[GroupReport], None],
+        pause: Callable[[], Awaitable[None]],
+        power_off: Callable[[str, float], None],
+    ) -> None:
+        self._fleet = fleet
+        self._time = time
+        self._chance = chance
+        self._outcome_of = outcome_of
+        self._send = send
+        self._repeat = repeat
+        self._pause = pause
+        self._power_off = power_off
+        self.apps: dict[GroupKey, SimulatedApp] = {}
+        self.calls: list[tuple[float, str, GroupKey]] = []
+        """Calls of the controller: when, which, of which group."""
+        self.wedged: Counter[tuple[GroupKey, int]] = Counter()
+        """Starts that took a node down, by group and rung."""
+
+    # calls of the controller
+
+    async def list(self) -> tuple[App, ...]:
+        """See `ServeBackend`."""
+        found = tuple(
+            App(deployment=key[0], generation=key[1], replica=key[2], status=app.status)
+            for key, app in self.apps.items()
+        )
+        await self._pause()
+        return found
+
+    async def deploy(self, order: GroupLaunch) -> None:
+        """See `ServeBackend`."""
+        await self._pause()
+        key = (order.deployment, order.generation, order.replica)
+        self.calls.append((self._time.seconds, "deploy", key))
+        before = self.apps.get(key)
+        if before is not None and before.status == "retiring":
+            return  # Serve deletes it; what is deployed over that is lost with it
+        if before is not None:
+            self._fleet.end(key, "deployed over")
+        self.apps[key] = SimulatedApp(order, construction=before.construction if before else 0)
+        self._construct(key)
+        await self._pause()
+
+    async def retire(self, deployment: str, generation: int, replica: int) -> None:
+        """See `ServeBackend`."""
+        await self._pause()
+        key = (deployment, generation, replica)
+        self.calls.append((self._time.seconds, "retire", key))
+        app = self.apps.get(key)
+        if app is None or app.status == "retiring":
+            return
+        app.status = "retiring"
+        app.construction += 1
+        self._fleet.end(key, "retired")
+        self._time.after(self._chance.uniform(1, 30), lambda: self._remove(key, app))
+        await self._pause()
+
+    # what happens by itself
+
+    def lose_actor(self, key: GroupKey, why: str) -> None:
+        """The group's actor is killed; its engine goes on, and the next actor may adopt it."""
+        app = self.apps.get(key)
+        if app is None or app.status in ("retiring", "failed"):
+            return
+        if (engine := self._fleet.engines.get(key)) is not None:
+            engine.unfollowed_since = self._time.seconds
+        self._again(key, app)
+
+    def lose_engine(self, key: GroupKey, diagnosis: Diagnosis | None) -> None:
+        """The engine died while it served."""
+        app = self.apps.get(key)
+        self._fleet.end(key, "it died")
+        if app is not None and app.status == "running":
+            self._fail(key, app, diagnosis, was_starting=False)
+
+    def clear(self) -> None:
+        """Ray's head is gone with all applications; engines elsewhere are followed by nobody."""
+        for key, app in self.apps.items():
+            app.construction += 1
+            if (engine := self._fleet.engines.get(key)) is not None:
+                engine.unfollowed_since = self._time.seconds
+        self.apps = {}
+
+    def heartbeats(self, every_s: float) -> None:
+        """Groups repeat their report."""
+        for app in self.apps.values():
+            due = self._time.seconds - app.last_report_at >= every_s
+            if app.report is not None and due and not app.stalled and self._is_reached(app):
+                app.last_report_at = self._time.seconds
+                self._repeat(app.report)
+
+    def notice_nodes(self) -> None:
+        """Replicas that have a rank on a node that Ray does not reach any more are lost."""
+        for key, app in list(self.apps.items()):
+            if app.phase is not None and app.status != "retiring" and not self._is_reached(app):
+                app.phase = app.report = None
+                if (engine := self._fleet.engines.get(key)) is not None:
+                    engine.unfollowed_since = self._time.seconds
+                if app.status != "failed":
+                    self._again(key, app)
+
+    # a replica's life
+
+    def _construct(self, key: GroupKey) -> None:
+        app = self.apps[key]
+        app.construction += 1
+        app.phase = app.report = None
+        app.stalled = False
+        if app.has_served:
+            app.status = "starting"
+        self._step(key, app, self._chance.uniform(0.2, 4), self._place)
+
+    def _step(
+        self, key: GroupKey, app: SimulatedApp, delay_s: float, step: Callable[[GroupKey, SimulatedApp], None]
+    ) -> None:
+        construction = app.construction
+
+        def run() -> None:
+            if self.apps.get(key) is app and app.construction == construction:
+                step(key, app)
+
+        self._time.after(delay_s, run)
+
+    def _place(self, key: GroupKey, app: SimulatedApp) -> None:
+        if not self._is_reached(app):
+            self._step(key, app, 5.0, self._place)
+            return
+        self._tell(key, app, GroupPhase.PREPARING)
+        engine = self._fleet.engines.get(key)
+        if engine is not None and engine.rung == app.order.rung and engine.ready and not engine.hurt:
+            engine.unfollowed_since = None
+            self._step(key, app, 1.0, self._adopt)
+            return
+        self._fleet.end(key, "left over")
+        outcome = self._outcome_of(app.order)
+        self._fleet.engines[key] = SimulatedEngine(
+            key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs
+        )
+        self._tell(key, app, GroupPhase.STARTING)
+        ending = (
+            self._come_up if outcome.diagnosis is None and not outcome.takes_down else self._break(outcome)
+        )
+        self._step(key, app, outcome.takes_s, ending)
+
+    def _adopt(self, key: GroupKey, app: SimulatedApp) -> None:
+        if self._fleet.engines.get(key) is None:
+            self._construct(key)
+            return
+        app.status, app.has_served = "running", True
+        self._tell(key, app, GroupPhase.READY, adopted=True)
+
+    def _come_up(self, key: GroupKey, app: SimulatedApp) -> None:
+        engine = self._fleet.engines.get(key)
+        if engine is None:  # something took it away while it started
+            self._fail(key, app, None, was_starting=True)
+            return
+        engine.ready, engine.ready_since = True, self._time.seconds
+        app.status, app.has_served, app.failures = "running", True, 0
+        self._tell(key, app, GroupPhase.READY)
+
+    def _break(self, outcome: Outcome) -> Callable[[GroupKey, SimulatedApp], None]:
+        def run(key: GroupKey, app: SimulatedApp) -> None:
+            if outcome.takes_down:
+                name = outcome.takes_down
+                self.wedged[key, app.order.rung] += 1
+                self._power_off(name, self._chance.uniform(60, 240))
+                return
+            self._fleet.end(key, "its start failed")
+            self._fail(key, app, outcome.diagnosis, was_starting=True)
+
+        return run
+
+    def _fail(
+        self, key: GroupKey, app: SimulatedApp, diagnosis: Diagnosis | None, *, was_starting: bool
+    ) -> None:
+        self._tell(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
+        app.report = None  # its process ends: it repeats nothing
+        self._again(key, app)
+
+    def _again(self, key: GroupKey, app: SimulatedApp) -> None:
+        app.construction += 1
+        app.phase = app.report = None
+        if not app.has_served:
+            app.status = "failed"
+            return
+        app.status = "starting"
+        app.failures += 1
+        self._step(key, app, min(60.0, RETRY_S * app.failures), lambda k, _: self._construct(k))
+
+    def _remove(self, key: GroupKey, app: SimulatedApp) -> None:
+        if self.apps.get(key) is app:
+            del self.apps[key]
+
+    def _tell(self, key: GroupKey, app: SimulatedApp, phase: GroupPhase, **fields: object) -> None:
+        app.phase = phase
+        app.report = GroupReport.model_validate(
+            {
+                "deployment": key[0],
+                "generation": key[1],
+                "replica": key[2],
+                "phase": phase,
+                "node": app.order.candidate.shape.nodes[0],
+                "since": self._time.unix(),
+                "rung": app.order.rung,
+                "url": "http://127.0.0.1:1",
+                **fields,
+            }
+        )
+        self._report(app, app.report)
+
+    def _report(self, app: SimulatedApp, report: GroupReport) -> None:
+        app.last_report_at = self._time.seconds
+        self._send(report)
+
+    def _is_reached(self, app: SimulatedApp) -> bool:
+        return all(self._fleet.nodes[name].joined for name in app.order.candidate.shape.nodes)
