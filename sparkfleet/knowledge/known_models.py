@@ -16,6 +16,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.published_checkpoints import published
 from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
@@ -109,14 +110,38 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     """
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
+    parts = published(name)
     if (one is None or one.quant is None) and _OTHERWISE.search(name.rpartition("/")[2].lower()):
-        raise FactError(
-            f"{name}: stored as EXL3 or GGUF, by its name, and its size is not known.",
-            means="Without it no plan can be made.",
-            do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
-        )
-    found = known_as(name)
-    return found if found is None or one is None or one.gb is None else found.sized(one.gb * 1e9)
+        raise _of_another_engine(name, None if parts is None else parts.bytes)
+    try:
+        found = known_as(name)
+    except FactError as error:
+        raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
+    if found is None:
+        if parts is not None:
+            raise _without_shapes(name, parts.bytes)
+        return None
+    if parts is not None:
+        return parts.stored(found)
+    return found if one is None or one.gb is None else found.sized(one.gb * 1e9)
+
+
+def _of_another_engine(name: str, size: int | None) -> FactError:
+    known = "and its size is not known" if size is None else f"{size / 1e9:.0f} GB"
+    return FactError(
+        f"{name}: stored as EXL3 or GGUF, by its name, {known}.",
+        means="vLLM, SGLang and TensorRT-LLM are planned with safetensors; without them no plan can be made.",
+        do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
+    )
+
+
+def _without_shapes(name: str, size: int | None) -> FactError:
+    known = "" if size is None else f"{size / 1e9:.0f} GB are published, but "
+    return FactError(
+        f"{name}: {known}the shapes of its layers are not known.",
+        means="Without them neither the KV cache nor the speed can be derived.",
+        do=f"Run `sparkfleet models pull {name}`, or give the directory of the checkpoint: its config.json is enough.",
+    )
 
 
 @lru_cache(maxsize=1024)

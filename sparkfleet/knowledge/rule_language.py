@@ -192,22 +192,22 @@ def read_conditions(written: object) -> tuple[Condition, ...]:
     """The conditions that a mapping of facts writes down.
 
     Raises:
-        ValueError: a fact is not known, or cannot be asked in that way.
+        ValueError: a fact is not known, or has no condition of that kind.
     """
     if not isinstance(written, Mapping) or not written:
-        raise ValueError("expected a mapping of facts to what is asked of them")
+        raise ValueError("expected a mapping of facts to their conditions")
     return tuple(condition for fact, asked in written.items() for condition in _read(str(fact), asked))
 
 
 def _read(fact: str, asked: object) -> tuple[Condition, ...]:
     kind = FACTS.get(fact)
     if kind is None:
-        raise ValueError(f"{fact}: not a fact that a rule may ask about (see knowledge/rule_context.py)")
+        raise ValueError(f"{fact}: not a fact that a rule may refer to (see knowledge/rule_context.py)")
     try:
         if not isinstance(asked, Mapping):
             return (_condition(fact, kind, "any", asked),)
         if unlike := sorted(set(asked) - _QUANTITIES[kind]) or (not asked and ["{}"]):
-            raise ValueError(f"{unlike[0]} cannot be asked of a fact of kind {kind.value}")
+            raise ValueError(f"{unlike[0]} is no condition for a fact of kind {kind.value}")
         return tuple(_condition(fact, kind, str(quantity), item) for quantity, item in asked.items())
     except ValueError as error:
         raise ValueError(f"{fact}: {error}") from error

@@ -221,7 +221,7 @@ def read_book(text: str, name: str = FILE) -> Book:
     left_out = _texts(name, data, "not_rules")
     for rule in rules:
         if rule.issue_id in left_out:
-            raise SpecError(f"knowledge/{name}: {rule.id}: stands under rules and under not_rules")
+            raise SpecError(f"knowledge/{name}: {rule.id}: is listed under rules and under not_rules")
     return Book(
         rules=tuple(_cite(name, rule, cited) for rule in rules),
         not_rules=tuple(left_out.items()),

@@ -140,7 +140,7 @@ class Speculator(Value):
     @model_validator(mode="after")
     def _draft_is_separate(self) -> Speculator:
         if self.draft is not None and self.head != "separate":
-            raise ValueError("a draft is only named where head is separate")
+            raise ValueError("a draft is only named if head is separate")
         if self.draft is None and (self.license is not None or self.gb is not None):
             raise ValueError("license and gb are those of a named draft")
         return self

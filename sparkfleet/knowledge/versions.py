@@ -265,5 +265,5 @@ def _bound(operator: str, text: str) -> Bound:
     if version is not None and not version.snapshot:
         return Bound(operator, text, version)
     if operator != "==":
-        raise ValueError(f'"{text}" is not a version that {operator} could be asked of')
+        raise ValueError(f'"{text}" is not a version that {operator} can compare')
     return Bound(operator, text, None)

@@ -21,7 +21,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]  # whichever of the two it is
-    """Safe YAML in which dates stay text and a key stands once."""
+    """Safe YAML in which dates stay text and a key is given once."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML reads it from the class)
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -71,7 +71,7 @@ def entries(name: str, section: str, data: object, model: type[V], key: str = "i
     """Every item of a list as a `model`, in order.
 
     Raises:
-        SpecError: an item is wrong or stands twice; `what` names file, entry and field.
+        SpecError: an item is wrong or is given twice; `what` names file, entry and field.
     """
     if not isinstance(data, list):
         raise SpecError(f"knowledge/{name}: {section}: expected a list of entries")
@@ -79,7 +79,7 @@ def entries(name: str, section: str, data: object, model: type[V], key: str = "i
     ids = [getattr(item, key) for item in found]
     for at, one in enumerate(ids):
         if one in ids[:at]:
-            raise SpecError(f"knowledge/{name}: {one}: {key}: stands twice")
+            raise SpecError(f"knowledge/{name}: {one}: {key}: is given twice")
     return found
 
 

@@ -27,7 +27,7 @@ def test_what_the_speed_model_takes_lies_in_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("id: tcp", "id: roce-dual", r"hardware\.yaml: roce-dual: id: stands twice"),
+        ("id: tcp", "id: roce-dual", r"hardware\.yaml: roce-dual: id: is given twice"),
         (
             "latency_us: {value: 424",
             "latency_us: {value: 9",

@@ -91,7 +91,7 @@ def test_libraries_that_are_not_published_are_not_known() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("id: new", "id: old", "images.yaml: old: id: stands twice"),
+        ("id: new", "id: old", "images.yaml: old: id: is given twice"),
         ("status: works", "status: fine", "images.yaml: old: status: "),
         ('"x/y:1"', '"x/y"', "images.yaml: old: image: "),
         (DIGEST, "sha256:12", "images.yaml: old: digests.0: "),

@@ -30,11 +30,11 @@ def test_an_entry_is_the_first_that_its_name_meets(known):
 @pytest.mark.parametrize(
     ("model", "gb", "source"),
     [
-        ("Qwen/Qwen3.6-27B-FP8", 29, "field report 000: about 27 GiB"),
+        ("Qwen/Qwen3.6-27B-FP8", 30.866866928, "noonghunna/club-3090: the sum of its files"),
         ("Qwen/Qwen3-235B-A22B-GPTQ-Int4", 2 * 57.64 * 1.0737, "field report 004: 57.64 GiB per node"),
         ("bjk110/SPARK_Qwen3.5-122B-A10B-NVFP4", 75, "field report 004"),
         ("Qwen/Qwen3.5-122B-A10B", 250, "field report 004: 234 GiB, called ~250 GB"),
-        ("Qwen/Qwen3.6-35B-A3B-FP8", 35, "field report 002"),
+        ("Qwen/Qwen3.6-35B-A3B-FP8", 35 * 1.0737, "field report 002: 35 GiB"),
         ("Intel/Qwen3.6-35B-A3B-int4-mixed-AutoRound", 21, "field report 002"),
         ("openai/gpt-oss-120b", 61 * 1.0737, "field report 004: 61 GiB"),
         (

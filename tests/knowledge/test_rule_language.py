@@ -76,9 +76,9 @@ def test_asking(written: dict[str, Any], facts: dict[str, Any], answer: Truth) -
         ({"nodes": "many"}, "nodes: expected a number or a range"),
         ({"nodes": True}, "nodes: expected text in quotes"),
         ({"cuda_graphs": "yes"}, "cuda_graphs: expected true or false"),
-        ({"nodes": {"all": [1]}}, "nodes: all cannot be asked"),
-        ({"features": {"present": True}}, "features: present cannot be asked"),
-        ({"engine": {}}, "engine: {} cannot be asked"),
+        ({"nodes": {"all": [1]}}, "nodes: all is no condition"),
+        ({"features": {"present": True}}, "features: present is no condition"),
+        ({"engine": {}}, "engine: {} is no condition"),
         ({"image_digest": {"present": "no"}}, "image_digest: expected true or false"),
     ],
 )

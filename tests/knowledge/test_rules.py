@@ -191,7 +191,7 @@ def test_a_rule_as_it_is_written() -> None:
         ({"example": "{fires: {engine: vlm}, silent: {}}"}, "a-rule: example.fires.0.engine: "),
         ({"example": "{fires: [], silent: {}}"}, "a-rule: example.fires: "),
         ({"left_out": "{a-rule: no}"}, "not_rules: expected a mapping of names to texts"),
-        ({"left_out": "{a-rule: because}"}, "a-rule: stands under rules and under not_rules"),
+        ({"left_out": "{a-rule: because}"}, "a-rule: is listed under rules and under not_rules"),
     ],
 )
 def test_a_wrong_rule_is_named(changes: dict[str, str], complaint: str) -> None:

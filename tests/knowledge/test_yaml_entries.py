@@ -65,7 +65,7 @@ def test_an_error_names_file_entry_and_field(text: str, complaint: str) -> None:
 
 
 def test_an_entry_stands_once() -> None:
-    with pytest.raises(SpecError, match=r"knowledge/t\.yaml: a: id: stands twice"):
+    with pytest.raises(SpecError, match=r"knowledge/t\.yaml: a: id: is given twice"):
         read(
             "version: 1\nthings:\n- {id: a, sources: [x], date: '2026'}\n- {id: a, sources: [x], date: '2026'}"
         )
