@@ -74,7 +74,8 @@ class Sglang:
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """A step verifies one chain of drafts and yields those accepted and one more; a request's first token is prefill's.
 
-        Of a beam its depth is counted, not its branches: only one of them can be accepted.
+        Of a beam its depth is counted, not its branches: only one of them can be accepted. With a depth by load `tokens` is
+        the deeper one, of one request alone: under load the share of accepted drafts is at least what this gives.
         """
         steps, generated, requests = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)

@@ -185,15 +185,21 @@ def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[Reserv
 
 
 def _own_speculation(variant: Variant, flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
-    if "--speculative-config" in flags and variant.speculation.method not in ("auto", "none"):
+    own = next((flag for flag in flags if flag.startswith(OWN_DRAFTS)), None)
+    if own is not None and variant.speculation.method not in ("auto", "none"):
         yield ReservedFlag(
-            f"`speculation: {variant.speculation.method}` and --speculative-config both configure speculation",
+            f"`speculation: {variant.speculation.method}` and {own} both configure speculation",
             "leave one of the two out",
         )
 
 
+OWN_DRAFTS = ("--speculative-config", "--spec-method", "--spec-model", "--speculative-algorithm")
+"""Flags by which a deployment's own arguments set speculation; vLLM takes keys of its config as flags, too
+(`--speculative-config.method`)."""
+
+
 def _drafts(flags: Mapping[str, str]) -> bool:
-    return "--speculative-config" in flags or "--speculative-algorithm" in flags
+    return any(flag.startswith(OWN_DRAFTS) for flag in flags)
 
 
 def _no_number(flag: str, text: str, wanted: str) -> ReservedFlag:

@@ -22,7 +22,7 @@ from sparkfleet.planner.capacity.sizing import (
     too_large,
 )
 from sparkfleet.planner.engine_args.flag_engines import foreign
-from sparkfleet.planner.place.drafting import METHODS, Drafts, drafting_for
+from sparkfleet.planner.place.drafting import METHODS, Drafts, SpeculationOptions, drafting_for
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
@@ -41,6 +41,7 @@ class ProposalEnumerator:
         """Excluded options, in the order of discovery; the ladder appends to it."""
         self.account = MethodAccount()
         """What became of every method on every engine."""
+        self._drafting: dict[EngineName, SpeculationOptions] = {}
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
         """Images to try, by engine."""
         self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
@@ -187,16 +188,15 @@ class ProposalEnumerator:
                 yield Proposal(split, pool, engine, speculation)
 
     def _methods(self, engine: EngineName) -> tuple[Speculation, ...]:
-        """Speculative methods to try on an engine: the same for every shape."""
-        found = self._drafting.get(engine)
-        if found is None:
+        """The methods to try on an engine, the same for every shape; the others are noted with their reasons."""
+        known = self._drafting.get(engine)
+        if known is None:
             case = self._case
             facts = Drafts(case.outlook.checkpoint, case.outlook.drafts, case.spec.license == "open")
-            drafting = drafting_for(case.variant, facts, engine, case.load)
-            for one in drafting.excluded:
+            known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load)
+            for one in known.excluded:
                 self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
-            found = self._drafting[engine] = drafting.options
-        return found
+        return known.options
 
     def _impossible(self, split: Split, engine: EngineName, speculation: Speculation) -> str:
         """Reason why a method is not proposed for a split; "" if it is."""

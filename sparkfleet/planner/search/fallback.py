@@ -37,7 +37,7 @@ from sparkfleet.planner.search.rung_builder import (
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung, Why
-from sparkfleet.specs.deployment import EngineName
+from sparkfleet.specs.deployment import EngineName, Method
 from sparkfleet.units import GIB
 
 LADDER = 5
@@ -364,9 +364,12 @@ class VariantPlanner:
     def _tell_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
         told: set[tuple[Split, EngineName]] = set()
+        compared: set[tuple[EngineName, Method]] = set()
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
-                if not self._drafts.account.reached(draft.engine, draft.speculation.method, Stage.JUDGED):
+                pair = (draft.engine, draft.speculation.method)
+                if pair not in compared:  # the best of each, as `left` is in that order
+                    compared.add(pair)
                     self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))

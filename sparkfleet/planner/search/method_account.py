@@ -72,7 +72,7 @@ class MethodAccount:
                 yield rejection_of(engine, methods, reason, why)
 
 
-NOT_TRIED = Fate(Stage.ENGINE, "not tried: no shape of this model was", "engine")
+NOT_TRIED = Fate(Stage.ENGINE, "not tried: this fleet has no nodes for a shape of this model", "engine")
 
 
 def rejection_of(engine: EngineName, methods: Iterable[Method], reason: str, why: Why) -> Rejection:

@@ -379,3 +379,21 @@ def test_an_mtp_head_is_estimated_and_not_counted_in_the_total() -> None:
     assert facts.parameters_by_part()[Part.MTP] / 1e9 == pytest.approx(11.6, rel=0.05)
     assert facts.mtp_layers is None
     assert facts.declared_mtp_layers == 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "stages", "block"),
+    [
+        ({}, None, None),
+        ({"dspark_block_size": 5}, 5, None),
+        ({"block_size": 8}, None, None),
+        ({"architectures": ["DFlash2DraftModel"], "block_size": 8}, None, 8),
+        ({"architectures": ["Qwen3DSparkModel"], "block_size": 7}, None, 7),
+        ({"architectures": ["DFlashDraftModel"], "dflash_config": {"block_size": 16}}, None, 16),
+    ],
+)
+def test_blocks_of_drafts_are_read_where_the_config_is_a_drafters(
+    extra: Mapping[str, Any], stages: int | None, block: int | None
+) -> None:
+    found = checkpoint_from_config({**CONFIGS["Qwen/Qwen3-0.6B"], **extra}, id="o/m")
+    assert (found.dspark_block, found.draft_block) == (stages, block)

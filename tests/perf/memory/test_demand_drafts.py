@@ -74,9 +74,9 @@ def test_what_cannot_be_told_is_said(target: Predictor) -> None:
     assert "not known" in drafter_by_name("draft", "/models/draft").assumed
     assert bytes_of(target, "/models/draft")["drafter"] == 12 * 8192**2 * 2
     # A head bears the name of what it drafts for: that name's size is not its own.
-    head = drafter_by_name("dflash", "z-lab/Qwen3.6-35B-A3B-DFlash")
+    head = drafter_by_name("dflash", "me/Qwen3.6-35B-A3B-DFlash")
     assert head.arch is None
-    assert "z-lab/Qwen3.6-35B-A3B-DFlash is not known" in head.assumed
+    assert "me/Qwen3.6-35B-A3B-DFlash is not known" in head.assumed
 
 
 def test_the_plan_counts_it_and_says_what_it_assumed(plan, sparks, ask) -> None:  # type: ignore[no-untyped-def]
@@ -89,3 +89,77 @@ def test_the_plan_counts_it_and_says_what_it_assumed(plan, sparks, ask) -> None:
     [found] = plan(sparks(1), named).deployments
     notes = found.groups[0].choice.notes
     assert "the size of acme/tiny-chat-3B is not known: taken from its name" in notes
+
+
+QWEN38, DEEPSEEK = "nvidia/Qwen3.8-27B-NVFP4", "deepseek-ai/DeepSeek-V4-Flash-0731"
+
+
+def drafter_of(outlook: Predictor, speculation: Speculation, split: Split | None = None) -> float:
+    settings = Settings(
+        engine="vllm",
+        release="",
+        speculation=speculation,
+        eager=False,
+        kv_dtype="fp8",
+        batch_tokens=8192,
+        link=None,
+    )
+    _, parts = outlook.memory(split or Split(), settings, 8192, 4)
+    return next(part.bytes for part in parts if part.name == "drafter")
+
+
+@pytest.mark.parametrize(
+    ("method", "draft", "gb"),
+    [("dflash2", "z-lab/Qwen3.8-27B-DFlash2", 3.85), ("dspark", "RadixArk/Qwen3.8-27B-DSpark", 2.72)],
+)
+def test_a_published_draft_has_its_published_bytes(method: str, draft: str, gb: float) -> None:
+    known = known_checkpoint(QWEN38)
+    assert known is not None
+    outlook = Predictor(known)
+    speculation = Speculation.model_validate({"method": method, "tokens": 7, "draft": draft})
+    assert drafter_of(outlook, speculation) == pytest.approx(gb * 1e9)
+    assert drafter_of(outlook, speculation, Split(2)) == pytest.approx(gb * 1e9 / 2)
+    assert outlook.drafter(speculation).assumed == ""
+
+
+def test_dspark_in_the_checkpoint_is_counted_by_its_stages_until_its_weights_are_read() -> None:
+    """Unsloth publishes the three stages of DeepSeek-V4-Flash-0731 apart, as a file of 11 GB."""
+    known = known_checkpoint(DEEPSEEK)
+    assert known is not None
+    assert not known.weights_known
+    stages = drafter_of(Predictor(known), Speculation(method="dspark", tokens=5))
+    head = drafter_of(Predictor(known), Speculation(method="mtp", tokens=2))
+    assert stages == pytest.approx(11e9, rel=0.03)
+    read = Predictor(known.model_copy(update={"weights_known": True}))
+    assert drafter_of(read, Speculation(method="dspark", tokens=5)) == pytest.approx(head)
+
+
+def test_a_model_without_dspark_of_its_own_has_a_drafter_of_the_usual_size() -> None:
+    known = known_checkpoint(QWEN38)
+    assert known is not None
+    speculation = Speculation(method="dspark", tokens=7)
+    own = Predictor(known.model_copy(update={"dspark_block": 7}))
+    assert drafter_of(own, speculation) != drafter_of(Predictor(known), speculation)
+
+
+def test_under_load_the_speed_is_that_of_the_depth_under_load() -> None:
+    known = known_checkpoint(QWEN38)
+    assert known is not None
+    outlook = Predictor(known)
+
+    def settings(**fields: object) -> Settings:
+        speculation = Speculation.model_validate({"method": "mtp", **fields})
+        return Settings(
+            engine="vllm",
+            release="0.28",
+            speculation=speculation,
+            eager=False,
+            kv_dtype="fp8",
+            batch_tokens=8192,
+            link=None,
+        )
+
+    both = settings(tokens=5, busy=2, busy_from=8)
+    for concurrency, tokens in ((1, 5), (7, 5), (8, 2), (16, 2)):
+        fixed = outlook.rates(Split(), settings(tokens=tokens), 8192, concurrency)
+        assert outlook.rates(Split(), both, 8192, concurrency) == fixed

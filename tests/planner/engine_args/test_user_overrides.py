@@ -123,6 +123,8 @@ class TestSizes:
             ({}, "--gpu-memory-utilization=87", "'87', not a share"),
             ({}, "--gpu-memory-utilization=nan", "'nan', not a share"),
             ({"speculation": "ngram"}, "--speculative-config={}", "both configure speculation"),
+            ({"speculation": "mtp"}, "--spec-method=dspark", "both configure speculation"),
+            ({"speculation": "mtp"}, "--speculative-config.method=dspark", "both configure speculation"),
         ],
     )
     def test_contradictions_are_refused_with_what_to_do(self, sparks, plan, ask, fields, arg, told):
@@ -145,6 +147,8 @@ class TestSizes:
         rungs = ladder(plan(sparks(1), ask(FP8, engine="vllm", engine_args=[config])))
         assert {rung.candidate.speculation.method for rung in rungs} == {"none"}
         assert "speculation by its own flags, not predicted" in rungs[0].said
+        single = ask(FP8, engine="vllm", engine_args=["--spec-method=dspark", "--spec-tokens=5"])
+        assert take_over(single.resolved()[0])[0].speculation == SpeculationChoice(method="none")
         assert take_over(ask(FP8).resolved()[0])[0].speculation == SpeculationChoice(method="auto")
 
 
