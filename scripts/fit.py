@@ -37,7 +37,16 @@ from pathlib import Path
 
 from fitting.factoring import case_errors, fit, write
 from fitting.problems import cases_of, run_of
-from fitting.validation import bands_of, head_to_heads, left_out, noise_floor, table
+from fitting.validation import (
+    bands_of,
+    by_source,
+    coverage,
+    head_to_heads,
+    left_out,
+    medians,
+    noise_floor,
+    table,
+)
 
 from sparkfleet.accuracy.physical_gate import impossible, possible
 from sparkfleet.accuracy.rows import PublishedCase
@@ -91,11 +100,21 @@ def main() -> None:
     table("leave one run (source, model, format) out", runs)
     table("leave one model out", left_out(cases, lambda c: c.setup.arch.family, args.folds, whole)[0])
     noise_floor(cases)
-    bands = bands_of(loso + runs)
+    bands = bands_of(loso)
     print("\nbands", bands)
+    inside = coverage(loso, bands)
+    print("share of left-out sources' rows in their band", inside)
+    validation = {
+        "sources left out, median of rows": medians(loso),
+        "sources left out, median of sources": by_source(loso),
+        "sources left out, without the largest": medians(loso, lambda c: c.source != biggest),
+        "sources left out, share inside the 80 % bands": inside,
+    }
+    print("each source as one", validation["sources left out, median of sources"])
     if not args.dry_run:
         done = fit(cases, lambda _: True, start=whole, bands=bands)
-        write(done.factors, KNOWLEDGE / "factors.yaml", f"{len(cases)} measurements.")
+        found = done.factors.model_copy(update={"validation": validation})
+        write(found, KNOWLEDGE / "factors.yaml", f"{len(cases)} measurements.")
 
 
 if __name__ == "__main__":

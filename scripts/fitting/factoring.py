@@ -147,6 +147,9 @@ def write(factors: Factors, path: Path, about: str) -> None:
         lines += [f"  {quantity}:"] + [_line(key, e, "    ") for key, e in effects.items()]
     lines += ["acceptance:"] + [_line(key, e, "  ") for key, e in factors.acceptance.items()]
     lines += ["bands:"] + [f"  {key}: {value}" for key, value in factors.bands.items()]
+    lines.append("validation:")
+    for title, values in factors.validation.items():
+        lines += [f"  {title}:"] + [f"    {key}: {round(value, 4)}" for key, value in values.items()]
     path.write_text("\n".join(lines) + "\n")
 
 

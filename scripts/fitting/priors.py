@@ -41,7 +41,7 @@ PREFILL_PRIORS = {
     "traffic": (1.3, 0.5),
     "linear": (3.0, 0.5),
     "fixed": (4.5, 0.5),
-    "transfer": (2.5, 0.5),
+    "transfer": (1.3, 1.5),
 }
 COMPUTE_PRIORS = {
     "bf16/dense": 1.1,
@@ -108,6 +108,8 @@ def expectation(name: str, priors: Priors) -> tuple[float, float]:
     """Logarithm of the value that a coefficient is expected at, and the strength of that prior."""
     term, _, rest = name.partition("/")
     value, strength = priors[term]
+    if name.endswith("/eager"):
+        value = 1.0
     if priors is PREFILL_PRIORS and term == "compute":
         _, klass, mixing, *kernel = rest.split("/")
         default = 2.8 if mixing == "moe" else 2.3

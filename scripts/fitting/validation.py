@@ -16,7 +16,7 @@ from sparkfleet.accuracy.duels import duel_of, read_duels
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.rows import PublishedCase, source_of
 from sparkfleet.knowledge.factors import Factors
-from sparkfleet.perf.latency.latency_model import support
+from sparkfleet.perf.latency.latency_model import WIDEST, support
 
 
 def groups(
@@ -94,16 +94,68 @@ def table(title: str, errors: Errors, where: Callable[[PublishedCase], bool] = l
         print(line)
 
 
+METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
+
+
+def medians(errors: Errors, where: Callable[[PublishedCase], bool] = lambda _: True) -> dict[str, float]:
+    """Median absolute error by metric; "(spec.)" behind it with speculation."""
+    found: dict[str, list[float]] = collections.defaultdict(list)
+    for case, metric, error, _ in errors:
+        if where(case):
+            found[metric + (" (spec.)" if case.speculative else "")].append(abs(math.exp(error) - 1))
+    keys = [metric + spec for metric in METRICS for spec in ("", " (spec.)")]
+    return {key: float(np.median(found[key])) for key in keys if found[key]}
+
+
+def by_source(errors: Errors) -> dict[str, float]:
+    """Median over sources of each one's median error: every source counts once."""
+    each: dict[str, dict[str, float]] = {}
+    for source in {case.source for case, *_ in errors}:
+        each[source] = medians(errors, lambda case, source=source: case.source == source)
+    keys = [metric + spec for metric in METRICS for spec in ("", " (spec.)")]
+    rows = {key: [one[key] for one in each.values() if key in one] for key in keys}
+    return {key: float(np.median(values)) for key, values in rows.items() if values}
+
+
 SUPPORT = ("known", "family", "kind", "none")
 
 
+BAND = 0.8
+"""Share of the errors on left-out sources that a band holds."""
+
+
 def bands_of(errors: Errors) -> dict[str, float]:
-    """Half widths that hold 80 % of the errors, by quantity, speculation and support; knowing less is never narrower."""
-    found: dict[str, list[float]] = collections.defaultdict(list)
+    """Half widths that hold 80 % of the errors on left-out sources, by quantity, speculation and support.
+
+    A source with n rows counts as √n of them, so that no single one decides; knowing less is never narrower.
+    """
+    found: dict[str, list[tuple[str, float]]] = collections.defaultdict(list)
     for case, metric, error, known in errors:
-        quantity = "decode" if metric.startswith("decode") else "prefill"
-        found[f"{quantity}/{'spec' if case.speculative else 'none'}/{known}"].append(abs(error))
-    return monotone({key: float(np.quantile(e, 0.8)) for key, e in found.items() if len(e) >= 8})
+        found[band_key(case, metric, known)].append((case.source, abs(error)))
+    return monotone({key: _weighed_quantile(e) for key, e in found.items() if len(e) >= 8})
+
+
+def band_key(case: PublishedCase, metric: str, known: str) -> str:
+    """The band that a prediction has."""
+    quantity = "decode" if metric.startswith("decode") else "prefill"
+    return f"{quantity}/{'spec' if case.speculative else 'none'}/{known}"
+
+
+def _weighed_quantile(errors: Sequence[tuple[str, float]]) -> float:
+    rows = collections.Counter(source for source, _ in errors)
+    ordered = sorted(errors, key=lambda one: one[1])
+    weights = np.cumsum([rows[source] ** -0.5 for source, _ in ordered])
+    return ordered[int(np.searchsorted(weights, BAND * weights[-1]))][1]
+
+
+def coverage(errors: Errors, bands: dict[str, float]) -> dict[str, float]:
+    """Share of the errors that lie in their band, by quantity and speculation."""
+    inside: dict[str, list[bool]] = collections.defaultdict(list)
+    for case, metric, error, known in errors:
+        key = band_key(case, metric, known)
+        inside[key.rpartition("/")[0]].append(abs(error) <= bands.get(key, WIDEST))
+        inside["all"].append(inside[key.rpartition("/")[0]][-1])
+    return {key: float(np.mean(flags)) for key, flags in sorted(inside.items())}
 
 
 def monotone(halves: dict[str, float]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from sparkfleet.accuracy.cells import Row, measured
 from sparkfleet.accuracy.duels import Duel, duel_of, read_duels
 from sparkfleet.accuracy.files import NOTHING, reading
 from sparkfleet.accuracy.models import Configs, Declined
+from sparkfleet.accuracy.physical_gate import impossible
 from sparkfleet.accuracy.rows import METRICS, PublishedCase, case_of, read_rows
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.factors import Factors, factors
@@ -75,6 +76,10 @@ class AccuracyReport(Value):
     head_to_heads: dict[str, Wins]
     undecided: dict[str, int]
     """Head-to-heads that were not decided, by reason."""
+    impossible: tuple[str, ...] = ()
+    """Figures that no such machines can reach, each with its reason; they are scored, and never fitted."""
+    validation: dict[str, dict[str, float]] = {}
+    """What the factors were found to be worth on measurements that they were fitted without."""
 
     def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
         """The contract of `sparkfleet accuracy --json`."""
@@ -87,6 +92,8 @@ class AccuracyReport(Value):
             "assumed": self.assumed,
             "undecided": self.undecided,
             "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
+            "impossible": self.impossible,
+            "validation": self.validation,
         }
         return json.dumps(body, indent=2)
 
@@ -113,6 +120,12 @@ class AccuracyReport(Value):
                 f"  {tag:18}{w.rows:6}{w.decided:9}{w.right:7}" for tag, w in self.head_to_heads.items()
             ]
             lines += _count_lines("not decided", self.undecided)
+        if self.impossible:
+            lines += ["", "not what they claim to be: no such machines can reach it (never fitted)"]
+            lines += [f"  {figure}" for figure in self.impossible]
+        for title, shares in self.validation.items():
+            lines += ["", f"the factors by themselves, {title}"]
+            lines += [f"  {name:32}{_percent(share):>10}" for name, share in shares.items()]
         return "\n".join(lines)
 
 
@@ -131,6 +144,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
     known = factors()
     scored: list[ScoredCase] = []
     carried: Counter[tuple[str, str]] = Counter()
+    unreached: list[str] = []
     declined: Counter[str] = Counter()
     assumed: Counter[str] = Counter()
     rows = read_rows(rows_path)
@@ -144,6 +158,9 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         found = score(case, known)
         carried.update((m, _spec(case)) for m, _ in case.measured)
         scored += found
+        unreached += [
+            f"{case.id} {case.model} {metric}: {reason}" for metric, reason in impossible(case).items()
+        ]
         assumed.update(case.assumed)
         missing = len(case.measured) - len(found)
         if missing:
@@ -158,6 +175,8 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         assumed={**assumed, **side_assumed},
         head_to_heads=wins,
         undecided=undecided,
+        impossible=tuple(unreached),
+        validation=known.validation,
     )
 
 

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from sparkfleet.errors import SpecError
-from sparkfleet.perf.workload import Window
+from sparkfleet.perf.workload import Content, Window
 from sparkfleet.values import Value
 
 
@@ -18,9 +18,13 @@ class Harness(Value):
 
     source: str
     """`owner/repo`, or the host of a page."""
+    words: str = ""
+    """A word of the notes of the rows that this is true of; "": of all."""
     nodes: int = 1
     """Fewest nodes of the runs that this is true of."""
     window: Window | None = None
+    content: Content | None = None
+    """Kind of text that is asked for."""
     requests: int | None = None
     """How many requests come in all."""
     depth_cached: bool | None = None
@@ -44,7 +48,7 @@ def harnesses() -> tuple[Harness, ...]:
         raise SpecError(f"knowledge/measurements/harnesses.yaml: {error}") from error
 
 
-def harness_of(source: str, nodes: int) -> Harness:
-    """Facts about the figures of a source that were measured on so many nodes."""
-    found = (one for one in harnesses() if one.source == source and nodes >= one.nodes)
+def harness_of(source: str, nodes: int, notes: str) -> Harness:
+    """Facts about the figures of a source that were measured on so many nodes and have such notes."""
+    found = (one for one in harnesses() if one.source == source and nodes >= one.nodes and one.words in notes)
     return next(found, Harness(source=source))

@@ -11,15 +11,17 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from sparkfleet.accuracy.aliases import folded
+from sparkfleet.accuracy.aliases import folded, published_quant
+from sparkfleet.accuracy.aliases import format_of as format_of_label
 from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.known_models import config_name, known_as, load_models
+from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.model_names import plain
-from sparkfleet.perf.model_shape import PART_KINDS, ModelShape, from_checkpoint, from_counts
+from sparkfleet.knowledge.stored_bits import StoredBits, stored_as, stored_bits, with_stored_bits
+from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 
 Config = Mapping[str, object]
@@ -84,7 +86,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     except FactError as error:
         return _from_stated(name, configs, stored, size, error)
     if checkpoint is not None:
-        return from_checkpoint(_sized(checkpoint, stored.total_bytes))
+        return from_checkpoint(_as_stored(name, checkpoint, stored))
     named_total, named_active = _size_in_name(name)
     total, active = size.total_b or named_total, size.active_b or named_active
     if total is None:
@@ -185,12 +187,45 @@ def _bits(stored: Stored) -> dict[str, float]:
     return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
 
 
+def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
+    """The weights with the bits that are published of them, or with the size that the row states."""
+    known = _published_bits(name, stored)
+    if known is None:
+        return _sized(checkpoint, stored.total_bytes)
+    total = stored.total_bytes if _believed(checkpoint, stored.total_bytes) else None
+    return with_stored_bits(checkpoint, known, total)
+
+
+def _published_bits(name: str, stored: Stored) -> StoredBits | None:
+    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size those of NVIDIA's build."""
+    known, format_name = stored_as(name), stored.format
+    if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
+        known = next((one for id_, one in stored_bits().items() if _builds(id_, name)), None)
+    quant = quant_in_name(known.id) or "bf16" if known else ""
+    return known if QUANTISATIONS.get(format_name, "") == quant or _native(known, format_name) else None
+
+
+def _builds(id_: str, name: str) -> bool:
+    return id_.startswith("nvidia/") and id_.endswith("-nvfp4") and plain(id_) == plain(name)
+
+
+def _native(known: StoredBits | None, format_name: str) -> bool:
+    """True if the maker itself publishes the checkpoint in that format, which its name does not say."""
+    return (
+        known is not None
+        and quant_in_name(known.id) is None
+        and format_of_label(published_quant(known.id)) == format_name
+    )
+
+
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
-    if total_bytes is None:
-        return checkpoint
+    believed = total_bytes is not None and _believed(checkpoint, total_bytes)
+    return checkpoint.sized(total_bytes) if total_bytes is not None and believed else checkpoint
+
+
+def _believed(checkpoint: Checkpoint, total_bytes: float | None) -> bool:
     low, high = BELIEVED
-    believed = low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high
-    return checkpoint.sized(total_bytes) if believed else checkpoint
+    return total_bytes is not None and low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high
 
 
 def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Stored) -> ModelShape:
@@ -228,7 +263,20 @@ def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error:
         raise Declined(f"its config is not understood: {error.what.rpartition(': ')[2]}") from error
     _believe(total, active or total)
     notes = str(config.get("attention", "")) or size.notes
-    return _guessed(name, total, active or total, notes, stored)
+    return _stated_shapes(_guessed(name, total, active or total, notes, stored), config)
+
+
+def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
+    """The guess with what a summary states beside its counts: width, experts, and a model whose layers mix tokens alike."""
+    stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
+    found = {field: int(value) for field, key in stated.items() if (value := _number(config, key))}
+    like = known_as(str(config.get("layers_like", ""))) if "layers_like" in config else None
+    if like is not None:
+        layers = from_checkpoint(like).layers
+        return guess.model_copy(
+            update={**found, "layers": layers.model_copy(update={"pool_factor": GUESSED})}
+        )
+    return guess.model_copy(update=found)
 
 
 def _number(config: Config, key: str) -> float:

@@ -191,9 +191,9 @@ def whole(text: str) -> int:
     return int(value) if value is not None and value <= MOST else 0
 
 
-def content(notes: str) -> Content:
-    """Kind of text: that of the first remark that names one; what a harness asks for by itself comes last."""
+def content(notes: str) -> Content | None:
+    """Kind of text: that of the first remark that names one; what a harness asks for by itself comes last. None: unnamed."""
     kinds = [
         name for remark in notes.split(";") if (name := next((n for p, n in _SAID if p.search(remark)), None))
     ]
-    return next((kind for kind in kinds if kind not in _OF_A_HARNESS), kinds[0] if kinds else "mixed")
+    return next((kind for kind in kinds if kind not in _OF_A_HARNESS), kinds[0] if kinds else None)

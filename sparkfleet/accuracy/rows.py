@@ -104,7 +104,7 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
         raise Declined("measured on a machine or a network that was not well")
     assumed: list[str] = []
     model = model_of(row, configs, assumed)
-    harness = harness_of(source_of(row), count(row, "nodes", least=1) or 1)
+    harness = harness_of(source_of(row), count(row, "nodes", least=1) or 1, notes)
     workload = _workload(row, notes, harness, assumed)
     ran = setup_of(row, model, workload, assumed, eager=harness.eager or said.says("eager", notes))
     return PublishedCase(
@@ -179,6 +179,6 @@ def _workload(row: Row, notes: str, harness: Harness, assumed: list[str]) -> Wor
         concurrency=concurrency or 1,
         arrivals_per_s=said.arrivals(notes),
         requests=said.requests(notes) or harness.requests,
-        content=said.content(notes),
+        content=said.content(notes) or harness.content or "mixed",
         window=said.window(notes) or harness.window or "steady",
     )

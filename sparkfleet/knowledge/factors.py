@@ -54,6 +54,8 @@ class Factors(Value):
     """Logit of the chance that one more draft token is accepted, as a sum over keys."""
     bands: dict[str, float]
     """Half width (log) of the band that holds 80 % of measurements that were not fitted on, by how much is known."""
+    validation: dict[str, dict[str, float]] = {}
+    """What the fit found of itself on left-out measurements: table → metric → median error, or share inside its band."""
 
 
 @cache

@@ -32,8 +32,10 @@ def decode_coefficient(setup: Setup, term: str) -> str:
     engine = engine_group(setup)
     if term in ("weights", "experts"):
         return f"{term}/{engine}/{physics().formats[setup.format].klass}{'/' + setup.kernel if setup.kernel else ''}"
-    if term in ("launch", "routing", "linear", "step"):
+    if term == "launch":
         return f"{term}/{engine}{'/eager' if setup.eager else ''}"
+    if term in ("routing", "linear", "step"):
+        return f"{term}/{engine}"
     return (
         f"{term}/{engine}" if term in ("sequence", "kv", "state", "compute", "verify", "drafting") else term
     )
@@ -69,11 +71,9 @@ def _setup_keys(setup: Setup) -> list[str]:
         f"family={family}",
         f"family+format={family}+{klass}",
         f"family+format+engine={family}+{klass}+{engine}",
-        f"tp+engine={tp}+{engine}",
         f"tp+family={tp}+{family}",
         f"release={engine}+{setup.release}",
         f"release+family={engine}+{setup.release}+{family}+{klass}",
-        f"eager={setup.eager}",
     ]
 
 
@@ -83,7 +83,11 @@ def _decode_setup_keys(setup: Setup) -> list[str]:
     As effects they would be factors: a step that verifies drafts is longer, but its ranks wait no longer for each other.
     """
     klass = physics().formats[setup.format].klass
-    keys = [*_setup_keys(setup), f"engine+kind={setup.engine}+{setup.arch.kind}+{klass}"]
+    keys = [
+        *_setup_keys(setup),
+        f"engine+kind={setup.engine}+{setup.arch.kind}+{klass}",
+        f"tp+engine={setup.tp}+{setup.engine}",
+    ]
     if setup.method != "none":
         keys.append(f"spec+family+engine={setup.arch.family}+{setup.engine}")
         keys.append(f"spec+method+engine={setup.method}+{setup.engine}")
@@ -91,7 +95,12 @@ def _decode_setup_keys(setup: Setup) -> list[str]:
 
 
 def _prefill_setup_keys(setup: Setup) -> list[str]:
-    return [*_setup_keys(setup), f"tp={setup.tp}", f"engine+kind={setup.engine}+{setup.arch.kind}"]
+    mixing = "moe" if setup.arch.moe else "dense"
+    return [
+        *_setup_keys(setup),
+        f"tp+mixing={setup.tp}+{mixing}",
+        f"engine+kind={setup.engine}+{setup.arch.kind}",
+    ]
 
 
 SETUP_KEYS: Mapping[Quantity, Callable[[Setup], list[str]]] = {

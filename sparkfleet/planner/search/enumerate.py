@@ -48,7 +48,6 @@ class ProposalEnumerator:
         """The nodes of each kind that there are."""
         self.places: list[SuggestedPlacement] = []
         """The proposal with the least need, for every shape and engine."""
-        self._drafting: dict[EngineName, tuple[Speculation, ...]] = {}
         self.kept: list[tuple[Pool, Split]] = []
         """Shapes on more nodes than there are for this variant beside the other deployments."""
 
