@@ -40,6 +40,8 @@ from sparkfleet.values import Value
 
 UNPUBLISHED = 0.7
 """Share of its prediction that a combination counts if nobody published it."""
+MIXED = frozenset(("int4-int8", "prismaquant"))
+"""Formats of rows that engines load and plans call by another name."""
 EXPLAINED_FROM = 0.2
 """Regret beyond which the table has a reason."""
 
@@ -287,7 +289,8 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     configs = architectures()
     try:
         by_name = known_checkpoint(name)
-        if by_name is not None and format_of(by_name) == format_name:
+        # A mix of formats is planned as the one that most of its weights have.
+        if by_name is not None and (format_of(by_name) == format_name or format_name in MIXED):
             return by_name.model_copy(update={"id": _hub_id(name)})
         if format_name not in QUANTISATIONS:
             return "stored in a format that no engine of a deployment loads"

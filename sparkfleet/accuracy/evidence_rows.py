@@ -38,7 +38,7 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
         run = run_of(case)
         if run is None:
             continue
-        busy += run.requests >= LEAST_REQUESTS
+        busy += run.requests >= LEAST_REQUESTS and not upper_bound(case)
         if run.requests == 1 and not upper_bound(case):
             alone[case.source].append(run.speed)
         if run.requests == 1 or run.requests >= LEAST_REQUESTS:
