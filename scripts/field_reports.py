@@ -29,9 +29,9 @@ BEGIN, END = "<!-- field reports: written by scripts/field_reports.py -->", "<!-
 HEAD = """# The systems of the field reports
 
 Made by `scripts/field_reports.py` from `docs/field-reports.yaml`; every row is planned with the file of that name in
-`deployments/` and checked by a test. tok/s are of one request alone unless said otherwise; with many at once prompts of 2048
-tokens come all together, and TTFT is for such a prompt. Ranges of predictions hold 80 % of measurements that they were not
-fitted on.
+`deployments/` and checked by a test. tok/s are those of one request alone unless noted; several requests arrive
+together with prompts of 2048 tokens, and TTFT is that of such a prompt. Ranges of predictions contain 80 % of the
+measurements that they were not fitted on.
 
 """
 COLUMNS = """| system | published | planned | predicted | report |

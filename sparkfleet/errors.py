@@ -1,12 +1,12 @@
 """Every error that sparkfleet raises on purpose.
 
-    SparkfleetError            exit 1   base: what happened, what it means, what to do
-    ├── SpecError              exit 1   something a person wrote is wrong (file, line, field)
-    ├── FactError              exit 1   something read from a node or a checkpoint is unusable
-    ├── Infeasible             exit 3   nothing that was asked for fits the fleet
-    ├── NodeError              exit 1   a node could not be reached or refused a command
-    ├── EngineError            exit 1   an engine did not start or died
-    └── ControlError           exit 1   the controller is not there or refused
+    SparkfleetError            exit 1   base: the fact, its meaning, the remedy
+    ├── SpecError              exit 1   a file or an argument that a person wrote is wrong (file, line, field)
+    ├── FactError              exit 1   a fact read from a node or a checkpoint is unusable
+    ├── Infeasible             exit 3   a deployment does not fit the fleet
+    ├── NodeError              exit 1   a node could not be reached, or a command on it failed
+    ├── EngineError            exit 1   an engine did not start, or died
+    └── ControlError           exit 1   the controller does not answer, or refused
 
 Exit codes are part of the public interface; `cli/exit_codes.py` names the others.
 """
@@ -37,7 +37,7 @@ class SparkfleetError(Exception):
         what: what happened, one sentence, with the offending value.
         means: what follows from it, or "" if it is obvious.
         do: what the user can do about it, or "" if nothing is known.
-        because: why an engine does not start, where whoever raises this knows; None elsewhere.
+        because: the cause of an engine's failed start, if it is known; None elsewhere.
     """
 
     exit_code: ClassVar[int] = 1
@@ -53,7 +53,7 @@ class SparkfleetError(Exception):
         return "\n".join(part for part in (self.what, self.means, self.do) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Ray pickles exceptions; keyword-only arguments need a hand.
+        # Ray pickles exceptions, and pickle does not pass keyword-only arguments.
         return (_rebuild, (type(self), self.what, self.means, self.do, self.because))
 
 
@@ -70,11 +70,11 @@ class SpecError(SparkfleetError):
 
 
 class FactError(SparkfleetError):
-    """A node or a checkpoint said something that cannot be used."""
+    """A fact of a node or a checkpoint that cannot be used."""
 
 
 class Infeasible(SparkfleetError):
-    """Nothing that was asked for fits the fleet."""
+    """A deployment does not fit the fleet."""
 
     exit_code = 3
 
@@ -88,4 +88,4 @@ class EngineError(SparkfleetError):
 
 
 class ControlError(SparkfleetError):
-    """The controller is not there, or refused."""
+    """The controller does not answer, or refused."""

@@ -1,4 +1,4 @@
-"""The base of everything that is passed between packages: frozen, strict, printable as JSON."""
+"""Base class of the values that packages pass to each other: frozen, strict, printable as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparkfleet accuracy`: how far the planner's predictions and choices lie from published measurements."""
+"""`sparkfleet accuracy`: compares the planner's predictions and choices with published measurements."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ def accuracy(
     ] = None,
     configs: Annotated[
         Path | None,
-        typer.Option("--configs", help="JSON of model name → architecture, instead of the packaged one."),
+        typer.Option("--configs", help="JSON of model names and their configs, instead of the packaged one."),
     ] = None,
     head_to_heads: Annotated[
-        Path | None, typer.Option("--head-to-heads", help="CSV of pairs: also score which side wins.")
+        Path | None,
+        typer.Option(
+            "--head-to-heads", help="CSV of pairs: also count how often the faster side is predicted."
+        ),
     ] = None,
     *,
     decisions: Annotated[
@@ -67,7 +70,7 @@ def _reported(
         if error.name is None or not error.name.startswith("sparkfleet."):
             raise
         raise SparkfleetError(
-            "This environment cannot measure accuracy: `sparkfleet up` made it for serving, without the measurements.",
+            "This environment has no published measurements: `sparkfleet up` made it for serving only.",
             do="Run `sparkfleet accuracy` on the machine on which you installed sparkfleet.",
         ) from None
     if decisions or rows is None:

@@ -1,4 +1,4 @@
-"""`sparkfleet apply`: make it so."""
+"""`sparkfleet apply`: plans deployments, asks for agreement, starts them, and waits until they serve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console, errors
-from sparkfleet.cli.plan import AssumeOption, FilesArgument, tell, tell_origins
+from sparkfleet.cli.plan import AssumeOption, FilesArgument, print_origins, print_plans
 from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
@@ -42,27 +42,29 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
         bool,
         typer.Option(
             "--pull",
-            help="Ask registries what tags stand for now; what is deployed keeps its image otherwise.",
+            help="Resolve image tags at their registries again; otherwise a deployment keeps its image.",
         ),
     ] = False,
     retry: Annotated[
         bool,
         typer.Option(
-            "--retry", help="Begin at the top of the ladder, also with what is remembered not to start."
+            "--retry", help="Begin at rung 1 of the ladder, including rungs that are remembered as failed."
         ),
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print JSON with a version field.")
     ] = False,
 ) -> int:
-    """Serve what the files ask for. Starts what is not running; applying twice changes nothing."""
+    """Serve the deployments in the files. Starts those that do not run; applying twice changes nothing."""
     if show_only:
         return run(show_dry_run(files, inventory, assumed, json))
     if assumed is not None:
-        raise SpecError("--assume: only with --dry-run.", do="`sparkfleet plan --assume` plans without it.")
+        raise SpecError(
+            "--assume needs --dry-run.", do="`sparkfleet plan FILE --assume KIND` plans on assumed nodes."
+        )
     if json:
         raise SpecError(
-            "--json: only with --dry-run.", do="`sparkfleet describe NAME --json` says what became of it."
+            "--json needs --dry-run.", do="`sparkfleet describe NAME --json` prints a deployment's state."
         )
     return run(_apply(files, inventory, yes, wait, pull=pull, retry=retry))
 
@@ -73,8 +75,8 @@ async def _apply(
     specs = load_deployments(files)
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
-    tell(specs, prepared.planned.decided, prepared.planned.fleet)
-    tell_origins(prepared.planned.checkpoints)
+    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    print_origins(prepared.planned.checkpoints)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
@@ -86,7 +88,7 @@ async def _apply(
     if wait:
         console.print(times_line(applied.times), markup=False)
     else:
-        console.print("Accepted. `sparkfleet status` shows how it goes.")
+        console.print("Accepted. `sparkfleet status` shows the progress.")
     console.print(session.endpoint_words(applied.client))
     return Exit.ERROR if applied.failed else Exit.DONE
 
@@ -98,7 +100,7 @@ def _report(settled: Mapping[str, DeploymentStatus]) -> None:
             for line in failed_lines(deployment):
                 errors.print(f"  {line}", markup=False)
             errors.print(
-                f"  `sparkfleet describe {deployment.name}` and `sparkfleet logs {deployment.name}` say more."
+                f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
         for group in deployment.groups:
             if group.phase == "ready" and group.generation == deployment.generation:

@@ -1,4 +1,4 @@
-"""`sparkfleet ask`: one question to the endpoint, the answer as it comes, and how fast it came."""
+"""`sparkfleet ask`: sends one question to the endpoint, streams the answer, and measures its speed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ KeyOption = Annotated[
 
 def ask(
     name: NameArgument,
-    question: Annotated[str, typer.Argument(help="What to ask.", metavar="QUESTION", show_default=False)],
+    question: Annotated[str, typer.Argument(help="The question.", metavar="QUESTION", show_default=False)],
     key: KeyOption = "",
     inventory: InventoryOption = DEFAULT_INVENTORY,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, tokens.")] = 256,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
 ) -> int:
     """Ask a model one question over the endpoint, as any client would."""
     if not key:
         raise ControlError(
             "No API key was given.",
-            do="Set SPARKFLEET_API_KEY; `sparkfleet keys create NAME` makes a key.",
+            do="Set SPARKFLEET_API_KEY or pass --key; `sparkfleet keys create NAME` makes a key.",
         )
     return run(_ask(open_session(inventory), name, question, key, max_tokens))
 
@@ -67,7 +67,7 @@ async def _ask(session: Session, name: str, question: str, key: str, max_tokens:
 
 def _speed(began: float, arrivals: list[float], tokens: int) -> str:
     if len(arrivals) < 2 or tokens < 2:
-        return f"{tokens} tokens; too few to say how fast"
+        return f"{tokens} tokens: too few to measure a rate"
     rate = (tokens - 1) / max(arrivals[-1] - arrivals[0], 1e-6)
     return f"{tokens} tokens · TTFT {(arrivals[0] - began) * 1e3:.0f} ms · {rate:.1f} tok/s (measured here)"
 
@@ -83,7 +83,7 @@ async def _events(url: str, key: str, body: dict[str, Any]) -> AsyncIterator[dic
             if line.startswith(b"data:") and b"[DONE]" not in line:
                 event = jsonlib.loads(line[5:])
                 if "error" in event:
-                    raise ControlError(f"The answer broke off: {event['error'].get('message')}")
+                    raise ControlError(f"The answer was cut short: {event['error'].get('message')}")
                 yield event
 
 
@@ -92,4 +92,4 @@ def _refused(status: int, text: str) -> ControlError:
         message = jsonlib.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = text[:200]
-    return ControlError(f"The endpoint answered {status}: {message}")
+    return ControlError(f"The endpoint answered with HTTP {status}: {message}")

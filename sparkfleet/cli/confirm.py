@@ -1,4 +1,4 @@
-"""Asking before something is changed."""
+"""Asks for agreement before something is changed."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from rich.text import Text
 from sparkfleet.cli.output import errors
 from sparkfleet.errors import SparkfleetError
 
-ADD_YES = "Look at what is shown above, and add --yes where it is right."
+ADD_YES = "If what is shown above is right, run the command again with --yes."
 
 
 def confirm(question: str, yes: bool = False, *, alone: str = ADD_YES) -> None:
-    """Go on where `--yes` was given, or where a person says so. It is asked on standard error: standard output may be JSON.
+    """Return if `--yes` was given or the person agrees. The question is on standard error: standard output may be JSON.
 
     Args:
-        question: what is asked.
-        yes: it was answered on the command line.
-        alone: what to do where nobody is there to be asked.
+        question: the question, with its question mark.
+        yes: True if it was answered on the command line.
+        alone: the remedy if standard input is not a terminal.
 
     Raises:
-        SparkfleetError: nobody is there to be asked, or the answer is no.
+        SparkfleetError: standard input is not a terminal, or the answer is no.
     """
     if yes:
         return
     if not sys.stdin.isatty():
         errors.print(Text(question))
         raise SparkfleetError(
-            "Nobody is there to agree, so nothing was changed.",
-            means="Standard input is not a terminal.",
+            "Nothing was changed: this needs a confirmation.",
+            means="Standard input is not a terminal, so the question cannot be answered.",
             do=alone,
         )
     if not typer.confirm(question, err=True):
-        raise SparkfleetError("Not agreed, so nothing was changed.")
+        raise SparkfleetError("Nothing was changed: the answer was no.")

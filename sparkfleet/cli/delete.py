@@ -1,4 +1,4 @@
-"""`sparkfleet delete`: no longer serve a deployment."""
+"""`sparkfleet delete`: stops serving a deployment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def delete(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Stop serving a deployment: what it still answers is finished first."""
+    """Stop serving a deployment. Requests in flight are finished first."""
     return run(_delete(name, open_session(inventory), yes, json))
 
 
@@ -35,5 +35,5 @@ async def _delete(name: str, session: Session, yes: bool, json: bool) -> int:
     if json:
         print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, "deleted": name})
     else:
-        console.print(f"{name} is gone.")
+        console.print(f"{name} was deleted.")
     return Exit.DONE

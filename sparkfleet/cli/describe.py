@@ -1,4 +1,4 @@
-"""`sparkfleet describe`: everything about one deployment."""
+"""`sparkfleet describe`: shows everything about one deployment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENTS_SHOWN = 20
 def describe(
     name: NameArgument, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
 ) -> int:
-    """Show one deployment: its plan with reasons, its groups, and what happened to it."""
+    """Show one deployment: its plan with reasons, its groups, and its last events."""
     return run(_describe(name, open_session(inventory), json))
 
 
@@ -51,7 +51,7 @@ async def _describe(name: str, session: Session, json: bool) -> int:
 def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
     console.print(f"{deployment.name}   {deployment.state}   {deployment.detail}")
-    console.print(f"  generation {deployment.generation}, asked for by {deployment.who} at {since}")
+    console.print(f"  generation {deployment.generation}, applied by {deployment.who} at {since}")
     for line in failed_lines(deployment) if deployment.state == "failed" else ():
         console.print(f"  {line}", markup=False)
     if deployment.plan is not None:
@@ -75,7 +75,7 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
 
 
 def _phase(group: GroupReport) -> str:
-    """The phase of a group, or that nobody knows it."""
+    """The phase of a group, or its last known one if the group has stopped reporting."""
     if not group.silent_s:
         return group.phase.value
-    return f"was {group.phase.value}; nothing was heard of it for {group.silent_s:.0f} s"
+    return f"was {group.phase.value}; no report for {group.silent_s:.0f} s"

@@ -1,4 +1,4 @@
-"""`sparkfleet doctor`: what is wrong with the nodes and the cables, what it means, and what to type."""
+"""`sparkfleet doctor`: finds faults of nodes and cables, with their meaning and the command to type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ForOption = Annotated[
     typer.Option(
         "--for",
         metavar="FILE",
-        help="Deployments whose weights must fit; left out: what the fleet serves.",
+        help="Deployments whose weights must fit on the disks. Default: those that the fleet serves.",
     ),
 ]
 
@@ -42,10 +42,10 @@ def doctor(  # noqa: PLR0917  # its parameters are the command line's
     inventory: InventoryOption = DEFAULT_INVENTORY,
     deployments: ForOption = None,
     no_measure: Annotated[bool, typer.Option("--no-measure", help="Send nothing over the links.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also show what is fine.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show checks without a fault.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Check nodes and links; say what is wrong, what it means and what to do. Changes nothing. Exit code 1 on an error."""
+    """Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit code 1 on an error."""
     specs = load_deployments(deployments or [])
     examined = run(examine_fleet(open_session(inventory), nodes or (), specs, measure=not no_measure))
     for error in examined.unsized:

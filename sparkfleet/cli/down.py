@@ -1,4 +1,4 @@
-"""`sparkfleet down`: stop everything; what was asked for is kept for the next `up`."""
+"""`sparkfleet down`: stops everything. The deployments are kept for the next `up`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkfleet.fleet.session import Session
 
 
 def down(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Stop the engines, the gateway, the controller and Ray. `up` or `apply` brings back what was served."""
+    """Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the deployments again."""
     return run(_down(open_session(inventory), json))
 
 
@@ -21,5 +21,5 @@ async def _down(session: Session, json: bool) -> int:
     if json:
         print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, "up": False})
     else:
-        console.print("Down. `sparkfleet up` brings back what was served.")
+        console.print("Down. `sparkfleet up` starts the deployments again.")
     return Exit.DONE

@@ -1,4 +1,4 @@
-"""`sparkfleet apply --dry-run`: the exact command of every rank, for a shell."""
+"""`sparkfleet apply --dry-run`: prints the exact command of every rank, for a shell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DryRunOption = Annotated[
 
 
 async def show_dry_run(files: list[Path], inventory: Path, assumed: str | None, json: bool) -> int:
-    """Plan, and print what applying would run on which node."""
+    """Plan, and print the commands that `apply` would run on each node."""
     found = await dry_run(open_session(inventory), load_deployments(files), assumed)
     if json:
         print_json({"version": OUTPUT_VERSION} | found.document())
@@ -39,7 +39,7 @@ async def show_dry_run(files: list[Path], inventory: Path, assumed: str | None, 
 
 
 def shown(specs: Sequence[Deployment], plan: Plan, inventory: Inventory, fleet: Fleet) -> Iterator[str]:
-    """Everything that is printed: every rank of the first rung of every group, and what would be tried after it."""
+    """Lines of a dry run: every rank of the first rung of every group, and the names of the rungs below it."""
     refusals = {one.name: one for one in plan.refused}
     for spec in specs:
         planned = plan.of(spec.name)
@@ -60,7 +60,7 @@ def _shown_group(
     if image := image_of(group.choice.candidate):
         yield f"#   in {tag_words(image)}"
     if needs_encodings(group.choice.candidate.model):
-        yield f"#   the encodings are named where {' and '.join(ENCODINGS)} lie there; the engine fetches them otherwise"
+        yield f"#   TIKTOKEN_ENCODINGS_BASE: only if {' and '.join(ENCODINGS)} are there; else the engine downloads them"
     private = private_variables(spec, group)
     for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private):
         yield f"\n# rank {run.rank} on {run.node}"
@@ -69,11 +69,11 @@ def _shown_group(
     yield ""
 
 
-# --- how it is printed ------------------------------------------------------------------------------------------------
+# --- shell commands ---------------------------------------------------------------------------------------------------
 
 
 def command_lines(run: RankRun, private: tuple[str, ...]) -> Iterator[str]:
-    """The command as a shell takes it, one flag per line; values of `private` variables are not in it."""
+    """The command for a shell, one flag per line, without the values of `private` variables."""
     variables = [
         f"{name}={value if value == HIDDEN else shlex.quote(value)}"
         for name, value in shown_variables(run, private)

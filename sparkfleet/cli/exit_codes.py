@@ -15,6 +15,6 @@ class Exit(IntEnum):
     PENDING = 2
     """`plan`, `fabric plan`: applying would change something."""
     INFEASIBLE = 3
-    """Nothing in the fleet can serve what was asked for."""
+    """Nothing in the fleet can serve a deployment."""
     INTERRUPTED = 130
-    """Ctrl-C: the watching stopped, the work goes on."""
+    """Ctrl-C: the command stopped watching; the fleet continues the work."""

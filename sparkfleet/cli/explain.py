@@ -1,4 +1,4 @@
-"""`sparkfleet explain`: what is known about a combination, and where it is known from."""
+"""`sparkfleet explain`: shows a rule about a combination, with its sources."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def explain(
     ],
     json: JsonOption = False,
 ) -> int:
-    """Show a rule: what happens, when, what to do about it, and the sources."""
+    """Show a rule: its effect, its conditions, the remedy, and the sources."""
     if json:
         found = find_rule(rule)
-        known = {"rule": _told(found)} if isinstance(found, Rule) else {"not_a_rule": found}
+        known = {"rule": _as_json(found)} if isinstance(found, Rule) else {"not_a_rule": found}
         print_json({"version": OUTPUT_VERSION, "id": rule} | known)
         return Exit.DONE
     for line in explain_rule(rule).splitlines():
@@ -30,6 +30,6 @@ def explain(
     return Exit.DONE
 
 
-def _told(rule: Rule) -> dict[str, Any]:
-    """A rule for programs. An example says a few of a hundred facts: those that it does not are left out of it."""
+def _as_json(rule: Rule) -> dict[str, Any]:
+    """A rule for programs. An example has values for a few of a hundred facts; the others are left out."""
     return rule.model_dump(mode="json") | {"example": rule.example.model_dump(mode="json", exclude_none=True)}

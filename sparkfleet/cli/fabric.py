@@ -1,4 +1,4 @@
-"""`sparkfleet fabric`: the addresses of the rails, and how fast they are."""
+"""`sparkfleet fabric`: plans and sets the addresses of the rails, and measures their speed."""
 
 from __future__ import annotations
 
@@ -35,16 +35,20 @@ app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_a
 RollbackOption = Annotated[
     int,
     typer.Option(
-        "--rollback", metavar="SECONDS", min=10, max=600, help="Taken back unless it works within this."
+        "--rollback",
+        metavar="SECONDS",
+        min=10,
+        max=600,
+        help="Undo the change unless every node and rail works within this time.",
     ),
 ]
 SecondsOption = Annotated[
-    float, typer.Option("--seconds", min=0.5, max=60, help="How long each rail is loaded.")
+    float, typer.Option("--seconds", min=0.5, max=60, help="Seconds of load on each rail.")
 ]
 
 
 class Picture(NamedTuple):
-    """Problem, and a suggestion."""
+    """Ports and links as they are, and the plan for them."""
 
     views: tuple[PortScan, ...]
     found: DiscoveredLinks
@@ -63,7 +67,7 @@ def apply(
     yes: YesOption = False,
     rollback: RollbackOption = ROLLBACK_S,
 ) -> int:
-    """Give the rails these addresses; taken back by itself where a node is not reached any more."""
+    """Give the rails these addresses. The change is undone by itself if a node can no longer be reached."""
     return run(_apply(load_inventory(inventory), yes, rollback))
 
 
@@ -71,7 +75,7 @@ def apply(
 def measure(
     inventory: InventoryOption = DEFAULT_INVENTORY, seconds: SecondsOption = 3.0, json: JsonOption = False
 ) -> int:
-    """Measure every rail, prove that the bytes move on it and nowhere else, and keep it for `plan`."""
+    """Measure every rail, prove that the bytes take it and no other way, and keep the numbers for `plan`."""
     return run(_measure(load_inventory(inventory), seconds, json))
 
 
@@ -83,7 +87,7 @@ async def _plan(inventory: Inventory, json: bool) -> int:
     finally:
         await _close(channels)
     if json:
-        print_json({"version": OUTPUT_VERSION} | _told(picture, helpers))
+        print_json({"version": OUTPUT_VERSION} | _as_json(picture, helpers))
     else:
         _show(picture, helpers)
     return Exit.PENDING if _pending(picture) else Exit.DONE
@@ -94,16 +98,16 @@ async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
     try:
         picture = await _picture(channels)
         if not _pending(picture):
-            _tell_seen(picture)
+            _show_links(picture)
             if picture.found.links:
-                console.print("Every rail is as it should be.")
+                console.print("No change: every rail has its address.")
             return Exit.DONE
         helpers = await _helpers(channels)
         _show(picture, helpers)
         if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
             raise _together(missing)
         confirm(
-            f"Apply? Links go down for a moment; taken back unless everything works within {rollback_s} s.",
+            f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
             yes,
         )
         return await _carry_out(inventory, picture.plan, _granted(helpers), channels, rollback_s)
@@ -124,13 +128,13 @@ async def _carry_out(
     applied = await apply_plan(plan, helpers, channels, reopen, rollback_s=rollback_s)
     if not applied.kept:
         raise SparkfleetError(
-            "The change was taken back.\n" + "\n".join(applied.problems),
-            means="The rails have the addresses that they had before.",
-            do="Look at the cables and at firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
+            "The change was undone.\n" + "\n".join(applied.problems),
+            means="The rails have their previous addresses.",
+            do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
         )
     if any(helper.backend == "ip" for helper in helpers.values()):
-        console.print("There is no netplan on some node: its addresses last until it restarts.")
-    console.print("Kept: every node was reached anew, and every rail carries full-size packets.")
+        console.print("A node without netplan loses these addresses when it reboots.")
+    console.print("Kept: every node can be reached, and every rail carries full-size packets.")
     console.print("Next: `sparkfleet init` writes the links into the inventory.")
     return Exit.DONE
 
@@ -168,16 +172,16 @@ def _together(errors: Sequence[NotPermitted]) -> NotPermitted:
     )
 
 
-def _tell_seen(picture: Picture) -> None:
+def _show_links(picture: Picture) -> None:
     for link in picture.found.links:
         console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
     if not picture.found.links:
-        console.print("No cable between nodes of the inventory was found: no rail needs an address.")
+        console.print("No cable was found between nodes of the inventory, so no rail needs an address.")
     for finding in picture.found.findings:
         console.print(Text(f"  {finding}", "yellow"))
 
 
-def _told(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, object]:
+def _as_json(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, object]:
     """JSON document of `fabric plan`."""
     return picture.found.model_dump(mode="json") | {
         "nodes": {
@@ -192,7 +196,7 @@ def _told(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> dic
 
 
 def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> None:
-    _tell_seen(picture)
+    _show_links(picture)
     for view in picture.views:
         _show_node(picture.plan, view, helpers[view.node])
 
@@ -202,7 +206,7 @@ def _show_node(plan: FabricPlan, view: PortScan, helper: Helper | NotPermitted) 
     if not mine.ports:
         return
     pending = changes(mine, view)
-    console.print(Text(f"\n{view.node}  {'' if pending else 'as it should be'}", "bold"))
+    console.print(Text(f"\n{view.node}  {'' if pending else 'no change'}", "bold"))
     for line in pending:
         console.print(Text(f"  {line}"))
     if not isinstance(helper, Helper) or helper.backend != "netplan":
@@ -224,7 +228,9 @@ def _indented(text: str) -> str:
 
 async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
     if not inventory.links:
-        raise SparkfleetError("The inventory has no links.", do="`sparkfleet init` finds them.")
+        raise SparkfleetError(
+            "The inventory has no links.", do="`sparkfleet init` finds the cables and writes them."
+        )
     channels = open_channels(inventory)
     try:
         measured = await measure_links(inventory, channels, seconds=seconds)
@@ -234,12 +240,12 @@ async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
     if json:
         print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
     else:
-        _tell(measured)
+        _show_measured(measured)
         console.print(f"Kept in {file} for `sparkfleet plan`.")
     return Exit.DONE if all(one.proof.holds for one in measured) else Exit.ERROR
 
 
-def _tell(measured: Sequence[LinkMeasurement]) -> None:
+def _show_measured(measured: Sequence[LinkMeasurement]) -> None:
     for one in measured:
         console.print(Text(" – ".join(one.nodes), "bold"))
         for rail in one.rails:

@@ -1,4 +1,4 @@
-"""`sparkfleet init HOST…`: log in, look, find the cables, write the inventory."""
+"""`sparkfleet init HOST…`: logs in to machines, finds the cables between them, and writes the inventory."""
 
 from __future__ import annotations
 
@@ -49,22 +49,24 @@ HostsArgument = Annotated[
     typer.Argument(
         metavar="HOST",
         help="Address, user@address or address:port of each Spark; `local` is this machine."
-        " Without any: the machines of the inventory; without those, the LAN is asked by mDNS.",
+        " Default: the machines of the inventory; if there is none, those that mDNS finds on the LAN.",
         show_default=False,
     ),
 ]
 UserOption = Annotated[
-    str | None, typer.Option("--user", "-u", help="Whom to log in as where HOST does not say.")
+    str | None, typer.Option("--user", "-u", help="User to log in as, for each HOST without one.")
 ]
 IdentityOption = Annotated[
     str | None,
-    typer.Option("--identity-file", metavar="FILE", help="Private key to log in with, and to write down."),
+    typer.Option(
+        "--identity-file", metavar="FILE", help="Private key to log in with; it is noted in the inventory."
+    ),
 ]
 KnownOption = Annotated[
     bool,
-    typer.Option("--known-hosts", help="Accept keys that ~/.ssh/known_hosts has already, without asking."),
+    typer.Option("--known-hosts", help="Accept host keys that are in ~/.ssh/known_hosts without asking."),
 ]
-AnyOption = Annotated[bool, typer.Option("--any", help="Take machines that are no Sparks, too.")]
+AnyOption = Annotated[bool, typer.Option("--any", help="Also accept machines that are no Sparks.")]
 FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet.")]
 
 
@@ -107,7 +109,7 @@ def parse_host(text: str) -> Host:
     """`[user@]address[:port]`; an IPv6 address with a port is in brackets. Raises SparkfleetError."""
     match = _HOST.fullmatch(text)
     if match is None or not 0 < int(match["port"] or 22) < 1 << 16:
-        raise SparkfleetError(f"HOST {text!r} is not understood.", do="Expected [user@]address[:port].")
+        raise SparkfleetError(f"HOST {text!r} is not valid.", do="Write it as [user@]address[:port].")
     return Host(match["user"], match["address"].strip("[]"), int(match["port"] or 22))
 
 
@@ -126,7 +128,7 @@ async def _init(hosts: list[Host], options: Options) -> int:
     if not options.inventory.parent.is_dir():
         raise SparkfleetError(
             f"{options.inventory}: {options.inventory.parent} is no directory.",
-            means="The inventory could not be written, so nobody was asked.",
+            means="The inventory could not be written there, so no machine was contacted.",
             do=_ELSEWHERE,
         )
     old = load_inventory(options.inventory) if options.inventory.exists() else None
@@ -142,30 +144,30 @@ async def _init(hosts: list[Host], options: Options) -> int:
     links, doubts = usable_links(found)
     with _plainly():
         merged = merge(old, named, links, options.fleet)
-    _tell(found, doubts)
+    _show(found, doubts)
     text = write_inventory(merged, about=_about(found), doubts=doubts)
     parse_inventory(text, str(options.inventory))
     return _write(text, options)
 
 
 def _known_before(old: Inventory | None) -> list[Host]:
-    """The machines of an inventory; none where it is only this machine, as in the one that comes with sparkfleet."""
+    """The machines of an inventory; none if it has only this machine, as the one that comes with sparkfleet."""
     if old is None or all(node.is_local for node in old.nodes.values()):
         return []
     return [Host(node.user, node.address, node.port) for node in old.nodes.values()]
 
 
-# --- who they are -----------------------------------------------------------------------------------------------------
+# --- host keys --------------------------------------------------------------------------------------------------------
 
 
 async def _discovered() -> list[Host]:
-    console.print("Asking the LAN by mDNS …")
+    console.print("Looking for Sparks on the LAN (mDNS) …")
     found = await discover()
     if not found:
         raise SparkfleetError(
             "No Spark answered on this network.",
-            means="mDNS does not cross routers, and guest Wi-Fi often drops it.",
-            do="Name them: `sparkfleet init HOST…`.",
+            means="mDNS does not cross routers, and guest Wi-Fi often blocks it.",
+            do="Give their addresses: `sparkfleet init HOST…`.",
         )
     for one in found:
         console.print(Text(f"  {one.name}  {one.address}"))
@@ -173,7 +175,7 @@ async def _discovered() -> list[Host]:
 
 
 async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
-    """The nodes with a host key each, that somebody has agreed to."""
+    """The nodes, each with a host key that was confirmed."""
     before = {(node.address, node.port): node for node in old.nodes.values()} if old else {}
     given = list(dict.fromkeys((host.address, host.port) for host in hosts))
     far = [one for one in given if one[0] != "local" and not (one in before and before[one].jump)]
@@ -206,27 +208,28 @@ def _node(
 def _agree(
     shown: Mapping[tuple[str, int], HostKey], before: Mapping[tuple[str, int], Node], options: Options
 ) -> None:
-    """Show every host key, and ask about those that nobody has vouched for."""
-    asked, changed = [], []
+    """Show every host key, and ask about those that are neither pinned nor known."""
+    new, changed = [], []
     for where, key in shown.items():
         pinned = before[where].host_key if where in before else None
         note = _note(where, key, pinned, options)
         if pinned is not None and pinned != key.fingerprint:
             changed.append(where[0])
         elif not note:
-            asked.append(where[0])
+            new.append(where[0])
         console.print(Text(f"  {_at(where)}  {key.type}  {key.fingerprint}{note}"))
     if changed:
         confirm(
-            f"The host key of {', '.join(changed)} is another than the pinned one: the system was installed anew,"
+            f"The host key of {', '.join(changed)} differs from the pinned one: the system was reinstalled,"
             " or another machine answers. Pin the new key?",
-            alone="--yes does not answer this: compare the key on the machine's own console, and run it in a terminal.",
+            alone="--yes does not accept a changed key: compare it on the machine's own console, then run this in a"
+            " terminal.",
         )
-    if asked:
+    if new:
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        confirm(f"Pin {'this key' if len(asked) == 1 else f'these {len(asked)} keys'}?", options.yes)
+        confirm(f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?", options.yes)
 
 
 def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Options) -> str:
@@ -250,13 +253,13 @@ def _at(where: tuple[str, int]) -> str:
     return address if port == 22 else f"[{address}]:{port}"
 
 
-# --- what they are ----------------------------------------------------------------------------------------------------
+# --- kinds of machines ------------------------------------------------------------------------------------------------
 
 
 async def _machines(
     nodes: Sequence[Node], channels: Mapping[str, Channel], options: Options
 ) -> list[EnrolledMachine]:
-    """Host names; SparkfleetError where a machine is none that sparkfleet knows."""
+    """Machines with their host names. Raises SparkfleetError if one is no Spark and `--any` was not given."""
     answers = await asyncio.gather(*(_ask(channel) for channel in channels.values()))
     strangers = []
     for node, (hostname, found) in zip(nodes, answers, strict=True):
@@ -266,8 +269,8 @@ async def _machines(
     if strangers and not options.any:
         raise SparkfleetError(
             "\n".join(strangers),
-            means="What sparkfleet knows of memory, speed and cables is known of Sparks.",
-            do="Leave it out, or add --any to take it in all the same.",
+            means="sparkfleet's figures for memory, speed and cables hold for Sparks only.",
+            do="Leave it out, or add --any to accept it.",
         )
     return [EnrolledMachine(node=node, hostname=name) for node, (name, _) in zip(nodes, answers, strict=True)]
 
@@ -276,8 +279,8 @@ async def _ask(channel: Channel) -> tuple[str, Recognised]:
     name, identity, pci = await run_batch(channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv])
     if isinstance(name, NodeError):
         raise name
-    said = value_or(identity, ReadIdentity.parse, MachineIdentity(), fine=ReadIdentity.fine)
-    return text(name.stdout.strip(), 64), recognise(said, value_or(pci, ReadPciDevices.parse, ()))
+    machine = value_or(identity, ReadIdentity.parse, MachineIdentity(), fine=ReadIdentity.fine)
+    return text(name.stdout.strip(), 64), recognise(machine, value_or(pci, ReadPciDevices.parse, ()))
 
 
 async def _found(
@@ -290,12 +293,12 @@ async def _found(
     return find_links(views)
 
 
-# --- what is said and written -----------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _tell(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
+def _show(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
     if not found.links:
-        console.print("No cable was found between them.")
+        console.print("No cable was found between these machines.")
     for link in found.links:
         console.print(Text(f"  {describe(link)}"))
         for rail in link.rails:
@@ -311,8 +314,8 @@ def _about(found: DiscoveredLinks) -> list[str]:
     return [
         "yaml-language-server: $schema=./docs/schema/inventory.schema.json",
         "",
-        f"Written by `sparkfleet init`; it found the cables as: {found.kind}. Edit it as you like:",
-        "a later `init` keeps what it cannot find out, and shows what it would change.",
+        f"Written by `sparkfleet init`; the cables that it found form: {found.kind}. You may edit this file:",
+        "a later `init` shows its changes first, and keeps every field that it cannot detect.",
     ]
 
 
@@ -320,24 +323,24 @@ def _write(text: str, options: Options) -> int:
     file = options.inventory
     before = file.read_text() if file.exists() else None
     if before == text:
-        console.print(f"{file} says so already.")
+        console.print(f"No change: {file} has all of this already.")
         return Exit.DONE
     if before is not None:
         for line in difflib.unified_diff(
             before.splitlines(), text.splitlines(), str(file), "new", lineterm=""
         ):
             console.print(Text(line, {"+": "green", "-": "red"}.get(line[:1], "")))
-        confirm(f"Write this into {file}?", options.yes)
+        confirm(f"Write these changes to {file}?", options.yes)
     try:
         file.write_text(text)
     except OSError as error:
         raise SparkfleetError(
             f"{file}: cannot be written: {error.strerror}.",
-            means="The machines and cables that were found are not kept.",
+            means="The machines and cables that were found were not saved.",
             do=_ELSEWHERE,
         ) from None
     console.print(f"Wrote {file}.")
     console.print(
-        "Next: `sparkfleet fabric plan` where rails lack addresses, `sparkfleet doctor`, `sparkfleet up`."
+        "Next: `sparkfleet fabric plan` if rails lack addresses, then `sparkfleet doctor` and `sparkfleet up`."
     )
     return Exit.DONE

@@ -1,4 +1,4 @@
-"""`sparkfleet inspect`: what is true of a checkpoint, here or on a node."""
+"""`sparkfleet inspect`: shows the facts of a checkpoint on this machine, on a node or at the Hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkfleet.runtime.builtin_models import builtin_path
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
-"""What parameters and bytes are counted in, and what that is called."""
+"""Divisor, name of the count of parameters, and unit of bytes."""
 
 
 def inspect(
@@ -35,7 +35,7 @@ def inspect(
             "--inventory",
             "-i",
             envvar="SPARKFLEET_INVENTORY",
-            help=f"The fleet whose nodes are asked for weights that are not here; {DEFAULT_INVENTORY}, if there is one.",
+            help=f"Fleet on whose nodes to look for weights that are not here. Default: {DEFAULT_INVENTORY} if it exists.",
             show_default=False,
         ),
     ] = None,
@@ -50,7 +50,7 @@ def inspect(
             raise
         raise FactError(
             error.what,
-            means="There is a directory of that name here, and directories are named from the root.",
+            means="There is a directory of that name here, but directories have to be given as absolute paths.",
             do=f"`sparkfleet inspect {Path(model).resolve()}`.",
         ) from None
     if json:
@@ -66,8 +66,8 @@ def _find(model: str, inventory: Path | None) -> Checkpoint:
         name = model.removeprefix("builtin:")
         if not builtin_path(name).is_dir():
             raise FactError(
-                f"{model} is not there yet: it is trained on the node that serves it, when it is first served.",
-                do=f"`sparkfleet apply` a deployment of it, or `python -m sparkfleet.tiny_models build {name}`.",
+                f"{model} does not exist yet: it is trained on the node that serves it, on its first start.",
+                do=f"`sparkfleet apply` a deployment of it, or run `python -m sparkfleet.tiny_models build {name}`.",
             )
         return read_checkpoint(builtin_path(name), id=model)
     whole = whole_here(model)
@@ -110,7 +110,7 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
             "experts",
             f"{checkpoint.experts}, {checkpoint.experts_per_token} per token, {checkpoint.shared_experts} shared",
         )
-    yield _line("context", f"{checkpoint.max_positions or 'not said'}")
+    yield _line("context", f"{checkpoint.max_positions or 'not declared'}")
     yield _line("stored", _stored(checkpoint))
     yield _line("vision", _yes(checkpoint.vision, checkpoint.declares_vision))
     yield _line(
@@ -120,10 +120,11 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
             checkpoint.declared_mtp_layers > 0,
         ),
     )
-    yield _line("license", f"{checkpoint.license.id or 'not known'} ({checkpoint.license.kind})")
+    yield _line("license", f"{checkpoint.license.id or 'unknown'} ({checkpoint.license.kind})")
     if checkpoint.needs_remote_code:
         yield _line(
-            "code", "brings Python files of its own; engines that do not know the architecture would run them"
+            "code",
+            "has Python files of its own; an engine that does not know the architecture would run them",
         )
 
 
@@ -158,9 +159,9 @@ def _stored(checkpoint: Checkpoint) -> str:
 
 def _yes(seen: bool | None, declared: bool) -> str:
     if seen is None:
-        return "declared by the config; the weights are not here to look" if declared else "no"
+        return "declared by the config; not checked, the weights are not here" if declared else "no"
     if seen:
-        return "yes, among the weights"
+        return "yes, in the weights"
     return "no: the config declares one, the weights have none" if declared else "no"
 
 

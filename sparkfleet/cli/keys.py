@@ -1,4 +1,4 @@
-"""`sparkfleet keys`: who may use the endpoint."""
+"""`sparkfleet keys`: creates, lists and revokes API keys of the endpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def list_keys(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption =
 
 @app.command("revoke")
 def revoke(name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
-    """Make a key worthless at once."""
+    """Revoke a key. Requests with it are refused from now on."""
     return run(_revoke(name, open_session(inventory)))
 
 
@@ -42,7 +42,7 @@ async def _create(name: str, session: Session, json: bool) -> int:
     if json:
         print_json({"version": OUTPUT_VERSION, **key})
     else:
-        console.print(f'API key "{name}", shown this once and not kept: {key["key"]}')
+        console.print(f'API key "{name}", shown only this once; note it now: {key["key"]}')
     return Exit.DONE
 
 
@@ -60,5 +60,5 @@ async def _list(session: Session, json: bool) -> int:
 async def _revoke(name: str, session: Session) -> int:
     async with await session.controller() as client:
         key = await client.revoke_key(name)
-    console.print(f"Key {key['name']} is worthless from now on.")
+    console.print(f"Key {key['name']} was revoked: requests with it are refused from now on.")
     return Exit.DONE

@@ -1,4 +1,4 @@
-"""`sparkfleet logs`: what the engine itself says."""
+"""`sparkfleet logs`: prints the engine's own log."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FOLLOW_S = 0.3
 def logs(  # noqa: PLR0917  # its parameters are the command line's
     name: NameArgument,
     inventory: InventoryOption = DEFAULT_INVENTORY,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as the log grows.")] = False,
     tail: Annotated[int, typer.Option("--tail", min=0, help="Lines to begin with.")] = 100,
-    replica: Annotated[int, typer.Option("--replica", min=0, help="Which replica's group.")] = 0,
-    rank: Annotated[int, typer.Option("--rank", min=0, help="Which rank of the group.")] = 0,
+    replica: Annotated[int, typer.Option("--replica", min=0, help="Number of the replica, from 0.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Number of the rank in its group, from 0.")] = 0,
 ) -> int:
     """Print the log of one rank of a group's engine."""
     return run(_logs(name, open_session(inventory), follow, tail, (replica, rank)))
@@ -48,7 +48,7 @@ async def _logs(name: str, session: Session, follow: bool, tail: int, which: tup
 
 
 async def _all(channel: Channel, path: str, offset: int) -> tuple[bytes, int]:
-    """Everything from `offset` to the end, and where that is. A log that was rotated starts again at 0."""
+    """The bytes from `offset` to the end, and the offset of the end. A log that was rotated is read from 0."""
     parts: list[bytes] = []
     while part := await channel.read(path, offset=offset, limit=CHUNK):
         parts.append(part)
@@ -69,8 +69,8 @@ def _rank(groups: tuple[GroupReport, ...], name: str, replica: int, rank: int) -
     ]
     if not found:
         raise ControlError(
-            f"{name} has no rank {rank} of group {replica} with a log yet.",
-            do=f"`sparkfleet describe {name}` shows where it is.",
+            f"{name} has no log yet for rank {rank} of replica {replica}.",
+            do=f"`sparkfleet describe {name}` shows its groups and ranks.",
         )
     return max(found, key=lambda pair: pair[0])[1]
 

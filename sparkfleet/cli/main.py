@@ -1,4 +1,4 @@
-"""The command line: one file per verb, gathered here."""
+"""The command line: collects the verbs, one file each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sparkfleet.errors import SparkfleetError
 
 EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
-    "130 interrupted (the work goes on)"
+    "130 interrupted (the fleet continues)"
 )
 VERBS = (
     init.init,
@@ -90,14 +90,14 @@ app.add_typer(models.app, name="models")
 
 
 SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
-"""Why a file cannot be used that is no fault of sparkfleet's."""
+"""Errors of the file system that are no defect of sparkfleet."""
 
 
 def main() -> None:
     """Entry point of `sparkfleet`."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # one that is closed is None
-            stream.reconfigure(errors="replace")  # a terminal that has no "·", a file name that is no text
+        if isinstance(stream, io.TextIOWrapper):  # a closed stream is None
+            stream.reconfigure(errors="replace")  # for terminals without "·" and file names that are no text
     sys.exit(int(_code()))
 
 
@@ -108,7 +108,7 @@ def _code() -> int:
         print_error(error)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("Interrupted. What was asked for before goes on.")
+        errors.print("Interrupted. The fleet continues with everything that was applied.")
         return Exit.INTERRUPTED
     except BrokenPipeError:  # `sparkfleet logs NAME | head`
         sys.stderr.close()
@@ -118,11 +118,13 @@ def _code() -> int:
             raise
         what = error.filename or "standard output or another file"
         print_error(
-            SparkfleetError(f"{what}: {error.strerror}.", do="Make room there, or permit it to this user.")
+            SparkfleetError(
+                f"{what}: {error.strerror}.", do="Free disk space there, or give this user the permission."
+            )
         )
         return Exit.ERROR
     except Exception as error:
-        # A wrong command line. Typer may bring a copy of click of its own, so its classes are known by what they do.
+        # A wrong command line. Typer may have its own copy of click, so the class is recognised by its method.
         if not hasattr(error, "show"):
             raise
         error.show()

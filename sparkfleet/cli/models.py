@@ -1,4 +1,4 @@
-"""`sparkfleet models`: which weights are on which nodes, and how they get there."""
+"""`sparkfleet models`: lists, downloads, copies and removes weights on the nodes."""
 
 from __future__ import annotations
 
@@ -34,34 +34,35 @@ from sparkfleet.staging.agent.scan import HeldVersion
 from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.settings import Need, Staged
 
-app = typer.Typer(help="Weights: where they are, and how they get there.", no_args_is_help=True)
+app = typer.Typer(help="Weights on the nodes: list, download, copy, remove.", no_args_is_help=True)
 
 ModelArgument = Annotated[
     str,
     typer.Argument(help="Hub id, /directory or builtin:NAME.", metavar="MODEL", show_default=False),
 ]
 NodesOption = Annotated[
-    str, typer.Option("--nodes", help="Names with commas between. Left out: all nodes.", show_default=False)
+    str,
+    typer.Option("--nodes", help="Names of nodes, separated by commas. Default: all.", show_default=False),
 ]
 RevisionOption = Annotated[
-    str, typer.Option("--revision", help="Branch, tag or commit. Left out: main.", show_default=False)
+    str, typer.Option("--revision", help="Branch, tag or commit. Default: main.", show_default=False)
 ]
 KeepOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--keep", help="A model to keep, besides those of deployments. May be repeated.", show_default=False
+        "--keep", help="A model to keep although no deployment uses it. Repeatable.", show_default=False
     ),
 ]
 
 
 @app.command("list")
 def list_models(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show every model in the caches of the nodes: whole, or how much of it."""
+    """Show every model in the caches of the nodes, with the share that is there if it is incomplete."""
     return run(_list(open_session(inventory), json))
 
 
 def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
-    """The verb that brings a model to nodes, from the Hub or not."""
+    """The verb that stages a model on nodes, with or without the Hub."""
 
     def verb(
         model: ModelArgument,
@@ -83,11 +84,11 @@ def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
 
 app.command(
     "pull",
-    help="Download a model from the Hub once, and copy it to the nodes over the rails. HF_TOKEN opens gated ones.",
+    help="Download a model from the Hub once, and copy it to the nodes over the rails. Gated models need HF_TOKEN.",
 )(_bringing("always"))
-app.command("push", help="Copy a model that some node has to those that lack it. The Hub is not asked.")(
-    _bringing("never")
-)
+app.command(
+    "push", help="Copy a model from a node that has it to those that lack it. The Hub is not contacted."
+)(_bringing("never"))
 
 
 @app.command("prune")
@@ -97,7 +98,7 @@ def prune(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Remove models that no deployment uses from the Hub's caches of the nodes. Asks first."""
+    """Remove models that no deployment uses from the nodes' Hub caches. Asks first."""
     return run(_prune(open_session(inventory), frozenset(keep or ()), yes, json))
 
 
@@ -113,7 +114,7 @@ async def _list(session: Session, json: bool) -> int:
             }
         )
         return Exit.DONE
-    console.print(_table(held.rows) if held.rows else "There is no model on any node.")
+    console.print(_table(held.rows) if held.rows else "No node has a model.")
     return Exit.DONE
 
 
@@ -138,10 +139,10 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
     if json:
         print_json({"version": OUTPUT_VERSION, "removed": [one._asdict() for one in removed]})
     elif not doomed:
-        console.print("There is nothing to remove.")
+        console.print("Nothing to remove: every cached model is used.")
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
-        console.print(f"Removed {_counted(len(doomed))}: {size_text(freed)} are free again.")
+        console.print(f"Removed {_counted(len(doomed))}: {size_text(freed)} freed.")
     return Exit.DONE
 
 
@@ -159,7 +160,7 @@ def _table(rows: Iterable[ModelRow]) -> Table:
 
 
 def _share(node: str, held: HeldVersion, total: int) -> str:
-    """`spark1`, or `spark2 62 %` where something is missing."""
+    """`spark1`, or `spark2 62 %` if files are missing."""
     if held.complete:
         return node
     return f"{node} {100 * held.held_bytes / total if total else 0:.0f} %"
@@ -182,7 +183,7 @@ def _as_json(row: ModelRow) -> dict[str, Any]:
 
 def _summary(done: Staged) -> str:
     commit = f" at {done.commit[:7]}" if done.commit else ""
-    moved = f"{size_text(done.moved_bytes)} moved" if done.moved_bytes else "nothing had to move"
+    moved = f"{size_text(done.moved_bytes)} moved" if done.moved_bytes else "nothing had to be copied"
     return f"{done.wanted.name}{commit} is on {', '.join(done.paths)}; {moved}."
 
 

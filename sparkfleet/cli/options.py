@@ -1,4 +1,4 @@
-"""Options that verbs share, and the run of a verb's coroutine with the session that it opens."""
+"""Options that several verbs have, and the run of a verb's coroutine with its session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 InventoryOption = Annotated[
     Path,
     typer.Option(
-        "--inventory", "-i", envvar="SPARKFLEET_INVENTORY", help="The fleet's inventory.", show_default=True
+        "--inventory", "-i", envvar="SPARKFLEET_INVENTORY", help="Inventory of the fleet.", show_default=True
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with a version field, for programs.")]
@@ -34,26 +34,28 @@ def _offline(value: bool) -> bool:
 OfflineOption = Annotated[
     bool,
     typer.Option(
-        "--offline", callback=_offline, help="Do not ask the Hub for sizes; HF_HUB_OFFLINE=1 does the same."
+        "--offline",
+        callback=_offline,
+        help="Do not contact the Hub for sizes; HF_HUB_OFFLINE=1 does the same.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 DEFAULT_INVENTORY = Path("inventory.yaml")
 
 _opened: list[Session] = []
-"""Sessions of this run: a verb is one process, and what it opened is closed when its coroutine ends."""
+"""Sessions of this process (one verb); they are closed when its coroutine ends."""
 
 
 def open_session(inventory: Path) -> Session:
-    """The session of a verb; `run` closes it. Troubles of the controller go to standard error."""
+    """Open the session of a verb; `run` closes it. Troubles of the controller are printed on standard error."""
     session = Session(inventory, _print_trouble)
     _opened.append(session)
     return session
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a verb's coroutine to its end, and close what it opened."""
+    """Run a verb's coroutine to its end, and close its sessions."""
     return asyncio.run(_closing(work))
 
 

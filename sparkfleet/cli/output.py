@@ -23,9 +23,9 @@ from sparkfleet.units import GIB
 
 OUTPUT_VERSION = 1
 _TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
-"""Behind the indentation, or behind a label and the spaces that set it apart."""
+"""Matches the indentation, or a label with the spaces behind it."""
 
-# Width follows the terminal; if there is none, nothing is wrapped, so that a line stays a line for grep.
+# Lines wrap at the terminal's width; without a terminal they do not wrap, so that grep finds whole lines.
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -47,16 +47,16 @@ def print_json(value: Any) -> None:
 
 
 def print_line(line: str) -> None:
-    """One line of an explanation as it stands; on a terminal broken to its width."""
+    """Print one line of an explanation; on a terminal it is folded to the width."""
     console.print(fold(line, console.width) if console.is_terminal else line, markup=False)
 
 
 def fold(line: str, width: int) -> str:
-    """`line` broken at spaces to at most `width` columns, where words allow it; what follows begins below its text.
+    """`line` folded at spaces to at most `width` columns, long words apart; further lines begin below its text.
 
     Args:
         line: `  label       text`, or text behind spaces.
-        width: of the terminal, columns.
+        width: columns of the terminal.
     """
     begins = _TEXT_BEGINS.match(line)
     below = begins.end() if begins else 0
@@ -70,7 +70,7 @@ def fold(line: str, width: int) -> str:
 
 
 def print_error(error: SparkfleetError) -> None:
-    """Error with its fact, its meaning and its remedy."""
+    """Print an error on standard error: the fact, its meaning, the remedy."""
     errors.print(Text.assemble(("error: ", "bold red"), error.what))
     for part in (error.means, error.do):
         if part:

@@ -1,4 +1,4 @@
-"""`sparkfleet plan`: what would be done, and why."""
+"""`sparkfleet plan`: shows the plan of deployments with its reasons."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ AssumeOption = Annotated[
     typer.Option(
         "--assume",
         metavar="KIND|FILE",
-        help="Plan without asking the nodes: as if each were a `dgx-spark` (or `dgx-spark-64`), or by a file of facts.",
+        help="Plan without contacting the nodes: as if each were a `dgx-spark` or `dgx-spark-64`, or from a file of facts.",
     ),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Show every candidate that was not taken.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show every candidate that was not chosen.")]
 WhyOption = Annotated[
     str | None,
     typer.Option(
         "--why",
         metavar="CANDIDATE",
-        help='Everything about candidates in whose name these words are: "TP=2".',
+        help='Show every candidate with these words in its name, such as "TP=2".',
     ),
 ]
 
@@ -62,18 +62,18 @@ ExplainOption = Annotated[
     bool,
     typer.Option(
         "--explain",
-        help="Show what the predicted ITL and TTFT are made of: bytes and FLOPs, rates, fitted factors.",
+        help="Show the terms of the predicted ITL and TTFT: bytes and FLOPs, rates, fitted factors.",
     ),
 ]
 RungOption = Annotated[
-    int, typer.Option("--rung", min=1, metavar="N", help="With --explain: of which rung of the ladder.")
+    int, typer.Option("--rung", min=1, metavar="N", help="With --explain: the rung of the ladder, from 1.")
 ]
 
-_WITHOUT_NODES = "`--assume dgx-spark` plans without asking the nodes."
+_WITHOUT_NODES = "`--assume dgx-spark` plans without contacting the nodes."
 
 
 Sums = Mapping[str, tuple[PredictionSum, ...]]
-"""Of the deployments that fit, by name."""
+"""Terms of the predictions, by the names of the deployments that fit."""
 
 
 class Shown(NamedTuple):
@@ -83,7 +83,7 @@ class Shown(NamedTuple):
     why: str | None = None
     json: bool = False
     explained: int | None = None
-    """The rung, from 0, whose prediction is explained; None: of none."""
+    """The rung, from 0, whose prediction is explained; None: no prediction is."""
 
 
 SHORT = Shown()
@@ -117,8 +117,8 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     if shown.json:
         _print(decided, fleet, sums)
     else:
-        tell(specs, decided, fleet, shown)
-        tell_origins(planned.checkpoints)
+        print_plans(specs, decided, fleet, shown)
+        print_origins(planned.checkpoints)
         _explain(sums or {}, shown)
     if decided.plan.refused:
         return Exit.INFEASIBLE
@@ -133,8 +133,8 @@ def _lines(one: Planned, fleet: Fleet, *, everything: bool = False) -> tuple[str
     )
 
 
-def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
-    """Every plan and every refusal for a person, each with an empty line behind it."""
+def print_plans(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
+    """Print every plan and every refusal, each with an empty line behind it."""
     planned = {one.spec.name: one for one in decided.planned}
     refused = {one.name: one for one in decided.plan.refused}
     for spec in specs:
@@ -151,12 +151,12 @@ def tell(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Sho
         console.print()
 
 
-def tell_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
-    """The origin of sizes that are from the Hub, or estimated because it could not be asked."""
-    told = [(model, found.origin) for model, found in checkpoints.items() if found.origin]
-    for model, origin in told:
+def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
+    """Print the origin of sizes that are from the Hub, or estimated because the Hub did not answer."""
+    origins = [(model, found.origin) for model, found in checkpoints.items() if found.origin]
+    for model, origin in origins:
         print_line(f"  sizes       {model}: {origin}")
-    if told:
+    if origins:
         console.print()
 
 
@@ -181,24 +181,24 @@ def refusal_lines(
 
 
 def _headline(spec: Deployment, plan: DeploymentPlan | None, fleet: Fleet) -> Iterator[str]:
-    """It ends with an empty line, which is one of its own: what breaks lines drops line ends."""
-    said = explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
-    yield from said.split("\n")
+    """Lines of the headline. The empty one at the end is a line of its own: folding drops line ends."""
+    headline = explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
+    yield from headline.split("\n")
 
 
 def _hint(fleet: Fleet) -> list[str]:
-    """For those who have no Spark yet, or are not at it."""
+    """The way to plan without a Spark at hand."""
     if any(node.gpu for node in fleet.nodes):
         return []
-    return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each were a Spark"]
+    return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each node were a Spark"]
 
 
 def _explain(sums: Sums, shown: Shown) -> None:
-    """The terms of each deployment's predictions. Tables are not folded: a row stays a row."""
+    """Print the terms of each deployment's predictions. Rows of tables are not folded."""
     for name, found in sums.items():
         console.print(f"{name}, rung {(shown.explained or 0) + 1}", markup=False)
         if not found:
-            console.print("  nothing is predicted of it: it runs on a CPU, or is no model")
+            console.print("  no prediction: it runs on a CPU, or is a custom workload")
         for one in found:
             for line in sum_lines(one):
                 console.print(line, markup=False)

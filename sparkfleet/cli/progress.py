@@ -27,19 +27,19 @@ from sparkfleet.fleet.events import (
 from sparkfleet.staging.progress import TransferProgress
 
 QUIET_S = 3.0
-"""Without a terminal a line is printed at least this often."""
+"""Without a terminal, a line is printed at most this often."""
 SHORT_S = 0.5
-"""Steps that took less are not worth a line."""
+"""Shorter steps get no line."""
 
 
 class ProgressLine:
-    """Takes the events of a use-case. The step that runs is one line, with its time and the time that it usually takes.
+    """Shows the events of a use-case. The running step is one line, with its time so far and its expected time.
 
-    On a terminal the line is redrawn; elsewhere it is printed every few seconds. What ended, and facts, stay. Use as a
+    On a terminal the line is redrawn; elsewhere it is printed every few seconds. Ended steps and facts stay. Use as a
     context manager.
 
     Args:
-        quiet: nothing is shown, because standard output is for a program.
+        quiet: show nothing, because standard output is for a program.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -79,10 +79,10 @@ class ProgressLine:
             case TroubleFound():
                 errors.print(event.line, markup=False)
             case KeyCreated():
-                self._keep(Text(f'API key "{event.name}", shown this once and not kept: {event.key}'))
+                self._keep(Text(f'API key "{event.name}", shown only this once; note it now: {event.key}'))
 
     def done(self) -> None:
-        """Take the line away."""
+        """Remove the line of the running step."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -136,7 +136,7 @@ class ProgressLine:
 
 
 def step_words(event: StepRunning) -> tuple[str, str]:
-    """`loading (tiny)` and `40%`: the step with what is waited for, and how far it is."""
+    """`loading (tiny)` and `40%`: the step with its subjects, and its progress."""
     of = f" ({', '.join(event.subjects)})" if event.subjects else ""
     return f"{event.step.value}{of}", event.detail
 

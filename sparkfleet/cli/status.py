@@ -1,4 +1,4 @@
-"""`sparkfleet status`: the fleet at a glance."""
+"""`sparkfleet status`: shows the nodes and deployments of the fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkfleet.fleet.session import Session
 
 
 def status(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show what runs, or that nothing does: `down` is an answer, and no error."""
+    """Show the nodes and the deployments. A fleet that is down is no error."""
     return run(_status(open_session(inventory), json))
 
 

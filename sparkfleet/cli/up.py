@@ -1,4 +1,4 @@
-"""`sparkfleet up`: start every node of the fleet, and everything that is wanted."""
+"""`sparkfleet up`: starts every node of the fleet, and its deployments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WheelsOption = Annotated[
     typer.Option(
         "--wheels",
         metavar="DIR",
-        help="Install sparkfleet on the nodes from the wheels in here, for nodes without internet.",
+        help="Install sparkfleet on the nodes from the wheels in DIR, for nodes without internet.",
         exists=True,
         file_okay=False,
     ),
@@ -29,7 +29,7 @@ WheelsOption = Annotated[
 def up(
     inventory: InventoryOption = DEFAULT_INVENTORY, wheels: WheelsOption = None, json: JsonOption = False
 ) -> int:
-    """Start Ray, the controller, the gateway, and what was served before. Running already: nothing changes."""
+    """Start Ray, the controller, the gateway and the deployments. Changes nothing if all of it runs."""
     return run(_up(open_session(inventory), wheels, json))
 
 
@@ -40,7 +40,7 @@ async def _up(session: Session, wheels: Path | None, json: bool) -> int:
         _print(session, brought)
         return Exit.DONE
     console.print(
-        f"{'Up' if brought.changed else 'Running already'}. {session.endpoint_words(brought.client)}"
+        f"{'Up' if brought.changed else 'Already running'}. {session.endpoint_words(brought.client)}"
     )
     if brought.changed:
         await _advise(session, brought)
@@ -61,23 +61,21 @@ def _print(session: Session, brought: BroughtUp) -> None:
 
 
 async def _advise(session: Session, brought: BroughtUp) -> None:
-    """Commands that follow on nodes that were brought up."""
+    """Print advice for the nodes that were started."""
     if brought.left_by_a_reboot:
         names = ", ".join(brought.left_by_a_reboot)
-        console.print(
-            f"After a reboot {names} does not come back by itself: it has neither systemd nor cron."
-        )
+        console.print(f"{names}: has neither systemd nor cron; after a reboot, run `sparkfleet up` again.")
     await _permissions(session)
 
 
 async def _permissions(session: Session) -> None:
-    """Print, for nodes with a GPU, what root would have to permit for engines to load with all the memory there is."""
+    """Print the commands with which root permits dropping the page cache, for nodes with a GPU that do not permit it."""
     denied = await page_cache_denied(session)
     if not denied.nodes:
         return
     console.print(
-        f"\nOn {', '.join(denied.nodes)} sparkfleet may not drop the page cache, which engines on unified memory cannot use."
-        "\nOnce, on each of them, if you want it:"
+        f"\nsparkfleet may not drop the page cache on {', '.join(denied.nodes)}; engines there cannot use that memory."
+        "\nTo permit it, run once on each of them:"
     )
     for command in denied.commands:
         console.print(f"  {command}", markup=False)

@@ -1,1 +1,1 @@
-"""Keeps what runs equal to what is wanted."""
+"""Keeps the running groups equal to the desired state."""

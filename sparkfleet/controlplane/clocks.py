@@ -11,5 +11,5 @@ Clocks = Callable[[], Now]
 
 
 def read_clocks() -> Now:
-    """The present moment."""
+    """The current moment."""
     return Now(unix=time.time(), steady=time.monotonic())

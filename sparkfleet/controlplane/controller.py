@@ -1,8 +1,7 @@
-"""The controller: keeps what runs equal to what is wanted, and answers for it. Independent of Ray.
+"""The controller: keeps the running groups equal to the desired state, and answers requests. Independent of Ray.
 
-One loop takes a snapshot of what is known, calls `policy.decide` for the actions, and carries them out (`effects`).
-Everything it must not forget is in the store; everything else (reports of groups) comes back by itself within seconds of a
-restart.
+One loop takes a snapshot of the fleet, calls `policy.decide` for the actions, and carries them out (`effects`).
+Everything that must survive is in the store; everything else (reports of groups) arrives again within seconds of a restart.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from collections.abc import Mapping
 from sparkfleet import __version__
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.controller_failures import ControllerFailures
-from sparkfleet.controlplane.effects import Effects, OrdersOf, Surroundings
+from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import waiting
@@ -31,7 +31,7 @@ from sparkfleet.controlplane.state.nodes import Generation, Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store import Desired, Event, GroupKey, Store
+from sparkfleet.controlplane.state.store import Event, Store
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable
@@ -47,17 +47,17 @@ TICK_S = 0.5
 
 
 class Controller:
-    """Desired state in, applications out.
+    """Turns desired state into applications.
 
     Args:
         fleet: name of the fleet.
-        store: what must not be forgotten.
-        apps: where groups run.
+        store: keeps everything that must survive a restart.
+        apps: the backend that runs groups.
         metrics: counters and gauges of the controller.
         endpoint: URL of the gateway, for people.
-        orders_of: from a wanted deployment, and how far down its ladder each group is, to what each group is told.
-        nodes: the machines.
-        here: the one of them that this runs on.
+        launches_of: the launch of each group of a deployment, given the rung of each group.
+        nodes: the nodes of the fleet.
+        here: the node that the controller runs on.
         clocks: replaceable by a simulation.
     """
 
@@ -69,7 +69,7 @@ class Controller:
         apps: ServeBackend,
         metrics: ControlMetrics,
         endpoint: str,
-        orders_of: OrdersOf,
+        launches_of: LaunchesOf,
         nodes: Nodes,
         here: NodeReport,
         clocks: Clocks = read_clocks,
@@ -83,14 +83,14 @@ class Controller:
         self._seen: tuple[App, ...] = ()
         self._shown: tuple[GroupReport, ...] | None = None
         self._clocks = clocks
-        self._heard = ReportCache(self._steady)
+        self._reports = ReportCache(self._steady)
         self._journal = EventLog(store)
         self.ends = ControllerFailures(store, self._journal)
-        """Why its own work has failed."""
+        """Failures of the controller's own work."""
         self.keys = ApiKeys(store, self._journal)
-        """What people need to ask the gateways."""
+        """Keys that clients send to the gateways."""
         self._publisher = RoutingPublisher(self._steady)
-        around = Surroundings(orders_of=orders_of, leave=self._leave, kept=self._kept)
+        around = Surroundings(launches_of=launches_of, leave=self._leave, kept=self._kept)
         self._effects = Effects(
             store=store,
             apps=apps,
@@ -105,43 +105,44 @@ class Controller:
         self._wake = asyncio.Event()
         self._paused = False
 
-    # what people ask for
+    # requests of the API
 
     async def put(
         self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
     ) -> tuple[Desired, bool]:
-        """Ask for a deployment (see `Store.put`); returns what is wanted now and whether that is a change."""
+        """Applies a deployment (see `Store.put`); returns the desired state, and True if it changed."""
         desired, changed = self._store.put(spec, plan, who, retry)
         if changed:
-            await self._journal.record(desired.name, desired.generation, "", "wanted", f"{who} asked for it")
+            await self._journal.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
             self._wake.set()
         return desired, changed
 
     async def remove(self, name: str, who: str) -> None:
-        """No longer serve a deployment. Raises ControlError for a name that is not there."""
+        """Deletes a deployment. Raises ControlError if it does not exist."""
         desired = self._store.desired()
         if name not in desired:
             raise ControlError(
-                f"There is no deployment {name!r}.", do=f"There are: {', '.join(sorted(desired)) or 'none'}."
+                f"There is no deployment {name!r}.",
+                do=f"Existing deployments: {', '.join(sorted(desired)) or 'none'}.",
             )
         self._store.remove(name)
-        await self._journal.record(name, desired[name].generation, "", "unwanted", f"{who} deleted it")
+        await self._journal.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
         self._wake.set()
 
     def pause(self) -> None:
-        """Stop everything, without forgetting what is wanted: what `sparkfleet down` asks for."""
+        """Stops every group and keeps the desired state, for `sparkfleet down`."""
         self._paused = True
         self._wake.set()
 
-    # what is seen
+    # answers of the API
 
     def status(self) -> FleetStatus:
-        """The whole fleet as it is known now."""
+        """Current status of the whole fleet."""
         return FleetStatus(
             fleet=self._fleet,
             sparkfleet=__version__,
             endpoint=self._endpoint,
-            gateways=self._heard.gateways(),
+            gateways=self._reports.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
             deployments=self._view().deployments(),
@@ -151,7 +152,7 @@ class Controller:
 
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
-        return scrape_targets(self._heard.groups(), self._heard.gateways(), own)
+        return scrape_targets(self._reports.groups(), self._reports.gateways(), own)
 
     async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
@@ -161,11 +162,11 @@ class Controller:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
         return await self._publisher.table(known, wait_s)
 
-    # what groups and gateways say
+    # reports of groups and gateways
 
     async def report(self, report: GroupReport) -> None:
-        """A group says where it is."""
-        if self._heard.group(report):
+        """Takes a group's report."""
+        if self._reports.group(report):
             await self._phase_changed(report)
         elif report.detail and report.phase in BEGINNING:
             await self._journal.record_once(
@@ -173,15 +174,15 @@ class Controller:
             )
 
     async def register_gateway(self, report: GatewayReport) -> None:
-        """A gateway replica says where it listens."""
-        if self._heard.gateway(report):
+        """Takes a gateway replica's report of its address."""
+        if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
             await self._journal.record("", 0, report.replica, "gateway", words)
 
     # the loop
 
     async def run(self) -> None:
-        """Reconcile until cancelled. A failure of one round is written down and the next one tries again."""
+        """Reconciles until it is cancelled. A failed round is recorded, and the next one tries again."""
         self.ends.works()
         looking = asyncio.create_task(self._watch.run())
         try:
@@ -198,26 +199,26 @@ class Controller:
             self._wake.clear()
 
     async def look(self) -> None:
-        """Look at the nodes once, as `run` does every two seconds."""
+        """Reads the nodes once, as `run` does every two seconds."""
         await self._watch.look()
 
     async def round(self) -> None:
-        """Reconcile once; a failure is written down, for the next round to try again."""
+        """Reconciles once; a failure is recorded, for the next round to try again."""
         try:
             await self.reconcile()
         except Exception as error:
             log.exception("a round of reconciling failed")
-            with contextlib.suppress(sqlite3.Error):  # a full disk may be why it failed
+            with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
                 await self._journal.record_once(
                     "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
                 )
 
     async def reconcile(self) -> None:
-        """One round: look, decide, do, publish."""
+        """Runs one round: observes, decides, acts, publishes."""
         self._seen = await self._apps.list()
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
-        self._heard.forget(self._kept())
-        # Before anything is waited for: whoever is told "ready" asks the gateway next.
+        self._reports.forget(self._kept())
+        # Before the first wait: a client that reads "ready" requests the gateway next.
         await self._publish()
         available = await self._available()
         state = self._state(available)
@@ -225,12 +226,12 @@ class Controller:
         await self._publish()
 
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
-        """Everything that is known now."""
+        """Snapshot for the policy."""
         return FleetState(
             desired=self._store.desired(),
             apps=self._seen,
-            reports=self._heard.groups(),
-            fresh=frozenset(report.name for report in self._heard.fresh()),
+            reports=self._reports.groups(),
+            fresh=frozenset(report.name for report in self._reports.fresh()),
             standings=self._store.standings(),
             starts=self._store.starts(),
             nodes=self._effects.nodes,
@@ -240,14 +241,14 @@ class Controller:
         )
 
     async def _available(self) -> dict[str, int]:
-        """Free memory of the nodes that answer, bytes. They are only asked if a generation waits for memory."""
+        """Free memory of the nodes that answer, bytes. Read only if a generation waits for memory."""
         if not waiting(self._state()):
             return {}
-        told = {node.name: node.memory_available for node in await self._nodes.look()}
-        return {name: memory for name, memory in told.items() if memory is not None}
+        found = {node.name: node.memory_available for node in await self._nodes.look()}
+        return {name: memory for name, memory in found.items() if memory is not None}
 
     async def _leave(self, group: GroupKey) -> None:
-        """The gateways must stop sending to a group before it goes, and must not be told of it again in this round."""
+        """Takes a group out of the gateways' table before it ends, and keeps it out for the rest of the round."""
         await self._publish(without=group[:2])
         self._seen = tuple(
             app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self._seen
@@ -260,14 +261,14 @@ class Controller:
         return {} if self._paused else self._store.desired()
 
     def _kept(self) -> frozenset[Generation]:
-        """Generations that are wanted or still there."""
+        """Generations that are desired or still have an application."""
         there = {app.group[:2] for app in self._seen}
         return frozenset({*there, *((name, one.generation) for name, one in self._wanted().items())})
 
     # publishing
 
     async def _publish(self, without: Generation | None = None) -> None:
-        reports = self._heard.groups()
+        reports = self._reports.groups()
         if reports != self._shown:
             show_groups(self._metrics, reports)
             self._shown = reports
@@ -280,13 +281,13 @@ class Controller:
             wanted,
             self._seen,
             state.reports,
-            self._heard.fresh(),
+            self._reports.fresh(),
             failed={
                 (name, one.generation)
                 for name, one in wanted.items()
                 if state.has_given_up(name, one.generation)
             },
-            told=self._publisher.told(),
+            published=self._publisher.published(),
             passed={name: _passed(state, one) for name, one in wanted.items()},
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
         )
@@ -311,12 +312,12 @@ class Controller:
 
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:
-    """Of each group of a deployment why it has left the rungs above the one where it is."""
+    """Reasons of each group of a deployment for leaving the rungs above its current one."""
     return tuple(state.standing(group).passed for group in _groups(desired))
 
 
 def _stranded(state: FleetState, desired: Desired) -> str:
-    """Condition that a deployment's group may wait for in vain; "" if there is none."""
+    """Nodes that a deployment's group waits for and that may never return, in words; "" if there are none."""
     return next(
         (state.pending.waiting[group] for group in _groups(desired) if group in state.pending.waiting), ""
     )

@@ -1,7 +1,7 @@
 """Failures of the controller's own work, and the backoff before it restarts: longer each time.
 
-Where its work fails it ends itself, and Ray starts it again at once. What the next process has to know of that is among
-the events: how often it happened of late, and why.
+If its work fails it ends itself, and Ray starts it again at once. The next process reads from the events how often that
+happened recently, and why.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 SUBJECT = "controller"
 KIND = "error"
 PAUSES = Timeouts()
-"""Those of engines: a controller is as much work to start."""
+"""The pauses of engines: a controller takes about as long to start."""
 
 
 class ControllerFailures:
-    """Ends of this fleet's controllers.
+    """Failures that ended this fleet's controllers.
 
     Args:
-        store: has those of its older processes.
-        journal: where an end is written.
+        store: has those of earlier processes.
+        journal: receives a new one.
         clock: Unix seconds, replaceable in tests.
     """
 
@@ -38,16 +38,16 @@ class ControllerFailures:
         self._store = store
         self._journal = journal
         self._clock = clock
-        before = self._of_late()
+        before = self._recent()
         self.trouble = before[-1] if before else ""
-        """Why the work does not go on, for people; "" if it does. At first why it did not go on before."""
+        """Failure of the work, for people; "" while it works. At first the failure of the process before."""
 
     def works(self) -> None:
-        """The work has begun: what ended it before is over."""
+        """Clears the trouble of the process before: the work has begun."""
         self.trouble = ""
 
     async def slowed(self, work: Awaitable[None]) -> None:
-        """Do the controller's work; where it fails, say why, and fail after a pause, in which the API still answers."""
+        """Runs the controller's work; if it fails, records the reason and fails after a pause in which the API answers."""
         try:
             await work
         except Exception as error:
@@ -56,19 +56,19 @@ class ControllerFailures:
             raise
 
     async def begin(self, error: Exception) -> float:
-        """Say that the controller ends, and why; how long it has to wait before it does, seconds."""
+        """Records the controller's end and its reason; returns the pause before it, seconds."""
         why = f"its work failed: {' '.join(repr(error).split())[:500]}"
         try:
-            wait_s = pause_s(len(self._of_late()), PAUSES)
+            wait_s = pause_s(len(self._recent()), PAUSES)
             when = f" in {wait_s:.0f} s" if wait_s else ""
-            self.trouble = f"{why}; it is started again{when}"
+            self.trouble = f"{why}; it restarts{when}"
             await self._journal.record("", 0, SUBJECT, KIND, self.trouble)
-        except sqlite3.Error:  # what cannot be counted must not go round without a pause
+        except sqlite3.Error:  # if failures cannot be counted, it must not restart without a pause
             wait_s = PAUSES.longest_pause_s
-            self.trouble = f"{why}; it is started again in {wait_s:.0f} s"
+            self.trouble = f"{why}; it restarts in {wait_s:.0f} s"
         return wait_s
 
-    def _of_late(self) -> list[str]:
+    def _recent(self) -> list[str]:
         now = self._clock()
         events = self._store.events_since(SUBJECT, KIND, now - COUNTS_S)
         return [event.message for event in events if event.at <= now]

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -30,36 +31,36 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Generation, Nodes
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Store
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.telemetry.metrics import ControlMetrics
 
-OrdersOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupLaunch]]
+LaunchesOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupLaunch]]
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """Parts of the controller that effects use."""
 
-    orders_of: OrdersOf
-    """From a wanted deployment, and the rung of each of its groups, to what each group is told."""
+    launches_of: LaunchesOf
+    """The launch of each group of a deployment, given the rung of each group."""
     leave: Callable[[GroupKey], Awaitable[None]]
     """Takes a group out of the gateways' table."""
     kept: Callable[[], frozenset[Generation]]
-    """Generations of which ranks may run."""
+    """Generations whose ranks may run."""
 
 
 class Effects:
-    """Keeps, records and does what was decided.
+    """Stores, records and carries out actions.
 
     Args:
         store: keeps standings, starts and failures.
         apps: run the groups.
-        nodes: the machines.
+        nodes: the nodes of the fleet.
         journal: keeps events.
-        metrics: counts what was given up.
-        here: the node that this runs on.
-        around: the controller's part.
+        metrics: counts groups that were given up.
+        here: the node that the controller runs on.
+        around: functions of the controller.
         clocks: replaceable by a simulation.
     """
 
@@ -86,23 +87,23 @@ class Effects:
         self.pending = Pending()
 
     def see(self, nodes: Collection[NodeReport], began: float) -> None:
-        """Take the nodes as they are now; `began` is when the look at them began, of the monotonic clock."""
+        """Takes the current state of the nodes; `began` is the start of the reading, on the monotonic clock."""
         now = self._clocks()
         self.nodes = self.nodes.seen(nodes, began, now)
-        # At once: the next round may be a while off, and a node that is down by then is not known to have been there.
+        # At once: if a node goes down before the next round, its boot would never be known.
         for action in learn_boots(FleetState(starts=self._store.starts(), nodes=self.nodes), now):
             self._keep(action)
 
     def forget_answers(self, failed: Collection[str]) -> None:
-        """Only applications that are still failed have had an answer."""
+        """Forgets the answered failures of applications that are no longer failed."""
         self.pending = self.pending.answered_only(failed)
 
     async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
-        """Keep all actions first, in one piece, so that no report comes between a decision and what is kept of it.
+        """Stores all actions first, without a pause, so that no report arrives between a decision and its storage.
 
         Args:
             actions: in their order.
-            desired: the deployments that they were decided for.
+            desired: the deployments of the decision.
         """
         for action in actions:
             if not isinstance(action, (StartGroup, RestartGroup)):
@@ -152,11 +153,11 @@ class Effects:
                 await self._journal.record(*group[:2], name_of(group), "deploy", action.reason)
                 await self._machines.sweep(self._around.kept())
                 self._keep(action)
-                await self._apps.deploy(self._order(desired[group[0]], group[2]))
+                await self._apps.deploy(self._launch(desired[group[0]], group[2]))
             case RestartGroup(group=group):
                 self._write(action)
-                await self._apps.deploy(self._order(desired[group[0]], group[2]))
-                # Only now: a failure that is counted is not counted again if Serve did not take the order.
+                await self._apps.deploy(self._launch(desired[group[0]], group[2]))
+                # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self.pending = pending_after(self.pending, action, self._clocks())
             case RetireGroup(group=group):
                 await self._around.leave(group)
@@ -165,6 +166,6 @@ class Effects:
             case EndGroup(group=group):
                 await self._apps.retire(*group)
 
-    def _order(self, desired: Desired, replica: int) -> GroupLaunch:
+    def _launch(self, desired: Desired, replica: int) -> GroupLaunch:
         standings = self._store.rungs(desired.name, desired.generation)
-        return self._around.orders_of(desired, {at: one.rung for at, one in standings.items()})[replica]
+        return self._around.launches_of(desired, {at: one.rung for at, one in standings.items()})[replica]

@@ -1,4 +1,4 @@
-"""Applications that exist in memory only, for tests of what decides. It starts nothing."""
+"""Applications that exist in memory only, for tests of the controller. Starts nothing."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from sparkfleet.group.launch_plan import GroupLaunch
 
 
 class FakeServeBackend:
-    """Remembers what it was told. A test moves applications on with `become` and `finish`."""
+    """Records its calls. A test changes the state of applications with `become` and `finish`."""
 
     def __init__(self) -> None:
         self.apps: dict[tuple[str, int, int], App] = {}
-        self.orders: list[GroupLaunch] = []
+        self.launches: list[GroupLaunch] = []
 
     async def list(self) -> tuple[App, ...]:
-        """The applications there are."""
+        """All applications."""
         return tuple(self.apps.values())
 
-    async def deploy(self, order: GroupLaunch) -> None:
-        """A new application, starting."""
-        self.orders.append(order)
-        self.become(order.deployment, order.generation, "starting", replica=order.replica)
+    async def deploy(self, launch: GroupLaunch) -> None:
+        """Adds an application in the state `starting`."""
+        self.launches.append(launch)
+        self.become(launch.deployment, launch.generation, "starting", replica=launch.replica)
 
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
-        """It is retiring until `finish`."""
+        """Marks it as retiring until `finish`."""
         if (deployment, generation, replica) in self.apps:
             self.become(deployment, generation, "retiring", replica=replica)
 
     def become(
         self, deployment: str, generation: int, status: AppStatus, message: str = "", replica: int = 0
     ) -> None:
-        """Say what an application is now."""
+        """Sets an application's state."""
         self.apps[deployment, generation, replica] = App(
             deployment=deployment, generation=generation, replica=replica, status=status, message=message
         )

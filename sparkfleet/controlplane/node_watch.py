@@ -1,4 +1,4 @@
-"""Looks at the nodes again and again, and says who has joined the fleet and who has left it."""
+"""Reads the state of the nodes every few seconds, and records which have joined or left the fleet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-"""How often the nodes are looked at."""
+"""Seconds between two readings of the nodes."""
 LONGEST_S = 60.0
-"""A look that takes longer is given up for the next: Ray's own questions have no limit."""
+"""Time limit of a reading: Ray's own calls have none."""
 
 See = Callable[[tuple[NodeReport, ...], float], None]
 
@@ -26,10 +26,10 @@ class NodeWatch:
     """Latest state of the nodes.
 
     Args:
-        nodes: the machines.
-        see: takes what was seen, and when the look began (monotonic clock).
+        nodes: the nodes of the fleet.
+        see: receives each reading and the time at which it began (monotonic clock).
         metrics: show it.
-        journal: where who comes and goes is written.
+        journal: receives an event for each node that joins or leaves.
         steady: a clock that only goes forward, seconds.
     """
 
@@ -49,16 +49,16 @@ class NodeWatch:
         self.reports: tuple[NodeReport, ...] = ()
 
     async def run(self) -> None:
-        """Look until cancelled; a look that fails is followed by the next."""
+        """Reads until it is cancelled; a failed reading is followed by the next."""
         while True:
             try:
                 await self.look()
             except Exception:
-                log.exception("the nodes could not be looked at")
+                log.exception("the state of the nodes could not be read")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Look once: keep what is seen, and say who has joined or left since."""
+        """Reads once, and records which nodes have joined or left since."""
         began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()

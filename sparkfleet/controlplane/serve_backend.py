@@ -1,4 +1,4 @@
-"""The applications that hold groups: a small protocol. `serve_apps` is Ray Serve behind it, `fake_apps` a fake."""
+"""Protocol of the backend that runs groups. `ray/ray_serve_backend.py` is Ray Serve, `fake_serve_backend.py` a fake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkfleet.controlplane.state.status import App
 from sparkfleet.group.launch_plan import GroupLaunch
 
 NAMESPACE = "sparkfleet"
-"""Of our actors in Ray."""
+"""Ray's namespace of sparkfleet's actors."""
 CONTROLLER = "controller"
 GATEWAY_APP = "gateway"
 
@@ -17,13 +17,13 @@ class ServeBackend(Protocol):
     """Backend of groups. Every call returns at once; its outcome appears in `list`."""
 
     async def list(self) -> tuple[App, ...]:
-        """The applications there are."""
+        """All applications."""
         ...
 
-    async def deploy(self, order: GroupLaunch) -> None:
-        """Make an application for one group."""
+    async def deploy(self, launch: GroupLaunch) -> None:
+        """Creates an application for one group."""
         ...
 
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
-        """Drain and remove an application. One that is not there is fine."""
+        """Drains and removes an application; does nothing if it does not exist."""
         ...

@@ -11,7 +11,7 @@ from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.values import Value
 
 FILES_IN_CONTAINER = "/run/sparkfleet"
-"""Where a container finds the files that its rank was given. The same on every node, so that arguments can be, too."""
+"""Directory inside a container that holds the rank's files. The same on every node, so that arguments can be equal, too."""
 
 
 class RankRail(Value):
@@ -35,7 +35,7 @@ class RankContext(Value):
     draft_path: str = ""
     """Directory of the draft checkpoint on that node; "" if the candidate has none."""
     roots: tuple[str, ...] = ()
-    """Directories that a container has to see to follow the links inside checkpoints, such as the cache that they lie in.
+    """Directories that a container has to see to follow the links inside checkpoints, such as the cache that holds them.
     (): the checkpoints' own."""
     served_name: str
     """The public model name."""
@@ -48,9 +48,9 @@ class RankContext(Value):
     rails: tuple[RankRail, ...] = ()
     """This node's ends of the rails that join it to the group's other ranks; the first carries the rendezvous."""
     peers: tuple[str, ...] = ()
-    """The address of every rank on the rail that carries the rendezvous, by rank. Engines that use MPI ask for it."""
+    """The address of every rank on the rail that carries the rendezvous, by rank. Needed by engines that use MPI."""
     control_netdev: str = ""
-    """The netdev over which ranks meet, where that is none of the rails: the management network of a ring."""
+    """The netdev over which ranks meet, if that is none of the rails: the management network of a ring."""
     files_dir: str = ""
     """Directory on the node, of this rank alone, into which the launch's files are written."""
     cache_dir: str = ""
@@ -74,10 +74,10 @@ class RankContext(Value):
 
 
 class LaunchFile(Value):
-    """A file that must lie in `RankContext.files_dir` before the rank starts. Holds no secrets."""
+    """A file that must be in `RankContext.files_dir` before the rank starts. Holds no secrets."""
 
     name: str
-    """Relative to that directory; its own directories are made."""
+    """Relative to that directory; missing directories in between are created."""
     text: str
     executable: bool = False
 
@@ -94,18 +94,18 @@ class RankCommand(Value):
     """Exactly what to run for one rank."""
 
     argv: tuple[str, ...]
-    """(): what the image itself runs."""
+    """(): the image's own entrypoint and command."""
     env: tuple[tuple[str, str], ...]
-    """Set on top of a clean environment. Where the deployment gave variables of its own, they may be secret."""
+    """Set on top of a clean environment. Variables that the deployment declares may be secret."""
     token_env: str
-    """Name of the variable that carries the internal bearer token; "" if the engine asks for none."""
+    """Name of the variable that carries the internal bearer token; "" if the engine checks none."""
     files: tuple[LaunchFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    """What a container has to see, apart from the files."""
+    """Directories that a container needs besides the files."""
     ports: tuple[int, ...] = ()
-    """TCP ports that it listens on by our wish; engines open more of their own choice."""
+    """TCP ports that the command assigns to it; engines open more of their own choice."""
     health_path: str = "/health"
-    """Answers 200 when the server is up; says nothing about whether it can generate. "" if nothing answers."""
+    """Answers 200 when the server is up, which does not prove that it can generate. "" if nothing answers."""
 
     @property
     def serves(self) -> bool:
@@ -125,7 +125,7 @@ class Engine(Protocol):
 
     name: str
     health_path: str
-    """Answers 200 when the server is up; says nothing about whether it can generate."""
+    """Answers 200 when the server is up, which does not prove that it can generate."""
     metrics_path: str
     """Prometheus text; "" if there are none."""
     running_metric: str
@@ -137,9 +137,9 @@ class Engine(Protocol):
     step_metrics: tuple[str, ...]
     """Further series, of which one moves with every step of a prefill; () if none does before a request is finished."""
     draft_metrics: tuple[str, ...]
-    """Counters that `drafts` reads; () if nothing tells."""
+    """Counters that `drafts` reads; () if the engine exports none."""
     token_api: TokenApi
-    """Its way to the ids and probabilities of tokens."""
+    """Requests and readers for the ids and probabilities of tokens."""
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""
@@ -149,13 +149,13 @@ class Engine(Protocol):
         """The command line and environment of one rank.
 
         Raises:
-            EngineError: the engine cannot do what the candidate asks for.
+            EngineError: the engine does not support something that the candidate needs.
         """
         ...
 
 
 def with_users(ours: tuple[str, ...], users: tuple[str, ...]) -> tuple[str, ...]:
-    """Our arguments and the deployment's after them; where both give a flag, the deployment's alone.
+    """Our arguments, then the deployment's; of a flag that both set, only the deployment's.
 
     A flag and its opposite (`--enforce-eager`, `--no-enforce-eager`) are one. Words that belong to no flag stay.
     """
@@ -175,17 +175,17 @@ def _positive(flag: str) -> str:
 
 
 def files_at(candidate: Candidate, site: RankContext) -> str:
-    """Path of the rank's own files: in a container always the same."""
+    """Directory of the rank's own files; in a container always the same."""
     return FILES_IN_CONTAINER if candidate.runtime == "container" else site.files_dir
 
 
 def checkpoint_mounts(site: RankContext) -> tuple[Mount, ...]:
-    """The checkpoints read-only, at the same path inside as outside, so that argv is the same for a process."""
+    """The checkpoints, read-only, at the same path inside as outside, so that argv equals a process's."""
     seen = site.roots or tuple(path for path in (site.model_path, site.draft_path) if path)
     return tuple(Mount(source=path, target=path) for path in dict.fromkeys(seen))
 
 
 def cache_mounts(site: RankContext) -> tuple[Mount, ...]:
-    """The directory of compiled kernels, to be written to."""
+    """The directory of compiled kernels, writable."""
     found = site.cache_dir
     return (Mount(source=found, target=found, read_only=False),) if found else ()

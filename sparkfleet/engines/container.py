@@ -1,12 +1,12 @@
 """A rank as a container: one argv for docker and podman, in the foreground, as its supervisor's child. Pure.
 
-What is left out, and why:
+Flags that are left out, and why:
 
-- `--memory`: the driver allocates past the limit; only the host side would feel it (known issue cgroup-blind).
+- `--memory`: the driver allocates past the limit; it would bind the host side only (known issue cgroup-blind).
 - `--privileged`: RDMA needs its devices and locked memory, no more.
-- `--restart`: one rank must not come back alone; the group's supervisor decides (an exit with code 0 is a failure too).
-- `--ipc host`: a private /dev/shm leaves nothing behind when a rank dies, and logind cannot take it away (logind-removeipc).
-- `--pull`: images are staged before a rank starts, and pinned by digest; a start that downloads is a start that hangs.
+- `--restart`: one rank must not restart alone; the group decides (an exit with code 0 is a failure too).
+- `--ipc host`: a private /dev/shm leaves nothing behind when a rank dies, and logind cannot remove it (logind-removeipc).
+- `--pull`: images are staged before a rank starts, and pinned by digest; a start that downloads looks like one that hangs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sparkfleet.values import Value
 Tool = Literal["docker", "podman"]
 
 SHM = "16g"
-"""Shared memory of a container (field report 000). Taken only as far as it is written to."""
+"""Size of a container's /dev/shm (field report 000). It uses memory only as far as it is written to."""
 STACK_BYTES = 64 << 20
-"""Stack limit that NVIDIA asks for in its containers."""
+"""Stack limit that NVIDIA recommends for its containers."""
 LABEL = "sparkfleet."
 OWN_ENTRYPOINT = (
     "vllm/vllm-openai",
@@ -34,11 +34,11 @@ OWN_ENTRYPOINT = (
     "public.ecr.aws/q9t5s3a7/vllm-arm64-cpu-release-repo",
 )
 """Repositories whose entrypoint is the engine itself, so that it has to be replaced. The entrypoints of others only prepare
-the environment (NGC's switches CUDA forward compatibility on) and run what they are given."""
+the environment (NGC's switches CUDA forward compatibility on) and run their arguments."""
 
 
 class RankLabels(Value):
-    """Labels and name of a rank's container, by which it is found again."""
+    """Labels and name of a rank's container, which identify it later."""
 
     fleet: str
     deployment: str
@@ -49,7 +49,7 @@ class RankLabels(Value):
 
     @property
     def container_name(self) -> str:
-        """One per rank and generation: the engine refuses a second one of that name."""
+        """One per rank and generation: docker and podman refuse a second container of that name."""
         return f"sparkfleet-{self.fleet}-{self.deployment}-g{self.generation}-{self.group}-{self.rank}"
 
 
@@ -60,25 +60,25 @@ class ContainerOptions(Value):
     image: str
     """By digest (`name@sha256:…`), or the id of an image that is on the node."""
     origin: str = ""
-    """What it is called where it comes from, which tells of its entrypoint; "" if that is `image`, too."""
+    """Its name in its registry, which decides about the entrypoint; "" if that is `image`, too."""
     identity: RankLabels
     gpu: bool = True
     rdma: bool = False
     """The group has more than one rank, on rails with RoCE devices."""
     files_dir: str = ""
-    """Where the launch's files lie on the node; needed if it has any."""
+    """Directory on the node with the launch's files; required if it has any."""
     private: tuple[str, ...] = ()
-    """Variables of the launch whose values are given to the tool's own environment and only named in its arguments."""
+    """Variables of the launch whose values are passed in the tool's own environment and only named in its arguments."""
 
 
 def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     """`docker run` or `podman run` for one rank.
 
-    The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself. Whoever may
-    inspect containers on the node can read them, and nobody else.
+    The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself. Only users who
+    may inspect containers on the node can read them.
 
     Raises:
-        EngineError: the launch has files and the box no directory for them.
+        EngineError: the launch has files, but the options have no directory for them.
     """
     unlabelled = (*_isolation(box), *_mounts(launch, box), *_env(launch, box))
     command = _command(launch, box)
@@ -95,23 +95,23 @@ def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
 
 
 def specification(launch: RankCommand, image: str) -> str:
-    """Hash of what is run: image, command, variables, files and mounts. A running container with it may be adopted.
+    """Hash of image, command, variables, files and mounts. A running container with the same hash may be adopted.
 
-    The ports do not count, where they are words of their own: a group that starts again gets others.
+    Ports that are arguments of their own do not count: a group that starts again gets others.
     """
-    told = launch.model_dump_json(exclude={"ports"})
+    text = launch.model_dump_json(exclude={"ports"})
     for port in launch.ports:
-        told = told.replace(f'"{port}"', '"{port}"').replace(f':{port}"', ':{port}"')
-    return hashlib.sha256(f"{image}\n{told}".encode()).hexdigest()[:16]
+        text = text.replace(f'"{port}"', '"{port}"').replace(f':{port}"', ':{port}"')
+    return hashlib.sha256(f"{image}\n{text}".encode()).hexdigest()[:16]
 
 
 def stop_argv(tool: Tool, name: str, grace_s: float) -> tuple[str, ...]:
-    """TERM, `grace_s`, KILL of everything in the container. For one whose supervisor is gone."""
+    """SIGTERM, `grace_s`, then SIGKILL for everything in the container. For one whose supervisor is gone."""
     return (tool, "stop", "-t", f"{grace_s:.0f}", name)
 
 
 def find_argv(tool: Tool, fleet: str) -> tuple[str, ...]:
-    """Lists the fleet's containers on a node, ended ones too, for `found`."""
+    """Command that lists the fleet's containers on a node, ended ones too, for `found`."""
     return (
         tool,
         "ps",
@@ -125,7 +125,7 @@ def find_argv(tool: Tool, fleet: str) -> tuple[str, ...]:
 
 
 class RunningContainer(Value):
-    """A container of ours on a node."""
+    """A container of this fleet on a node."""
 
     name: str
     identity: RankLabels
@@ -136,7 +136,7 @@ class RunningContainer(Value):
 def found(listing: str) -> tuple[RunningContainer, ...]:
     """Parses the output of `find_argv`: one JSON object per line from docker, one array from podman.
 
-    Containers whose labels are not ours, or not whole, are left out: somebody else made them.
+    Containers with other or incomplete labels are left out: sparkfleet did not create them.
     """
     whole = _json(listing)
     rows = whole if isinstance(whole, list) else [_json(line) for line in listing.splitlines()]
@@ -152,7 +152,7 @@ def _json(text: str) -> object:
 
 
 def _found(row: Mapping[str, Any]) -> RunningContainer | None:
-    names, labels = row.get("Names"), _told(row.get("Labels"))
+    names, labels = row.get("Names"), _own_labels(row.get("Labels"))
     name = names[0] if isinstance(names, list) and names else names
     try:
         identity = RankLabels(
@@ -169,8 +169,8 @@ def _found(row: Mapping[str, Any]) -> RunningContainer | None:
         return None
 
 
-def _told(labels: object) -> dict[str, str]:
-    """Our labels: podman has a mapping, docker one text."""
+def _own_labels(labels: object) -> dict[str, str]:
+    """Sparkfleet's labels: podman prints a mapping, docker one text."""
     if isinstance(labels, str):
         labels = dict(word.partition("=")[::2] for word in labels.split(","))
     if not isinstance(labels, dict):
@@ -201,7 +201,9 @@ def _mounts(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     mounts = list(launch.mounts)
     if launch.files:
         if not box.files_dir:
-            raise EngineError(f"{box.identity.container_name}: its files have no directory on the node.")
+            raise EngineError(
+                f"{box.identity.container_name}: no directory on the node is set for its files."
+            )
         mounts.append(Mount(source=box.files_dir, target=FILES_IN_CONTAINER))
     return tuple(word for mount in mounts for word in ("--volume", _volume(mount)))
 
@@ -226,7 +228,7 @@ def _command(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
 
 
 def _repository(image: str) -> str:
-    """Without digest, tag and the default registry."""
+    """The image's name without digest, tag and the default registry."""
     name = image.partition("@")[0].removeprefix("docker.io/")
     head, slash, tail = name.rpartition("/")
     return f"{head}{slash}{tail.partition(':')[0]}"

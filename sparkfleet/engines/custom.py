@@ -1,4 +1,4 @@
-"""`custom`: any container or command whose memory, port and health path the deployment declares. Nothing is known of it."""
+"""`custom`: any container or command whose memory, port and health path the deployment declares."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sparkfleet.planner.types.plan import Candidate
 class Custom:
     """A workload that brings its own command line.
 
-    Variables that begin with SPARKFLEET_ tell it where its checkpoint lies, by what name it is served and on which port it
-    is expected. It asks for no token of ours, and has no metrics that we know: only a deployment that declares a health path
-    has it asked while it serves.
+    Variables that begin with SPARKFLEET_ pass it the checkpoint's directory, the served name and the port to listen on. It
+    checks no internal token, and its metrics are unknown: only a declared health path makes the group probe it while it
+    serves.
     """
 
     name = "custom"
     health_path = "/health"
-    """Where the deployment gives none; `RankCommand.health_path` is the one to ask."""
+    """Empty: the path depends on the deployment, and is in `RankCommand.health_path`."""
     metrics_path = ""
     running_metric = ""
     waiting_metric = ""
@@ -31,17 +31,22 @@ class Custom:
     token_api: TokenApi = TextCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
-        """Nothing is known of it."""
+        """Zero: its draft tokens are unknown."""
         return DraftTokenCounts()
 
     def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
-        """The deployment's command, or the image's own where it gives none. Raises EngineError for more than one rank."""
+        """The deployment's command, or the image's own if it declares none. Raises EngineError for more than one rank."""
         if candidate.shape.ranks > 1:
-            raise EngineError("A custom workload is one rank.", do="Leave out `parallel`.")
+            raise EngineError(
+                "A custom workload runs as one rank.", do="Remove `parallel` from the deployment."
+            )
         if not candidate.command and candidate.runtime == "process":
-            raise EngineError("A custom workload without an image needs a `command`.")
+            raise EngineError(
+                "A custom workload without an image needs a `command`.",
+                do="Set `command` or `image` in the deployment.",
+            )
         port = site.port if candidate.port is None else candidate.port
-        told = (
+        declared = (
             ("SPARKFLEET_MODEL_PATH", site.model_path),
             ("SPARKFLEET_MODEL_NAME", site.served_name),
             ("SPARKFLEET_HOST", site.host),
@@ -49,7 +54,7 @@ class Custom:
         )
         return RankCommand(
             argv=candidate.command,
-            env=merged(told, candidate.env),
+            env=merged(declared, candidate.env),
             token_env="",
             mounts=checkpoint_mounts(site),
             ports=(port,),

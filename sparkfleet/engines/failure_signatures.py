@@ -1,6 +1,6 @@
 """Diagnoses a failed start from the engine's output, its exit code and the memory that was left. Pure.
 
-The signatures are in `signatures.yaml`; an entry there is all it takes to know one more.
+The signatures are in `signatures.yaml`; a new one needs an entry there and nothing else.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sparkfleet.values import Value
 FILE = "signatures.yaml"
 
 LOW_BYTES = 3 * GIB
-"""MemAvailable below which a Spark is about to wedge (2 to 3 GiB and falling: flowy0/gb10-experiments)."""
+"""MemAvailable below which a Spark is about to freeze (2 to 3 GiB and falling: flowy0/gb10-experiments)."""
 LINES, WIDTH = 500, 500
-"""How much of a log is looked at: the last so many lines, so many characters of each."""
+"""Bounds of the search: the last `LINES` lines of a log, `WIDTH` characters of each."""
 NEAR = 60
-"""Lines before a match in which its context may stand: a traceback is as long as that."""
+"""Lines before a match that may contain its context: about the length of a traceback."""
 LAST = 5
 EVIDENCE = 300
 """Characters of a line that are kept as evidence."""
@@ -46,9 +46,9 @@ WORDS = {
     Cause.TRANSIENT: "transient",
     Cause.UNKNOWN: "unknown",
 }
-"""Causes as they are told to a person."""
+"""Causes as the user reads them."""
 AGAIN = frozenset({Cause.PORT, Cause.AWAY, Cause.TRANSIENT})
-"""The same candidate may be tried again as it is; otherwise it is the next rung's turn."""
+"""Causes after which the same candidate may be started again; after any other the next rung is."""
 DAY_S = 86_400.0
 LASTS_S = {
     Cause.KNOWN: math.inf,
@@ -58,9 +58,9 @@ LASTS_S = {
     Cause.AWAY: DAY_S,
     Cause.UNKNOWN: DAY_S,
 }
-"""How long what failed of a cause would fail of it again, seconds; inf: until something changes of what a candidate is and
-where it runs; left out: not at all. What lasts a day hangs on something that is no part of that, too: what else is in the
-node's memory, a file, a network (docs/decisions.md)."""
+"""Seconds for which a failure of each cause excludes the candidate; inf: until the candidate or its nodes change; absent:
+not at all. Causes of a day also depend on things outside a candidate: other use of the node's memory, a file, a network
+(docs/decisions.md)."""
 
 
 def _compiles(text: str) -> str:
@@ -97,26 +97,26 @@ class Signature(Value):
     @model_validator(mode="after")
     def _whole(self) -> Signature:
         if self.cause in (Cause.AWAY, Cause.UNKNOWN):
-            raise ValueError("a signature has a cause that a log tells")
+            raise ValueError("a signature needs a cause that a log can show")
         if self.cause is Cause.KNOWN and not self.rule:
-            raise ValueError("a known issue has a rule")
+            raise ValueError("a known issue needs a rule")
         return self
 
 
 class Failure(Value):
-    """A rank that did not come up, or ended."""
+    """A rank that did not become ready, or ended."""
 
     engine: str
     method: str = "none"
-    """Of speculation."""
+    """Speculative method."""
     exit_code: int | None = None
-    """None: it was still there when the time was up. Negative: the signal that ended it."""
+    """None: it still ran when the time was up. Negative: the signal that ended it."""
     log: tuple[str, ...] = ()
     """The last lines that it printed, oldest first."""
     served: bool = False
-    """It was ready before: what is missing in the last lines of its log was printed long ago."""
+    """It was ready before: lines of its start may no longer be in `log`."""
     memory_low: int | None = None
-    """The least MemAvailable that was seen on its node since it was started, bytes."""
+    """Lowest MemAvailable measured on its node since it was started, bytes."""
 
 
 class Diagnosis(Value):
@@ -129,9 +129,9 @@ class Diagnosis(Value):
     says: str
     """One sentence."""
     evidence: str = ""
-    """The line that told it; "" if no line did."""
+    """The line that matched; "" if none did."""
     began: bool = True
-    """False: not every rank was started, so what was missing for that says nothing of the candidate."""
+    """False: not every rank was started, so the failure is no evidence against the candidate."""
 
     @property
     def again(self) -> bool:
@@ -149,7 +149,7 @@ class Diagnosis(Value):
 
 
 def classify(failure: Failure, signatures: Sequence[Signature] | None = None) -> Diagnosis:
-    """The cause of one rank's failure. Always an answer; UNKNOWN with the last line that looks like an error."""
+    """The cause of one rank's failure; if no signature matches, UNKNOWN with the last line that looks like an error."""
     lines = tuple(line[:WIDTH] for line in failure.log[-LINES:])
     known = load_signatures() if signatures is None else signatures
     for signature in sorted(known, key=lambda one: list(Cause).index(one.cause)):
@@ -166,7 +166,7 @@ def classify(failure: Failure, signatures: Sequence[Signature] | None = None) ->
 
 
 def first_cause(diagnoses: Iterable[Diagnosis]) -> Diagnosis:
-    """The one of a group's ranks that explains the others: that a peer was gone is only told where nobody knows why.
+    """The diagnosis of a group, of those of its ranks: a lost peer counts only if no rank has a cause for it.
 
     Raises:
         ValueError: there are none.
@@ -202,18 +202,20 @@ def _finds(pattern: str, line: str) -> bool:
 
 
 def _by_the_end(failure: Failure, lines: Sequence[str]) -> Diagnosis:
-    """No line that we know: the memory and the exit code, then the last line that looks like an error."""
+    """Diagnosis if no signature matches: by memory and exit code, with the last line that looks like an error."""
     low, code = failure.memory_low, failure.exit_code
     if low is not None and low < LOW_BYTES:
-        says = f"Only {low / GIB:.1f} GiB were left on the node."
+        says = f"The node had only {low / GIB:.1f} GiB of memory left."
         return Diagnosis(cause=Cause.MEMORY, says=says)
     evidence = _looks_like_an_error(lines)
     if code in KILLED:
-        says = "Something killed it."
+        says = "It was killed (SIGKILL), and nothing in its log explains it."
         return Diagnosis(cause=Cause.UNKNOWN, says=says, evidence=evidence)
     if code in NOT_RUN:
-        return Diagnosis(cause=Cause.MISSING, says="The program could not be run.", evidence=evidence)
-    says = "It did not come up in time." if code is None else f"It ended with code {code}."
+        return Diagnosis(
+            cause=Cause.MISSING, says=f"Its program cannot be run (exit code {code}).", evidence=evidence
+        )
+    says = "It was not ready in time." if code is None else f"It ended with exit code {code}."
     return Diagnosis(cause=Cause.UNKNOWN, says=says, evidence=evidence)
 
 
@@ -221,9 +223,9 @@ _ERROR = re.compile(r"error|exception|fatal|failed|traceback", re.IGNORECASE)
 
 
 def _looks_like_an_error(lines: Sequence[str]) -> str:
-    spoken = [line for line in lines if line.strip()]
-    wrong = [line for line in spoken if _ERROR.search(line)]
-    return _trimmed((wrong or spoken or [""])[-1])
+    printed = [line for line in lines if line.strip()]
+    errors = [line for line in printed if _ERROR.search(line)]
+    return _trimmed((errors or printed or [""])[-1])
 
 
 def _trimmed(line: str) -> str:
@@ -248,7 +250,7 @@ def read_signatures(text: str) -> tuple[Signature, ...]:
     """The signatures in `text`.
 
     Raises:
-        SpecError: something is wrong; `what` names the entry and the field.
+        SpecError: it is not valid; `what` names the entry and the field.
     """
     try:
         data = yaml.safe_load(text)
@@ -260,7 +262,7 @@ def read_signatures(text: str) -> tuple[Signature, ...]:
     ids = [one.id for one in found]
     for at, name in enumerate(ids):
         if name in ids[:at]:
-            raise SpecError(f"engines/{FILE}: {name}: stands twice")
+            raise SpecError(f"engines/{FILE}: {name}: is in the file twice")
     return found
 
 

@@ -1,12 +1,12 @@
-"""gpt-oss speaks Harmony, whose tokens every engine reads with tiktoken's encodings: files that are fetched from the network
-unless a directory with them is named (NVIDIA's playbook does so by hand). Pure."""
+"""Tiktoken's encodings for gpt-oss. Its Harmony format needs them in every engine, which downloads them unless a variable
+names a directory with the files (NVIDIA's playbook sets it by hand). Pure."""
 
 from __future__ import annotations
 
 from sparkfleet.engines.base import Mount, RankContext
 
 ENCODINGS = ("o200k_base.tiktoken", "cl100k_base.tiktoken")
-"""What has to lie in `RankContext.encodings_dir`."""
+"""Files that `RankContext.encodings_dir` must contain."""
 
 
 def needs_encodings(model: str) -> bool:
@@ -20,6 +20,6 @@ def encodings_env(site: RankContext) -> tuple[tuple[str, str], ...]:
 
 
 def encodings_mounts(site: RankContext) -> tuple[Mount, ...]:
-    """The same for a container."""
+    """The directory of the encodings for a container, read-only."""
     found = site.encodings_dir
     return (Mount(source=found, target=found),) if found else ()

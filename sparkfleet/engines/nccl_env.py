@@ -1,8 +1,8 @@
-"""The variables that hold a group's traffic on the rails of its own link, and keep compiled kernels. Pure.
+"""Environment variables that pin a group's traffic to the rails of its own link, and keep compiled kernels. Pure.
 
-NCCL carries the collectives, Gloo and PyTorch's TensorPipe the rendezvous, UCX what MPI sends; each finds its own way to
-the default route, which on a Spark is Wi-Fi or the 10 GbE port, unless it is told (knowledge/rules.yaml: mgmt-ip-wall,
-one-half-only). All are per rank: netdevs may be named differently on each node.
+NCCL carries the collectives, Gloo and PyTorch's TensorPipe the rendezvous, UCX MPI's messages. Without these variables each
+takes the default route, which on a Spark is Wi-Fi or the 10 GbE port (knowledge/rules.yaml: mgmt-ip-wall, one-half-only).
+All are per rank: netdevs may be named differently on each node.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Pairs = tuple[tuple[str, str], ...]
 def fabric_env(site: RankContext, device: str) -> Pairs:
     """Environment that pins rank `site.rank` to its rails; () for a group of one rank.
 
-    NCCL_IB_GID_INDEX is left out on purpose: NCCL from 2.21 on picks the index per device, and one forced value hangs where
-    the two halves of a cable differ (known issue gid-index-mismatch). The family and the RoCE version say enough.
+    NCCL_IB_GID_INDEX is left out on purpose: NCCL from 2.21 on picks the index per device, and one forced value hangs if
+    the two halves of a cable differ (known issue gid-index-mismatch). The family and the RoCE version are enough.
     """
     if not site.netdev:
         return ()
@@ -32,7 +32,7 @@ def _nccl(site: RankContext) -> Pairs:
     mpi = (("OMPI_MCA_btl_tcp_if_include", site.netdev),)
     devices = [rail.rdma for rail in site.rails if rail.rdma]
     if not devices or len(devices) < len(site.rails):
-        # Over sockets; saying so keeps NCCL from trying RoCE devices that belong to no rail.
+        # Sockets, explicitly: NCCL would otherwise try RoCE devices that belong to no rail.
         return (*netdevs, *mpi, ("NCCL_IB_DISABLE", "1"))
     return (
         *netdevs,
@@ -53,7 +53,7 @@ def _ucx(site: RankContext) -> list[str]:
 
 
 def cache_env(site: RankContext) -> Pairs:
-    """Environment for compilers' kernel caches: a start without them compiles for minutes."""
+    """Environment for the compilers' kernel caches: a start without them compiles for minutes."""
     if not site.cache_dir:
         return ()
     return (
@@ -64,7 +64,7 @@ def cache_env(site: RankContext) -> Pairs:
 
 
 def merged(*groups: Pairs) -> Pairs:
-    """The variables of all groups, each name once; later groups win, at the place of the first."""
+    """All variables, each name once, in the order of first appearance; later values win."""
     found: dict[str, str] = {}
     for group in groups:
         found |= dict(group)

@@ -1,4 +1,4 @@
-"""The engines there are, by the name that a deployment gives."""
+"""The engines by the name that a deployment sets."""
 
 from __future__ import annotations
 

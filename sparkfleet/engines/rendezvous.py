@@ -30,7 +30,7 @@ class Meeting(Value):
 def meetings(
     links: Sequence[Link], nodes: Sequence[str], management: Mapping[str, Management] | None = None
 ) -> tuple[Meeting, ...]:
-    """Meeting of each rank of a group on `nodes`, rank 0 first; () for a group of one rank.
+    """Network of each rank of a group on `nodes`, rank 0 first; () for a group of one rank.
 
     The rails are those in whose subnets every node of the group has an address: both of a cable between two, or of each
     node's cable to one switch. Nodes in a ring share none: they meet on the management network and send over all rails.
@@ -71,8 +71,8 @@ def _in_a_ring(
     if unknown:
         raise EngineError(
             f"{what}, and the management network of {unknown[0]} is not known.",
-            means="In a ring, ranks can only meet there.",
-            do="`sparkfleet doctor` reads it from the nodes.",
+            means="Nodes of a ring share no rail, so their ranks meet on the management network.",
+            do="Run `sparkfleet doctor`: it reads the addresses from the nodes.",
         )
     peers = tuple(management[node].address for node in nodes)
     return _met(rails, peers, [management[node].netdev for node in nodes])

@@ -35,21 +35,21 @@ _START = (
     f"sys.argv += ['--api-key', os.environ['{TOKEN_ENV}']]; "
     "runpy.run_module('sglang.launch_server', run_name='__main__')"
 )
-"""`python -m sglang.launch_server`, with the key from the environment: SGLang takes it from the command line alone, where
-every user of the node could read it."""
+"""`python -m sglang.launch_server`, with the key from the environment: SGLang accepts it on the command line only, which
+every user of the node can read."""
 
 KV_DTYPES = {"fp8": "fp8_e4m3"}
-"""Names of KV precisions where SGLang has its own."""
+"""KV precisions that SGLang names differently."""
 
 STORE = "rendezvous"
-"""The file by which the one rank of a group meets itself."""
+"""File for the rendezvous of a group of one rank."""
 STEPS = "adaptive.json"
-"""Steps of speculation by batch size: the smallest batch of each range, and the one number that SGLang may choose there."""
+"""Steps of speculation by batch size: the smallest batch of each range, and the only number allowed there."""
 STORE_IN_CONTAINER = f"/tmp/{STORE}"  # noqa: S108 (a container's own, and every start has a new one)
 
 CPU_KV_TOKENS = 8192
 CPU_FRACTION = "0.1"
-"""The KV pool on a CPU, tokens, and the share of memory that it may come from: by default it takes nearly all."""
+"""Size of the KV pool on a CPU, tokens, and its share of memory: SGLang's default takes nearly all of it."""
 
 
 class Sglang:
@@ -60,7 +60,7 @@ class Sglang:
     metrics_path = "/metrics"
     running_metric = "sglang:num_running_reqs"
     waiting_metric = "sglang:num_queue_reqs"
-    # Of every step; `sglang:generation_tokens_total` moves only when a request is finished.
+    # Updated with every step; `sglang:generation_tokens_total` moves only when a request is finished.
     tokens_metric = "sglang:realtime_tokens_total"
     step_metrics: tuple[str, ...] = ("sglang:num_used_tokens",)
     # Its rate of acceptance is a gauge of the last interval; these are counted when a request is finished.
@@ -72,16 +72,17 @@ class Sglang:
     token_api: TokenApi = NativeGenerate()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
-        """A step verifies one chain of drafts and yields those accepted and one more; a request's first token is prefill's.
+        """Draft tokens from the numbers of verification steps, tokens and requests.
 
-        Of a beam its depth is counted, not its branches: only one of them can be accepted. With a depth by load `tokens` is
-        the deeper one, of one request alone: under load the share of accepted drafts is at least what this gives.
+        A step verifies one chain of draft tokens and yields the accepted ones and one more; a request's first token comes
+        from prefill. Of a beam its depth counts, not its branches: only one of them can be accepted. With a depth by load,
+        `tokens` is the depth for one request: under load the share of accepted draft tokens is at least this.
         """
         steps, generated, requests = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)
 
     def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
-        """The server bound to one address. Rank 0 alone serves; the others answer /health with nothing behind it."""
+        """The server bound to one address. Only rank 0 serves; the others answer /health without serving requests."""
         python = candidate.python if candidate.runtime == "container" else site.python
         return RankCommand(
             argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
@@ -124,7 +125,7 @@ def _memory(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _quantization(candidate: Candidate) -> tuple[str, ...]:
-    """NVIDIA's own NVFP4 checkpoints are ModelOpt's, and its playbook says so to SGLang; others name their method."""
+    """NVIDIA's NVFP4 checkpoints need `modelopt_fp4` (its playbook for SGLang); others declare their method."""
     nvidias = candidate.quant == "nvfp4" and candidate.model.lower().startswith("nvidia/")
     return ("--quantization", "modelopt_fp4") if nvidias else ()
 
@@ -138,10 +139,10 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     if wanted.draft is not None:
         flags += ["--speculative-draft-model-path", site.draft_path or wanted.draft]
     if wanted.method == "dspark":
-        # Its block is the drafts alone; SGLang adds the token before them. A draft in the target needs no path.
+        # The block is the draft tokens alone; SGLang adds the token before them. A draft in the target needs no path.
         return (*flags, "--speculative-dspark-block-size", str(wanted.tokens))
     if support.block == "window":
-        # Here SGLang counts what is verified: the drafts and the token before them.
+        # This flag counts the verified tokens: the draft tokens and the one before them.
         return (*flags, "--speculative-num-draft-tokens", str(wanted.tokens + 1))
     flags += ["--speculative-num-steps", str(wanted.tokens), "--speculative-eagle-topk", str(wanted.topk)]
     if wanted.beam_tokens is not None:
@@ -164,8 +165,8 @@ def _steps(candidate: Candidate) -> tuple[DepthRange, ...]:
 
 
 def _algorithm(wanted: Speculation, name: str) -> str:
-    # NEXTN is another name of EAGLE with the checkpoint's own heads. With its beam spelled out the ladder calls it EAGLE,
-    # and so does SGLang's own documentation.
+    # NEXTN is another name of EAGLE with the checkpoint's own heads. With an explicit beam the ladder calls it EAGLE, as
+    # SGLang's documentation does.
     return "EAGLE" if wanted.method == "nextn" and wanted.beam_tokens is not None else name
 
 
@@ -202,7 +203,7 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
         )
     tokens = str(max(CPU_KV_TOKENS, candidate.context))
     share = () if candidate.memory_fraction is not None else ("--mem-fraction-static", CPU_FRACTION)
-    # Idle, it would spin; a processor that spins is missing where the model runs on processors.
+    # An idle SGLang spins, which takes a processor from a model that runs on processors.
     scheduling = ("--disable-overlap-schedule", "--sleep-on-idle")
     return ("--device", "cpu", *scheduling, "--max-total-tokens", tokens, *share)
 
@@ -211,11 +212,11 @@ def _environment(candidate: Candidate, site: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
     common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *_meeting(candidate, site))
     ranks = candidate.shape.ranks
-    # Without it SGLang asks the default route for its own address, and hangs if there is none.
+    # Without it SGLang derives its address from the default route, and hangs if there is none.
     own = (("SGLANG_HOST_IP", site.address), ("HOST_IP", site.address)) if ranks > 1 else ()
     fabric = fabric_env(site, candidate.device) if ranks > 1 else ()
     if candidate.device == "cpu":
-        # One entry per rank of the group; without it SGLang wants a NUMA node for each.
+        # One entry per rank of the group; without it SGLang requires a NUMA node for each.
         bind = (("SGLANG_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(ranks))),)
         return (*common, *(bind if ranks > 1 else ()), *own, *fabric)
     return (*common, *cache_env(site), *own, *fabric)
@@ -224,7 +225,7 @@ def _environment(candidate: Candidate, site: RankContext) -> Pairs:
 def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
     """Rendezvous of a single rank: a file.
 
-    Left alone SGLang takes a random port for it, on which PyTorch's store listens on every address (decisions.md, 17).
+    By default SGLang takes a random port for it, on which PyTorch's store listens on every address (decisions.md, 17).
     """
     if candidate.shape.ranks > 1:
         return ()
@@ -233,7 +234,7 @@ def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
 
 
 def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
-    """An empty store for a process, whose directory outlives it. What a killed one left would be read. Steps by load."""
+    """An empty store for a process, whose directory outlives it: PyTorch would read the store of a killed one. Steps by load."""
     alone = candidate.shape.ranks == 1 and candidate.runtime == "process"
     store = (LaunchFile(name=STORE, text=""),) if alone else ()
     steps = {str(one.first): {"candidate_steps": [one.tokens]} for one in _steps(candidate)}

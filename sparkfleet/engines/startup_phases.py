@@ -1,6 +1,6 @@
 """Startup phase of an engine, read from a line of its log. Pure.
 
-Engines print their bars over one another: the last share in a line counts.
+Engines overwrite their progress bars in one line: the last percentage in a line counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIGNS: tuple[tuple[Phase, str], ...] = (
         "warming",
         r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b",
     ),
-    # Word by word: the configuration that an engine prints before it loads names all of these, with underscores.
+    # Whole words: the configuration that an engine prints before it loads contains all of these, with underscores.
     (
         "compiling",
         r"torch\.compile (?:takes|took)|vLLM's torch\.compile|Dynamo bytecode transform|Compiling a graph|\bautotun"
@@ -34,11 +34,11 @@ _SIGNS: tuple[tuple[Phase, str], ...] = (
     ),
 )
 _LEFT_OUT = re.compile(r"\b(?:disabl|skip)(?:ed|ing|ping)\b", re.IGNORECASE)
-"""What is said, before anything is loaded, of that which will not be done."""
+"""Lines that name a phase but announce that the engine skips it."""
 
 _SHARE = re.compile(r"(\d{1,3})% ?(?:Completed|\|)")
 WIDTH = 4000
-"""Characters of a line that are looked at, from its end."""
+"""Characters of a line that are searched, from its end."""
 
 
 class StartupPhase(Value):
@@ -46,11 +46,11 @@ class StartupPhase(Value):
 
     phase: Phase
     share: float | None = None
-    """Of this phase, 0 to 1; None if the line does not tell."""
+    """Share of this phase that is done, 0 to 1; None if the line has none."""
 
 
 def step_of(line: str) -> StartupPhase | None:
-    """Reads one log line; None for most."""
+    """Phase in one log line; None for most."""
     tail = line[-WIDTH:]
     if _LEFT_OUT.search(tail):
         return None

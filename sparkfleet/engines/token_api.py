@@ -30,7 +30,7 @@ class Sampled(NamedTuple):
     tokens: int = 0
     """Tokens generated, the end token included."""
     ids: tuple[int, ...] = ()
-    """Of those tokens, as they were sampled; () if the engine does not report them."""
+    """Ids of those tokens, as they were sampled; () if the engine does not report them."""
 
 
 class Ask(NamedTuple):
@@ -68,7 +68,7 @@ class TextCompletions:
     """
 
     def sample(self, model: str, prompt: str, tokens: int) -> Ask:
-        """Nothing but what the OpenAI API has: this server refuses unknown fields."""
+        """Fields of the OpenAI API only: this server refuses unknown ones."""
         return Ask(COMPLETIONS, _greedy(model, prompt, tokens))
 
     def sampled(self, answer: Mapping[str, Any]) -> Sampled:
@@ -79,11 +79,11 @@ class TextCompletions:
             return Sampled()
 
     def score(self, model: str, prompt: str | Sequence[int]) -> Ask | None:
-        """There is none."""
+        """None: this server cannot score a prompt."""
         return None
 
     def scored(self, answer: Mapping[str, Any]) -> Scored:
-        """There is none."""
+        """Empty: this server cannot score a prompt."""
         return Scored()
 
 
@@ -94,7 +94,7 @@ class IdCompletions(TextCompletions):
     """
 
     def sample(self, model: str, prompt: str, tokens: int) -> Ask:
-        """Asks for the ids of what is sampled; no probabilities, so that tokens are sampled as a client's are."""
+        """Requests the ids of the sampled tokens; no probabilities, so that sampling works as for a client."""
         return Ask(COMPLETIONS, {**_greedy(model, prompt, tokens), "return_token_ids": True})
 
     def sampled(self, answer: Mapping[str, Any]) -> Sampled:
@@ -103,7 +103,7 @@ class IdCompletions(TextCompletions):
         return found._replace(ids=_ids(answer["choices"][0].get("token_ids"))) if found.tokens else found
 
     def score(self, model: str, prompt: str | Sequence[int]) -> Ask | None:
-        """`prompt_logprobs` are keyed by token id. `echo` keys by text, in which two tokens may be the same."""
+        """Requests `prompt_logprobs`, keyed by token id: `echo` keys by text, which two tokens may share."""
         wanted = {"prompt_logprobs": 1, "return_token_ids": True}
         given = prompt if isinstance(prompt, str) else list(prompt)
         return Ask(COMPLETIONS, _greedy(model, given, 1) | wanted)

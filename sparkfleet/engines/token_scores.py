@@ -1,4 +1,4 @@
-"""The text by which output is judged, and what is computed of the probabilities of tokens. Pure."""
+"""Reference text of the canary, and statistics of token probabilities. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ OPENING = "A rail is one half of a QSFP cable:"
 """The beginning that a model continues by itself."""
 OWN_TOKENS = 48
 ENOUGH_TOKENS = 8
-"""Tokens without which nothing is concluded."""
+"""Fewest tokens that allow a conclusion."""
 TIE = 1e-3
-"""Log-probabilities this close are the same."""
+"""Log-probabilities that differ by less are equal."""
 
 
 class Score(NamedTuple):
     """Natural logarithms of probabilities at one place of a token sequence."""
 
     own: float
-    """Of the token in that place."""
+    """Of the token at that place."""
     best: float
     """Of the likeliest one."""
 

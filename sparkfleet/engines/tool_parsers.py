@@ -1,7 +1,7 @@
 """Reasoning and tool-call parsers by model family and engine. Pure.
 
-Without one, a model that thinks sends its thoughts as the answer, and a request with tools is refused. A wrong one swallows
-the answer (known issue reasoning-parser-swallow), so only families are here for which a recipe was published.
+Without one, a reasoning model's thoughts arrive as the answer, and a request with tools is refused. A wrong one swallows
+the answer (known issue reasoning-parser-swallow), so only families with a published recipe are here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Parsers(NamedTuple):
-    """Names as the engine's own options have them; "" if it has none."""
+    """Parser names as the engine's options spell them; "" for none."""
 
     reasoning: str = ""
     tools: str = ""
@@ -34,7 +34,7 @@ _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
 
 
 def parsers_of(model: str, engine: str) -> Parsers:
-    """The parsers of a checkpoint by its name: a Hub id or a directory. Empty where nothing is published."""
+    """The parsers of a checkpoint by its name: a Hub id or a directory. Empty if no recipe is published."""
     name = model.lower()
     for pattern, by_engine in _FAMILIES:
         if fnmatchcase(name, pattern):

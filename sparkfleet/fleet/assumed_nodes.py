@@ -1,4 +1,4 @@
-"""Facts for planning without asking any node: those of a kind of Spark, or from a file."""
+"""Node facts for planning without contacting any node: those of a kind of Spark, or from a file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Gb = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class AssumedNode(Value):
-    """One node as a facts file tells it. What is left out is as on an idle DGX Spark with 128 GB."""
+    """One node of a facts file. Default values are those of an idle DGX Spark with 128 GB."""
 
     memory_total_gb: Gb = hardware().boxes[0].memory_total_gb.value
     """MemTotal, GB (1e9 bytes)."""
     memory_available_gb: Gb | None = None
-    """MemAvailable, GB; left out: as idle."""
+    """MemAvailable, GB; None: that of an idle node."""
     gpu: str | None = "NVIDIA GB10"
     driver: str = ""
     processors: int = SPARK_CORES
@@ -37,7 +37,7 @@ class AssumedNode(Value):
 
 
 def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
-    """Facts of all nodes of an inventory, by a kind ("dgx-spark", "dgx-spark-64") or a file that has them node by node.
+    """Facts of all nodes of an inventory, from a kind ("dgx-spark", "dgx-spark-64") or a file with facts by node.
 
     Raises:
         SpecError: neither a kind nor a readable file, or the file is wrong.
@@ -46,12 +46,12 @@ def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
     box = boxes.get(ALIASES.get(what, what))
     if box is not None:
         return tuple(_facts(name, _of_box(box)) for name in inventory.nodes)
-    told = _read(what, sorted({*boxes, *ALIASES}))
-    if unknown := sorted(set(told) - set(inventory.nodes)):
+    given = _read(what, sorted({*boxes, *ALIASES}))
+    if unknown := sorted(set(given) - set(inventory.nodes)):
         raise SpecError(
             f"{what}: {unknown[0]}: is no node of the inventory.", do=f"Nodes: {', '.join(inventory.nodes)}."
         )
-    return tuple(_facts(name, told.get(name, AssumedNode())) for name in inventory.nodes)
+    return tuple(_facts(name, given.get(name, AssumedNode())) for name in inventory.nodes)
 
 
 def assumed_sparks(count: int, kind: str = "dgx-spark") -> tuple[NodeFacts, ...]:

@@ -27,16 +27,16 @@ class BroughtUp(NamedTuple):
     changed: bool
     """False if every node was up already."""
     left_by_a_reboot: tuple[str, ...]
-    """Nodes that nothing starts again after a reboot."""
+    """Nodes without systemd and cron, which stay down after a reboot."""
 
 
 async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path | None = None) -> BroughtUp:
-    """Bring up every node of the fleet, and what was served before. One that is up already is left as it is.
+    """Bring up every node of the fleet, and its deployments. Does nothing if the whole fleet is up.
 
     Args:
         session: the fleet.
-        on_event: takes the steps.
-        wheels: what nodes without internet install from.
+        on_event: receives the steps.
+        wheels: directory from which nodes without internet install.
 
     Raises:
         NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
@@ -53,7 +53,7 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
 
 
 async def take_down(session: Session, on_event: OnEvent = ignored) -> None:
-    """Stop everything on every node. What was asked for is kept for the next time.
+    """Stop everything on every node. The deployments are kept for the next `up`.
 
     Raises:
         ControlError: something could not be stopped.
@@ -69,13 +69,13 @@ class PageCacheDenied(NamedTuple):
 
     nodes: tuple[str, ...]
     commands: tuple[str, ...]
-    """One per user that sparkfleet logs in as; to be typed once on each of the nodes."""
+    """One per user that sparkfleet logs in as; to be run once on each of the nodes."""
 
 
 async def page_cache_denied(session: Session) -> PageCacheDenied:
-    """Ask the nodes with a GPU whether sparkfleet may drop their page cache, which engines cannot use."""
-    asked = await asyncio.gather(*(_denied(session, name) for name in session.inventory.nodes))
-    nodes = tuple(name for name in asked if name)
+    """Find nodes with a GPU on which sparkfleet may not drop the page cache, which takes memory from engines."""
+    answers = await asyncio.gather(*(_denied(session, name) for name in session.inventory.nodes))
+    nodes = tuple(name for name in answers if name)
     users = dict.fromkeys(session.inventory.nodes[name].user or getpass.getuser() for name in nodes)
     return PageCacheDenied(nodes, tuple(page_cache.how_to_permit(user) for user in users))
 
@@ -85,5 +85,5 @@ async def _denied(session: Session, name: str) -> str:
     try:
         has_gpu = (await channel.run(ReadGpu.argv, timeout_s=20)).exit_code == 0
     except NodeError:
-        return ""  # no driver, so nothing of this matters
+        return ""  # no driver: no engine on the GPU needs the memory
     return name if has_gpu and not await page_cache.may_drop(channel) else ""

@@ -1,4 +1,4 @@
-"""Finds the facts of checkpoints: on this machine, on the nodes, at the Hub, or in what is known by name."""
+"""Finds the facts of checkpoints: on this machine, on the nodes, at the Hub, or by name in `knowledge/models.yaml`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 Found = Checkpoint | FactError
 
-Told = tuple[str, Outline | SparkfleetError | None]
-"""A node, and what it said of a checkpoint: None if it has nothing of it."""
+NodeAnswer = tuple[str, Outline | SparkfleetError | None]
+"""A node, and its outline of a checkpoint; None if it has nothing of it."""
 
 
 def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> dict[str, Checkpoint]:
-    """The facts of every checkpoint that planning needs, without asking nodes: none where no node has a GPU, and for
-    custom workloads. Of drafts those whose weights are known: the planner does without.
+    """The facts of every checkpoint that planning needs, without contacting nodes.
+
+    None if no node has a GPU, and none for custom workloads. Draft models are included if their weights are known; the
+    planner can do without them.
 
     Raises:
-        FactError: a checkpoint is nowhere to be found, or not understood.
+        FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
     specs = tuple(specs)
     needed = _needed(specs, facts)
@@ -48,10 +50,10 @@ async def checkpoints_on(
     inventory: Inventory,
     channels: Mapping[str, Channel],
 ) -> dict[str, Checkpoint]:
-    """The same, where this machine lacks the weights from the nodes.
+    """The same, from the nodes if this machine lacks the weights.
 
     Raises:
-        FactError: a checkpoint is nowhere to be found, or not understood.
+        FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
     needed = _needed(specs, facts)
     drafts = drafts_of(specs) if needed else ()
@@ -62,7 +64,7 @@ async def checkpoints_on(
 
 
 def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
-    """The checkpoints of deployments; custom workloads and embedded models have none to look for."""
+    """Names of the deployments' checkpoints, without custom workloads and built-in models, which have none to find."""
     return tuple(
         dict.fromkeys(
             variant.model
@@ -74,7 +76,7 @@ def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
 
 
 def places_of(model: str, specs: Iterable[Deployment], inventory: Inventory) -> tuple[str, ...]:
-    """Nodes to look at for a model: those that it may run on, then the others, from which it would be copied to them."""
+    """Nodes to search for a model: those on which it may run, then the others, from which it would be copied."""
     pinned = (
         node
         for spec in specs
@@ -86,7 +88,7 @@ def places_of(model: str, specs: Iterable[Deployment], inventory: Inventory) -> 
 
 
 def find_checkpoint(model: str) -> Checkpoint:
-    """The facts of one checkpoint: of weights on this machine, else at the Hub, else of what is known by name.
+    """The facts of one checkpoint: from weights on this machine, else from the Hub, else known by name.
 
     Raises:
         FactError: nothing is known about it, or it is damaged.
@@ -96,13 +98,13 @@ def find_checkpoint(model: str) -> Checkpoint:
 
 
 def whole_here(model: str) -> Checkpoint | None:
-    """The facts of weights on this machine; None if they are not here, or cannot be read."""
+    """Facts of the weights on this machine; None if there are none, or if they cannot be read."""
     here = _here(model)
     return here if isinstance(here, Checkpoint) and _is_whole(here) else None
 
 
 def _whole(model: str) -> Checkpoint | None:
-    """The facts of weights on this machine or at the Hub; None if they are on neither, or cannot be read."""
+    """Facts of the weights on this machine or at the Hub; None if there are none, or if they cannot be read."""
     found = whole_here(model) or at_hub(model).checkpoint
     return found if _is_whole(found) else None
 
@@ -110,14 +112,14 @@ def _whole(model: str) -> Checkpoint | None:
 async def search(
     wanted: Mapping[str, Sequence[str]], inventory: Inventory, channels: Mapping[str, Channel]
 ) -> dict[str, Found]:
-    """The facts of checkpoints, or why there are none: on this machine, on nodes in their order, at the Hub, by name.
+    """The facts of checkpoints, or the error: from this machine, the nodes in their order, the Hub, or by name.
 
-    Nodes are asked only for what this machine does not have with its weights; all of them at once, each for everything.
-    The Hub is asked for what none of them has, unless HF_HUB_OFFLINE is set.
+    Nodes are contacted only for models whose weights this machine lacks: all nodes at once, one request each. The Hub is
+    contacted for models that none of them has, unless HF_HUB_OFFLINE is set.
 
     Args:
-        wanted: names of nodes to look at, by model.
-        inventory: says which nodes are this machine.
+        wanted: names of the nodes to search, by model.
+        inventory: declares which nodes are this machine.
         channels: to the nodes.
     """
     here = {model: await asyncio.to_thread(_here, model) for model in wanted}
@@ -125,17 +127,18 @@ async def search(
     nodes = dict.fromkeys(node for model in asked for node in wanted[model])
     remote = {node: channels[node] for node in nodes if not inventory.nodes[node].is_local}
     answers = await ask_outlines(remote, tuple(asked.values())) if asked else {}
-    told = {
-        model: tuple(_told(node, answers[node], at) for node in wanted[model] if node in answers)
+    by_node = {
+        model: tuple(_of_node(node, answers[node], at) for node in wanted[model] if node in answers)
         for at, model in enumerate(asked)
     }
     read = {
-        model: await asyncio.to_thread(_read_until_whole, model, here[model], told.get(model, ()))
+        model: await asyncio.to_thread(_read_until_whole, model, here[model], by_node.get(model, ()))
         for model in wanted
     }
     hub = {model: await asyncio.to_thread(_at_hub, model, here[model], read[model]) for model in wanted}
     return {
-        model: _settled(model, here[model], told.get(model, ()), hub[model], read[model]) for model in wanted
+        model: _settled(model, here[model], by_node.get(model, ()), hub[model], read[model])
+        for model in wanted
     }
 
 
@@ -143,7 +146,7 @@ def _needed(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> tuple[st
     return () if all(node.gpu is None for node in facts) else models_of(specs)
 
 
-def _told(node: str, answer: Sequence[Outline | None] | SparkfleetError, at: int) -> Told:
+def _of_node(node: str, answer: Sequence[Outline | None] | SparkfleetError, at: int) -> NodeAnswer:
     return node, answer if isinstance(answer, SparkfleetError) else answer[at]
 
 
@@ -181,16 +184,16 @@ def _to_ask(model: str, here: Found | None) -> MetadataRequest | None:
         return None
 
 
-# --- which of them counts ---------------------------------------------------------------------------------------------
+# --- order of precedence ----------------------------------------------------------------------------------------------
 
 
 def _settled(
-    model: str, here: Found | None, told: Sequence[Told], hub: AtHub, there: Sequence[Found] = ()
+    model: str, here: Found | None, answers: Sequence[NodeAnswer], hub: AtHub, there: Sequence[Found] = ()
 ) -> Found:
-    """Weights count more than a config, this machine more than a node, and both more than the Hub.
+    """The facts that count: weights before a config, this machine before a node, both before the Hub.
 
-    What is damaged on this machine is an error if no node has it whole; what is damaged on a node (a download may be
-    under way) only if neither the Hub nor its name tells more.
+    A damaged checkpoint on this machine is an error if no node has a whole one. A damaged one on a node (a download may
+    be under way) is an error only if the model is found neither at the Hub nor by name.
     """
     whole = next(filter(_is_whole, (here, *there, hub.checkpoint)), None)
     if whole is not None:
@@ -199,18 +202,21 @@ def _settled(
     found = here or _known(model) or config or hub.checkpoint
     if isinstance(found, Checkpoint):
         return _with_reason(found, hub)
-    return found or next(iter(there), None) or _nowhere(model, told, hub)
+    return found or next(iter(there), None) or _nowhere(model, answers, hub)
 
 
 def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
-    """A checkpoint whose sizes are estimates, with the reason why the Hub did not tell them, if it was asked."""
+    """A checkpoint whose sizes are estimates, with the reason why the Hub did not give them, if it was contacted."""
     if found.origin or hub.reason is None:
         return found
     return found.model_copy(update={"origin": f"config alone, estimated: {hub.reason.what}"})
 
 
 def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
-    """The Hub's answer, if nothing that was found has the weights; what is damaged here is mended here first."""
+    """The Hub's answer if neither this machine nor a node has the weights.
+
+    A damaged checkpoint on this machine has to be mended first.
+    """
     if isinstance(here, FactError) or any(map(_is_whole, (here, *there))):
         return AtHub()
     return at_hub(model)
@@ -220,10 +226,10 @@ def _known(model: str) -> Checkpoint | None:
     return None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
 
 
-def _read_until_whole(model: str, here: Found | None, told: Sequence[Told]) -> tuple[Found, ...]:
+def _read_until_whole(model: str, here: Found | None, answers: Sequence[NodeAnswer]) -> tuple[Found, ...]:
     """Metadata of the nodes, up to the first with the weights."""
     there: list[Found] = []
-    for node, outline in told:
+    for node, outline in answers:
         if any(map(_is_whole, (here, *there))):
             break
         if isinstance(outline, Outline):
@@ -238,32 +244,32 @@ def _read(model: str, node: str, outline: Outline) -> Found:
         return error
 
 
-# --- where nothing was found ------------------------------------------------------------------------------------------
+# --- nothing was found ------------------------------------------------------------------------------------------------
 
 
-def _nowhere(model: str, told: Sequence[Told], hub: AtHub) -> FactError:
-    looked = _words(["this machine", *(node for node, one in told if one is None)])
+def _nowhere(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactError:
+    looked = _words(["this machine", *(node for node, one in answers if one is None)])
     silent = (
-        f"{node} could not be asked: {one.what.removeprefix(f'{node}: ').rstrip('.')}."
-        for node, one in told
+        f"{node} could not be searched: {one.what.removeprefix(f'{node}: ').rstrip('.')}."
+        for node, one in answers
         if isinstance(one, SparkfleetError)
     )
     asked = () if hub.reason is None else (hub.reason.what,)
-    means = " ".join((*silent, *asked)) or "Nothing is known about this model."
+    means = " ".join((*silent, *asked)) or "Its sizes are unknown, so nothing can be planned with it."
     if model.startswith("/"):
-        return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(told)))
+        return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(answers)))
     name, _, revision = model.partition("@")
-    what = f"{name} (revision {revision or 'main'}) is not in the Hub's cache on {looked}, and not known by name."
+    what = (
+        f"{name} (revision {revision or 'main'}) is not in the Hub cache of {looked}, and not known by name."
+    )
     remedy = f"{hub.reason.do} " if hub.reason is not None and hub.reason.do else ""
-    return FactError(what, means=means, do=f"{remedy}{_bring(model, bool(told))}")
+    return FactError(what, means=means, do=f"{remedy}{_bring(model, bool(answers))}")
 
 
 def _put(asked: bool) -> str:
     if asked:
-        return "Give the directory that holds config.json on a node, or copy it there."
-    return (
-        "Give the directory that holds config.json. Nodes are asked if there is an inventory and no --assume."
-    )
+        return "Give the directory with config.json on a node, or copy it there."
+    return "Give the directory with config.json. Nodes are searched if there is an inventory and no --assume."
 
 
 def _bring(model: str, asked: bool) -> str:
@@ -279,7 +285,7 @@ def _bring(model: str, asked: bool) -> str:
     pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
     download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
     return (
-        f"{pull}`{download}` for this machine (its config.json alone is enough for a plan), "
+        f"{pull}`{download}` for this machine (config.json alone is enough for a plan), "
         f"or give the directory of the checkpoint.{also}"
     )
 

@@ -1,4 +1,4 @@
-"""Gathers the facts of nodes that planning needs, through their channels: all nodes at once, one round trip for each."""
+"""Collects the facts of nodes that planning needs through their channels: all nodes at once, one round trip each."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple
     """The facts of every node of the inventory, all nodes at once.
 
     Raises:
-        NodeError: nodes cannot be reached or refuse a command that every node has; all of them are named.
-        FactError: a node answered something that is not understood.
+        NodeError: nodes cannot be reached, or a command that every node has failed; it names all of them.
+        FactError: the output of a command has an unknown form.
     """
-    asked = (_node(name, inventory, channels[name]) for name in inventory.nodes)
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    silent = [answer for answer in answers if isinstance(answer, NodeError)]
-    if len(silent) > 1:
-        what = "\n".join(error.what for error in silent)
-        raise NodeError(what, means=silent[0].means, do=silent[0].do) from silent[0]
+    requests = (_node(name, inventory, channels[name]) for name in inventory.nodes)
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    failures = [answer for answer in answers if isinstance(answer, NodeError)]
+    if len(failures) > 1:
+        what = "\n".join(error.what for error in failures)
+        raise NodeError(what, means=failures[0].means, do=failures[0].do) from failures[0]
     return tuple(map(_or_raise, answers))
 
 
@@ -68,12 +68,12 @@ async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
 
 
 def _own_python(inventory: Inventory, name: str) -> str | None:
-    """Python of sparkfleet on a node; None: the environment that `up` has made there, if any."""
+    """Python of sparkfleet on a node; None: that of the environment which `up` has made there, if any."""
     return inventory.environment or (sys.executable if inventory.nodes[name].is_local else None)
 
 
 def _engine_questions(node: Node, own: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Engines that the inventory names, each in its own environment; else those of sparkfleet's own environment."""
+    """Commands that list the engines in the environments of the inventory; else those in sparkfleet's environment."""
     for engine, home in node.engines.items():
         yield engine, (home.python, *ReadEngines.argv[1:])
     if not node.engines:
@@ -101,7 +101,7 @@ def _homes(
 
 
 def _gpu(answer: Answer) -> Gpu | None:
-    """A node may lack the tool, or its driver."""
+    """The node's GPU; None if it lacks the tool or the driver."""
     if isinstance(answer, NodeError) or answer.exit_code != 0:
         return None
     return ReadGpu.parse(answer.stdout)
@@ -111,7 +111,7 @@ def _value(fact: type[Fact[T]], answer: Answer, node: str) -> T:
     if isinstance(answer, NodeError):
         raise NodeError(
             f"{node}: {answer.what}",
-            means=answer.means or "This node's facts are not known, so nothing is planned on it.",
+            means=answer.means or "The facts of this node are unknown, so nothing can be planned on it.",
             do=answer.do,
         )
     try:

@@ -1,4 +1,4 @@
-"""Deployments of a fleet as they are: its status, one of them with what happened to it, and its end."""
+"""Reads the status of a fleet, describes one deployment with its events, and deletes one."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class FleetOverview(NamedTuple):
 
     up: bool
     status: FleetStatus
-    """Of a fleet that is down: its nodes, none of them joined, and nothing deployed."""
+    """If the fleet is down: its nodes, none of them joined, and no deployments."""
 
 
 class DescribedDeployment(NamedTuple):
-    """One deployment, and what happened to it."""
+    """One deployment with its events."""
 
     status: DeploymentStatus
     events: tuple[Event, ...]
-    """Oldest first, without those that only said how far a start was."""
+    """Oldest first, without those of a start's progress."""
 
 
 async def fleet_state(session: Session) -> FleetOverview:
-    """The fleet at a glance. That it is down is an answer, and no error.
+    """The nodes and deployments of the fleet. A fleet that is down is no error.
 
     Raises:
         NodeError: its head cannot be reached.
-        ControlError: its controller is of another sparkfleet's kind.
+        ControlError: its controller is of an incompatible version of sparkfleet.
     """
     client = await session.find_controller()
     if client is None:
@@ -45,7 +45,7 @@ async def fleet_state(session: Session) -> FleetOverview:
 
 
 def _down(inventory: Inventory) -> FleetStatus:
-    """The fields of a fleet that is up, of one of which nothing is known: what it serves is on its head's disk."""
+    """Status of a fleet that is down. Its deployments are unknown: they are on the head's disk."""
     return FleetStatus(
         fleet=inventory.fleet,
         sparkfleet="",
@@ -68,13 +68,13 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
 async def delete_deployment(
     session: Session, name: str, confirm: Callable[[], None], on_event: OnEvent = ignored
 ) -> None:
-    """No longer serve a deployment, and wait until nothing of it is left.
+    """Delete a deployment, and wait until all its groups have ended.
 
     Args:
         session: the fleet.
         name: of the deployment.
-        confirm: called once it is known to exist; it raises to change nothing.
-        on_event: takes what happens.
+        confirm: called after the deployment was found; it raises to change nothing.
+        on_event: receives the events.
 
     Raises:
         ControlError: the fleet is down, or has none of that name.
@@ -88,9 +88,9 @@ async def delete_deployment(
 
 
 def find(status: FleetStatus, name: str) -> DeploymentStatus:
-    """A deployment by its name. Raises ControlError, naming those there are."""
+    """A deployment by its name. Raises ControlError with the known names if there is none."""
     for deployment in status.deployments:
         if deployment.name == name:
             return deployment
     names = ", ".join(d.name for d in status.deployments) or "none"
-    raise ControlError(f"There is no deployment {name!r}.", do=f"There are: {names}.")
+    raise ControlError(f"There is no deployment {name!r}.", do=f"Deployments: {names}.")

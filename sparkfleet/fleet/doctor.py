@@ -1,4 +1,4 @@
-"""Examines nodes and links: what is wrong, what it means, what to do. Changes nothing on them."""
+"""Examines nodes and links: faults, their meaning and their remedy. Changes nothing on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Examined(NamedTuple):
 
     report: DoctorReport
     unsized: tuple[FactError, ...]
-    """Why the weights of some deployments were left out: their size is not known."""
+    """Errors of deployments whose weights were left out, because their size is unknown."""
 
 
 async def examine_fleet(
@@ -41,8 +41,8 @@ async def examine_fleet(
     Args:
         session: the fleet.
         nodes: only these, and the links between them; empty: all.
-        deployments: their weights must fit; empty: those that the fleet is to serve.
-        measure: send bytes over the links. What is measured is kept for the planner.
+        deployments: their weights must fit; empty: those of the fleet.
+        measure: send bytes over the links. The measurements are kept for the planner.
 
     Raises:
         SpecError: a node is not in the inventory.
@@ -64,7 +64,7 @@ async def examine_fleet(
 async def _weights(
     session: Session, nodes: Sequence[str], deployments: Sequence[Deployment]
 ) -> list[Needed | FactError]:
-    """The weights that must fit, from this machine, else from the nodes that are looked at, else known by name."""
+    """The weights that must fit, from this machine, else from the examined nodes, else known by name."""
     specs = tuple(deployments) or await _served(session)
     wanted = {
         model: [node for node in places_of(model, specs, session.inventory) if not nodes or node in nodes]
@@ -75,20 +75,20 @@ async def _weights(
 
 
 async def _served(session: Session) -> tuple[Deployment, ...]:
-    """The deployments that the fleet is to serve, if its controller answers."""
+    """The deployments of the fleet, if its controller answers."""
     try:
         client = await session.find_controller()
         if client is None:
             return ()
         async with client:
             status = await client.fleet()
-    except SparkfleetError:  # what keeps it from answering is found by other checks
+    except SparkfleetError:  # other checks find the reason why it does not answer
         return ()
     return tuple(Deployment.model_validate_json(one.spec) for one in status.deployments if one.spec)
 
 
 async def _measure(session: Session, fleet: FleetReadings) -> tuple[PathSnapshot, ...]:
-    """Saves the measurements for the planner too, at the place that `sparkfleet fabric measure` uses."""
+    """Measure the links, and save the results for the planner in the file of `sparkfleet fabric measure`."""
     measured = await measure_paths(session.inventory, fleet, session.channels)
     if measured.kept:
         save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)

@@ -1,7 +1,7 @@
-"""Commands of every rank as they would be run. Changes nothing, asks no node for more than a plan does.
+"""Commands of every rank as `apply` would run them. Changes nothing, and contacts nodes only as a plan does.
 
-What is only known at a start has a name in its place: ports, the commit of a checkpoint, the digest of an image. Secrets are
-named and never shown: the engine's token, and every variable that the deployment itself sets.
+Values that are known only at a start have a placeholder: ports, the commit of a checkpoint, the digest of an image. Secrets
+are hidden: the engine's token, and every variable that the deployment itself sets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.values import Value
 
 PORT, RENDEZVOUS = 30000, 29500
-"""Stand for ports that are free when it starts; the second is PyTorch's own."""
+"""Placeholders for ports that are free at the start; the second is PyTorch's default."""
 COMMIT = "COMMIT"
-"""Stands for the commit of a checkpoint, where the deployment gives no revision."""
+"""Placeholder for the commit of a checkpoint if the deployment gives no revision."""
 GENERATION = 1
 HIDDEN = "***"
 CACHE = ".cache/huggingface/hub"
-"""Under the home of the node's user: where weights are staged unless the node's environment says otherwise."""
+"""Directory of staged weights in the home of the node's user, unless the node's environment sets another."""
 
 
 class RankRun(Value):
@@ -44,7 +44,7 @@ class RankRun(Value):
     rank: int
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
-    """Of the process itself; a container has its own among `argv`."""
+    """Environment of the process itself; that of a container is in `argv`."""
     launch: RankCommand
     files_dir: str
     image: str = ""
@@ -59,14 +59,15 @@ class DryRun(NamedTuple):
     fleet: Fleet
 
     def document(self) -> dict[str, Any]:
-        """The same for programs: argument lists in place of shell commands, and what is refused as `plan --json` has it."""
+        """The same for programs: argument lists instead of shell commands, and refusals as in `plan --json`."""
         planned = [(spec, one) for spec in self.specs if (one := self.plan.of(spec.name)) is not None]
         return {
             "deployments": [
                 {
                     "name": spec.name,
                     "groups": [
-                        _told_group(spec, at, group, self.inventory) for at, group in enumerate(one.groups)
+                        _group_document(spec, at, group, self.inventory)
+                        for at, group in enumerate(one.groups)
                     ],
                 }
                 for spec, one in planned
@@ -83,7 +84,7 @@ async def dry_run(session: Session, specs: Sequence[Deployment], assumed: str | 
     return DryRun(tuple(specs), plan, session.inventory, fleet)
 
 
-def _told_group(spec: Deployment, number: int, group: GroupPlan, inventory: Inventory) -> dict[str, Any]:
+def _group_document(spec: Deployment, number: int, group: GroupPlan, inventory: Inventory) -> dict[str, Any]:
     private = private_variables(spec, group)
     return {
         "group": number,
@@ -106,11 +107,11 @@ def _told_group(spec: Deployment, number: int, group: GroupPlan, inventory: Inve
 
 
 def private_variables(spec: Deployment, group: GroupPlan) -> tuple[str, ...]:
-    """Names of the variables that the deployment itself sets: their values are not shown."""
+    """Names of the variables that the deployment itself sets; their values are hidden."""
     return tuple(spec.resolved()[group.variant].env)
 
 
-# --- what would be run ------------------------------------------------------------------------------------------------
+# --- ranks ------------------------------------------------------------------------------------------------------------
 
 
 def rank_runs(
@@ -120,13 +121,13 @@ def rank_runs(
 
     Args:
         name: the public model name.
-        number: which of the deployment's groups, from 0.
-        candidate: what is run.
+        number: of the group in its deployment, from 0.
+        candidate: of the group's rung.
         inventory: its nodes and links.
-        private: variables whose values are not shown.
+        private: variables whose values are hidden.
 
     Raises:
-        EngineError: the engine cannot do it, or the nodes are not joined.
+        EngineError: the engine cannot run the candidate, or no rails join the nodes.
     """
     met = meetings(inventory.links, candidate.shape.nodes)
     sites = [_site(name, rank, candidate, inventory, met) for rank in range(candidate.shape.ranks)]
@@ -176,7 +177,7 @@ def _site(
     node = inventory.nodes[candidate.shape.nodes[rank]]
     home = _home(node)
     state = f"{home}/.local/state/sparkfleet/{inventory.fleet}"
-    model, draft = _lies(candidate.model, home), _lies(candidate.speculation.draft or "", home)
+    model, draft = _staged_path(candidate.model, home), _staged_path(candidate.speculation.draft or "", home)
     found = {} if not met else dict(met[rank])
     return RankContext(
         rank=rank,
@@ -202,7 +203,7 @@ def _home(node: Node) -> str:
     return "/root" if node.user == "root" else f"/home/{node.user}"
 
 
-def _lies(model: str, home: str) -> str:
+def _staged_path(model: str, home: str) -> str:
     """Path of a staged checkpoint."""
     if not model or model.startswith("/"):
         return model
@@ -213,7 +214,7 @@ def _lies(model: str, home: str) -> str:
 
 
 def _root(path: str) -> str:
-    """A snapshot of the Hub's cache is links to what lies beside it."""
+    """Directory to mount for a checkpoint: files of a Hub snapshot are links to blobs beside it."""
     parent = PurePosixPath(path).parent
     return str(parent.parent) if parent.name == "snapshots" else path
 

@@ -11,15 +11,15 @@ from sparkfleet.values import Value
 
 
 class FleetStep(StrEnum):
-    """The steps from a file to the first token, in their usual order, then those of the way down."""
+    """The steps of a start in their usual order, from a file to the first token, then those of a stop."""
 
     INSTALLING = "installing"
     """The environment of sparkfleet and its engines on nodes that lack it."""
-    STAGING = "bringing weights and images"
+    STAGING = "staging weights and images"
     STARTING_RAY = "starting Ray"
     JOINING = "waiting for nodes"
     WAITING = "waiting"
-    """For the controller to begin, or for room beside what runs."""
+    """For the controller to begin, or for free memory on a node."""
     TRAINING = "training the small model"
     STARTING_ENGINE = "starting the engine"
     LOADING = "loading"
@@ -34,19 +34,19 @@ class ExpectedTime(Value):
 
     seconds: float
     measured: bool
-    """Whether it is what the last start on this fleet took; a typical value otherwise."""
+    """True for the time of the last start on this fleet, False for a typical value."""
 
 
 class StepRunning(Value):
-    """A step that goes on. Sent again whenever its detail changes; a step ends with the first event of another."""
+    """A step that is under way. Sent again whenever its detail changes; the first event of another step ends it."""
 
     step: FleetStep
     detail: str = ""
-    """A node, a share, seconds left: a few words, never a line of an engine's log."""
+    """A node, a percentage, or seconds left: a few words, never a line of an engine's log."""
     subjects: tuple[str, ...] = ()
     """Deployments or nodes that are waited for."""
     expected: ExpectedTime | None = None
-    """None if nothing is known."""
+    """None if it is unknown."""
 
 
 class StepEnded(Value):
@@ -63,25 +63,25 @@ class BytesMoving(Value):
 
 
 class FactFound(Value):
-    """A line that stays: a fact found on the way."""
+    """A fact that was found, as a line that stays on the screen."""
 
     line: str
 
 
 class TroubleFound(Value):
-    """A line that stays, of something that is wrong and does not stop the use-case."""
+    """A fault that does not stop the use-case, as a line that stays on the screen."""
 
     line: str
 
 
 class FleetEvent(Value):
-    """An event of the controller's log: what happened to a deployment."""
+    """An event of a deployment from the controller's log."""
 
     event: Event
 
 
 class KeyCreated(Value):
-    """An API key that was made because there was none. It is shown once and not kept."""
+    """An API key that was made because there was none. It is shown once and not stored."""
 
     name: str
     key: str
@@ -93,4 +93,4 @@ OnEvent = Callable[[UseCaseEvent], None]
 
 
 def ignored(_: UseCaseEvent) -> None:
-    """Drops an event: for callers that want the result alone."""
+    """Drop an event, for callers that need only the result."""

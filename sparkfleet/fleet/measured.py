@@ -17,9 +17,9 @@ from sparkfleet.planner.types.plan import Candidate, Rung
 
 
 def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
-    """One measurement per setup that runs, the middle one where several groups have it.
+    """One measurement per running setup, the median if several groups have it.
 
-    CPUs are left out: nothing is predicted of them, and the same model on a GPU is another matter.
+    Groups on CPUs are left out: nothing is predicted for them, and a GPU differs too much.
     """
     found: dict[LocalMeasurement, list[GroupReport]] = {}
     for deployment in status.deployments if status else ():
@@ -76,7 +76,7 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
 
 
 def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
-    """Measurements of a group, each with its prediction: both of one short request alone."""
+    """Measurements of a group with their predictions, both for one short request alone."""
     rung = rung_of(deployment, report)
     prediction = rung.prediction if rung else None
     ttft = _number(report, "ttft_ms", "{:.0f} ms", prediction.check_ttft_ms if prediction else None)
@@ -91,12 +91,12 @@ def canary_words(report: GroupReport) -> str:
     forms = (
         ("text_perplexity", "perplexity of a known text {:.3g}"),
         ("own_perplexity", "of its own answer {:.3g}"),
-        ("own_agreement", "{:.0%} of it chosen again"),
-        ("accepted_share", "{:.0%} of drafts accepted"),
+        ("own_agreement", "{:.0%} of the answer's tokens chosen again"),
+        ("accepted_share", "{:.0%} of draft tokens accepted"),
     )
-    told = [form.format(report.measured[name]) for name, form in forms if name in report.measured]
-    told += [f"not checked: {what}" for what in report.unchecked]
-    return ", ".join(told)
+    readings = [form.format(report.measured[name]) for name, form in forms if name in report.measured]
+    readings += [f"not checked: {what}" for what in report.unchecked]
+    return ", ".join(readings)
 
 
 def is_predicted(deployment: DeploymentStatus, report: GroupReport) -> bool:

@@ -1,4 +1,4 @@
-"""Models in the caches of a fleet's nodes: which there are, how they get there, and which nobody uses."""
+"""Lists, stages and removes models in the caches of a fleet's nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkfleet.staging.settings import Need, Staged
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 ModelRow = tuple[HeldVersion, dict[str, HeldVersion]]
-"""A version of a model, and what each node that has some of it has."""
+"""A version of a model, and the files of it on each node that has any."""
 
 
 class ModelsHeld(NamedTuple):
@@ -43,14 +43,14 @@ class RemovedModel(NamedTuple):
 
 
 async def models_held(session: Session, on_event: OnEvent = ignored) -> ModelsHeld:
-    """Every model in the caches of the nodes. Raises NodeError if a node does not answer."""
+    """List every model in the caches of the nodes. Raises NodeError if a node does not answer."""
     settings = await staging_settings(session, on_event)
     seen = await survey(session.channels, moving(on_event), settings=settings)
     return ModelsHeld(tuple(grouped(seen)), {node: found.free_bytes for node, found in seen.items()})
 
 
 async def stage_model(session: Session, need: Need, on_event: OnEvent = ignored) -> Staged:
-    """Bring one model to nodes. Raises StagingError if it cannot be had, or if there is no room."""
+    """Stage one model on nodes. Raises StagingError if it cannot be obtained, or if there is no room."""
     settings = await staging_settings(session, on_event)
     return (await stage(session.inventory, session.channels, [need], moving(on_event), settings=settings))[0]
 
@@ -61,9 +61,9 @@ async def unused_models(
     """Models of the Hub's caches that no deployment uses. Removes nothing.
 
     Args:
-        session: the fleet; it is up, so that it is known what is used.
+        session: the fleet; it has to be up, because the controller knows the deployments.
         keep: names of models to leave out as well.
-        on_event: takes the steps.
+        on_event: receives the steps.
     """
     async with await session.controller() as client:
         used = used_names(await client.fleet()) | keep
@@ -89,7 +89,7 @@ async def _removed(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, H
 
 
 def chosen_nodes(inventory: Inventory, nodes: str) -> tuple[str, ...]:
-    """The nodes that were named, or all. Raises SpecError for one that is not in the inventory."""
+    """The named nodes, or all if none is named. Raises SpecError for one that is not in the inventory."""
     known = tuple(inventory.nodes)
     chosen = tuple(dict.fromkeys(name.strip() for name in nodes.split(",") if name.strip())) or known
     for name in chosen:
@@ -108,7 +108,7 @@ def grouped(seen: Mapping[str, NodeScan]) -> list[ModelRow]:
 
 
 def used_names(status: FleetStatus) -> frozenset[str]:
-    """Every name that a deployment's specification or plan mentions: models, drafts, variants. Rather one too many."""
+    """Every name in the files and plans of deployments: models, drafts, variants. Rather one too many than too few."""
     found: set[str] = set()
     for deployment in status.deployments:
         plan = deployment.plan.model_dump(mode="json") if deployment.plan is not None else {}
@@ -136,5 +136,5 @@ def _fullness(held: HeldVersion) -> tuple[bool, int]:
 
 
 def whole_bytes(row: ModelRow) -> int:
-    """Bytes of the whole, as far as any node knows it."""
+    """Bytes of the whole model, by the node with the most complete list of its files."""
     return max((held.manifest.size if held.manifest else held.held_bytes) for held in row[1].values())

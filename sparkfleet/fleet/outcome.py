@@ -1,4 +1,4 @@
-"""Outcome of an applied deployment: the rung that runs, the reason, and the cost. Pure."""
+"""Outcome of an applied deployment: the rung that runs, why not a higher one, and what that costs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkfleet.planner.types.plan import GroupPlan, Rung
 
 
 def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[str]:
-    """Of a group that is ready: its rung, what became of those above it, and what is lost against the first one."""
+    """Lines for a ready group: its rung, the failures of those above it, and the loss against the first one."""
     rung = rung_of(deployment, report)
     if rung is None or deployment.plan is None:
         return
@@ -24,7 +24,7 @@ def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[st
 
 
 def failed_lines(deployment: DeploymentStatus) -> Iterator[str]:
-    """Of a deployment that has failed: what became of each rung of its groups that was tried."""
+    """Lines for a failed deployment: the failure of each rung that was tried."""
     groups: Sequence[GroupPlan] = deployment.plan.groups if deployment.plan else ()
     for at, group in enumerate(groups):
         where = f"group {at}: " if len(groups) > 1 else ""
@@ -38,12 +38,12 @@ def _passed(deployment: DeploymentStatus, replica: int) -> tuple[str, ...]:
 
 def _passed_lines(ladder: Sequence[Rung], passed: Sequence[str]) -> Iterator[str]:
     for number, (rung, why) in enumerate(zip(ladder, passed, strict=False), start=1):
-        yield f"not rung {number}, {rung.candidate}: {why}"
+        yield f"rung {number} not used, {rung.candidate}: {why}"
 
 
 def _lost(first: Rung, rung: Rung) -> str:
-    """In predicted tokens per second of one request alone."""
+    """The loss against the first rung, in predicted tok/s of one request alone."""
     before, after = first.prediction.decode_tps_per_request, rung.prediction.decode_tps_per_request
     if before is None or after is None or not before.mid:
-        return "against rung 1: what that costs is not predicted"
+        return "against rung 1: the difference in speed is not predicted"
     return f"against rung 1: {instead(first, rung)} ({100 * (after.mid / before.mid - 1):+.0f} %)"

@@ -1,4 +1,4 @@
-"""Plan of deployments on a fleet: its facts, its measurements, and what would change. Starts nothing."""
+"""Plans deployments on a fleet with its facts and measurements, and compares them with what runs. Starts nothing."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sparkfleet.values import Value
 
 
 class Planned(Value):
-    """One deployment, planned, next to what is wanted now."""
+    """One deployment with its plan, and the change against the applied generation."""
 
     spec: Deployment
     plan: DeploymentPlan
     change: Change
     measured: tuple[str, ...] = ()
-    """What its groups have measured, each next to what was predicted when they were planned."""
+    """Measurements of its groups, each with the prediction of their plan."""
 
 
 class Decided(NamedTuple):
@@ -43,21 +43,21 @@ class Decided(NamedTuple):
 
     plan: Plan
     planned: list[Planned]
-    """Those that fit, in the order in which they were asked for."""
+    """Deployments that fit, in the order of the command line."""
 
     @property
     def pending(self) -> list[Planned]:
-        """Those of which something would change."""
+        """Deployments that would change."""
         return [one for one in self.planned if one.change.verb != "keep"]
 
 
 class FleetPlan(NamedTuple):
-    """A plan with the fleet that it was made for."""
+    """A plan with its fleet."""
 
     specs: tuple[Deployment, ...]
     fleet: Fleet
     status: FleetStatus | None
-    """What ran when it was made; None if the fleet is down, or its nodes are assumed."""
+    """Status of the fleet when the plan was made; None if the fleet is down, or its nodes are assumed."""
     decided: Decided
     client: FleetClient | None
     """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
@@ -68,7 +68,7 @@ class FleetPlan(NamedTuple):
         """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
 
         Args:
-            rung: which rung of the first group's ladder, from 0.
+            rung: of the first group's ladder, from 0.
 
         Raises:
             SpecError: a ladder has no such rung.
@@ -90,13 +90,13 @@ class FleetPlan(NamedTuple):
         return prediction_sums(outlook, self.fleet, ladder[rung])
 
     def require_feasible(self) -> None:
-        """Raise Infeasible if any deployment cannot be served: then nothing of the others is applied either."""
+        """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""
         if not self.decided.plan.refused:
             return
         names = ", ".join(one.name for one in self.decided.plan.refused)
         raise Infeasible(
-            f"Nothing was applied, because nothing in this fleet can serve {names}.",
-            do="Change the deployment or the inventory where a reason above says so, or leave its file out.",
+            f"Nothing was applied: this fleet cannot serve {names}.",
+            do="Change the deployment or the inventory as the reasons above suggest, or leave its file out.",
         )
 
 
@@ -108,21 +108,21 @@ async def plan_deployments(
     renew: bool = False,
     retry: bool = False,
 ) -> FleetPlan:
-    """The plan of deployments on the fleet as it is, or on nodes as they are assumed to be.
+    """Plan deployments on the fleet as it is, or on assumed nodes.
 
     Args:
         session: the fleet.
-        specs: what is asked for.
-        assumed: a kind of Spark or a file of facts, see `assume`; None: the nodes are asked.
+        specs: the deployments.
+        assumed: a kind of Spark or a file of facts, see `assume`; None: read the facts of the nodes.
         renew: see `decide`.
         retry: see `decide`.
 
     Raises:
-        NodeError: a node cannot be reached, or refuses a command.
-        FactError: a checkpoint is nowhere to be found, or not understood.
+        NodeError: a node cannot be reached, or a command on it failed.
+        FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
     fleet = await fleet_of(session, assumed)
-    # On assumed nodes nothing is asked, so nothing runs.
+    # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
@@ -131,7 +131,7 @@ async def plan_deployments(
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
-    """The fleet as its nodes say it is, or as it is assumed to be."""
+    """The fleet with the facts that its nodes report, or with assumed ones."""
     name = session.inventory.fleet
     if assumed is not None:
         facts = assume(assumed, session.inventory)
@@ -145,7 +145,7 @@ async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
 async def checkpoints_for(
     session: Session, specs: Sequence[Deployment], fleet: Fleet
 ) -> dict[str, Checkpoint]:
-    """The facts of the checkpoints, from this machine, and where it lacks them from the nodes, unless those are assumed."""
+    """Facts of the checkpoints from this machine, and from the nodes if it lacks the weights and they are not assumed."""
     if fleet.assumed:
         return checkpoints_of(specs, fleet.nodes)
     return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
@@ -168,15 +168,15 @@ def decide(
     renew: bool = False,
     retry: bool = False,
 ) -> Decided:
-    """Plan deployments together, and compare those that fit with what is wanted now.
+    """Plan deployments together, and compare those that fit with the applied generations.
 
     Args:
-        specs: what is asked for.
+        specs: the deployments.
         fleet: the nodes.
-        status: what runs now; None if the fleet is down.
+        status: of the fleet; None if it is down.
         checkpoints: facts, by model.
-        renew: whether what is deployed gives up the digests that its images' tags were found to stand for.
-        retry: whether what is remembered not to start is tried, and what runs at a lower rung begins at the top once more.
+        renew: drop the digests to which the tags of deployed images were resolved.
+        retry: include rungs that are remembered as failed, and start groups of a lower rung at rung 1 again.
     """
     found = planned_with(specs, fleet, status, checkpoints)
     planned = [
@@ -193,10 +193,10 @@ def planned_with(
     status: FleetStatus | None,
     checkpoints: Mapping[str, Checkpoint],
 ) -> Plan:
-    """The plan with what this fleet has measured of what it runs.
+    """The plan with the fleet's own measurements.
 
-    What runs as it is asked for is not replaced because of a number: applying twice changes nothing. Where measurements
-    would do that, the plan is made without them.
+    A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
+    replace one, the plan is made without them.
     """
     own = measurements_of(status)
     plain = plan_fleet(specs, fleet, checkpoints, _running(status))
@@ -208,7 +208,7 @@ def planned_with(
 
 
 def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
-    """Plan of a deployment; None if it is refused."""
+    """The change of a deployment; None if it is refused."""
     found = plan.of(spec.name)
     if found is None:
         return None
@@ -216,7 +216,7 @@ def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | 
 
 
 def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
-    """The plan with the digests under which the deployment's tags are deployed: a tag that moves replaces nothing."""
+    """The plan with the digests of the deployed images: a tag that moves replaces nothing."""
     return with_digests(plan, digests_of(_running(status).get(plan.name)))
 
 
@@ -231,7 +231,7 @@ def _planned(
     before = _before(spec.name, status)
     plan = plan if renew else _as_deployed(plan, status)
     change = compare(spec, plan, before)
-    if change.verb != "keep" and not retry:  # what runs, at whatever rung, is left alone
+    if change.verb != "keep" and not retry:  # a running group keeps its rung
         plan = without_failed(plan, status.failures if status else ())
         change = compare(spec, plan, before)
     lowest = _lowest(spec.name, status)
@@ -247,7 +247,7 @@ def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
 
 
 def _lowest(name: str, status: FleetStatus | None) -> int:
-    """The lowest rung, from 0, at which a group of a deployment stands."""
+    """The lowest rung, from 0, of a deployment's groups."""
     found = [one for one in status.deployments if one.name == name] if status else []
     return max((len(passed) for one in found for passed in one.passed), default=0)
 

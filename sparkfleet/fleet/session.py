@@ -1,4 +1,4 @@
-"""Session of one program with one fleet: the inventory, channels to its nodes, and the controller if one answers."""
+"""Session of one program with one fleet: the inventory, channels to its nodes, and a client of its controller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FoundState(Value):
     address: HeadAddress | None = None
     api_token: str = Field(default="", repr=False)
     ray: bool = False
-    """Whether the head's Ray listens."""
+    """True if the head's Ray listens."""
 
 
 class Session:
@@ -51,7 +51,7 @@ class Session:
 
     Args:
         inventory_path: the inventory file.
-        on_event: takes steps and troubles of what the session does.
+        on_event: receives the steps and troubles of the session.
     """
 
     def __init__(self, inventory_path: Path, on_event: OnEvent = ignored) -> None:
@@ -59,7 +59,7 @@ class Session:
         self._opened: dict[str, Channel] | None = None
         self._known_pythons: dict[str, str] | None = None
         self.left_by_a_reboot: tuple[str, ...] = ()
-        """Nodes that `bring_up` has started and that nothing starts again after a reboot."""
+        """Nodes started by `bring_up` that have neither systemd nor cron, and stay down after a reboot."""
         self._on_event = on_event
 
     async def __aenter__(self) -> Self:
@@ -72,7 +72,7 @@ class Session:
 
     @property
     def channels(self) -> dict[str, Channel]:
-        """A channel to every node. Opening one connects to nothing yet."""
+        """A channel to every node. It connects on its first use."""
         if self._opened is None:
             self._opened = dict(open_channels(self.inventory))
         return self._opened
@@ -83,9 +83,9 @@ class Session:
         return self.channels[self.inventory.head]
 
     async def find_controller(self) -> FleetClient | None:
-        """A client of the controller, if one answers. If the head's Ray runs, one is waited for.
+        """A client of the controller, or None if none answers. Waits for one if the head's Ray runs.
 
-        A controller that is in trouble, or of another sparkfleet than this, is an event `TroubleFound`.
+        A controller that is in trouble, or of another version of sparkfleet, is an event `TroubleFound`.
         """
         found = await self._found(self.inventory.head)
         if found.address is None:
@@ -99,27 +99,27 @@ class Session:
         return client
 
     async def controller(self) -> FleetClient:
-        """A client of the controller. Raises ControlError where none answers."""
+        """A client of the controller. Raises ControlError if none answers."""
         client = await self.find_controller()
         if client is None:
             raise ControlError(
                 f"Fleet {self.inventory.fleet} is down: no controller answers.",
                 means="Nothing is served.",
-                do="`sparkfleet up` starts it; `sparkfleet apply FILE` does so too.",
+                do="`sparkfleet up` or `sparkfleet apply FILE` starts it.",
             )
         return client
 
     async def bring_up(
         self, apply: Sequence[ApplyRequest], on_event: OnEvent = ignored, wheels: Path | None = None
     ) -> FleetClient:
-        """Start Ray on every node and the controller on the head, and wait until all of them are there.
+        """Start Ray on every node and the controller on the head, and wait until all of them run.
 
         Ctrl-C ends the waiting only.
 
         Args:
-            apply: deployments to ask for at once.
-            on_event: takes the steps.
-            wheels: what nodes without internet install from.
+            apply: deployments to apply at once.
+            on_event: receives the steps.
+            wheels: directory from which nodes without internet install.
 
         Raises:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
@@ -132,8 +132,8 @@ class Session:
             inventory=self.inventory,
             apply=tuple(apply),
         )
-        told = await self._boot(self.inventory.head, pythons, "prepare", request)
-        prepared = Prepared.model_validate_json(json.dumps(told))
+        answer = await self._boot(self.inventory.head, pythons, "prepare", request)
+        prepared = Prepared.model_validate_json(json.dumps(answer))
         on_event(StepRunning(step=FleetStep.STARTING_RAY))
         nodes = (self.inventory.head, *self._others())
         begun = await asyncio.gather(
@@ -150,7 +150,7 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:
-        """A base URL that leads to the gateway from here: through SSH where it listens on the head's loopback alone."""
+        """A base URL of the gateway from here: through SSH if it listens only on the head's loopback."""
         address = client.address
         if self._reach is None or not address.is_private:
             yield address.endpoint
@@ -164,7 +164,7 @@ class Session:
         if self._reach is None or not address.is_private:
             return f"Endpoint: {address.endpoint}"
         open_ = "`gateway: {host: 0.0.0.0}` in the inventory opens it to the network"
-        return f"Endpoint: {address.endpoint} on {self.inventory.head} alone; {open_}"
+        return f"Endpoint: {address.endpoint}, only on {self.inventory.head}; {open_}"
 
     async def is_complete(self, client: FleetClient) -> bool:
         """True if every node is part of the fleet. `client` is not entered."""
@@ -172,7 +172,7 @@ class Session:
             return await _joined(asking) == set(self.inventory.nodes)
 
     async def take_down(self) -> None:
-        """Stop everything on every node, the head first: it lets the groups end in order.
+        """Stop everything on every node, the head first, so that it can end the groups in order.
 
         Raises:
             ControlError: something could not be stopped.
@@ -188,7 +188,7 @@ class Session:
         return None if self.inventory.nodes[self.inventory.head].is_local else self.head.forward
 
     def _state_dir(self, node: str) -> str | None:
-        """On this machine, what this process's environment says; elsewhere, what the node's says."""
+        """State directory from this process's environment for this machine; None: from the node's environment."""
         return str(state_root(self.inventory.fleet)) if self.inventory.nodes[node].is_local else None
 
     async def _found(self, node: str) -> FoundState:
@@ -197,15 +197,17 @@ class Session:
         source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
         done = await self.channels[node].run(("python3", "-c", source, self.inventory.fleet))
         if done.exit_code != 0:
-            raise NodeError(f"{node}: python3 did not answer: {done.stderr.strip()[-200:]}")
+            raise NodeError(
+                f"{node}: python3 failed with exit code {done.exit_code}: {done.stderr.strip()[-200:]}"
+            )
         return FoundState.model_validate_json(done.stdout)
 
     async def pythons(self, on_event: OnEvent = ignored, wheels: Path | None = None) -> dict[str, str]:
-        """The interpreter of sparkfleet's environment on every node; made where it is missing.
+        """The interpreter of sparkfleet's environment on every node. Makes missing environments.
 
         Args:
-            on_event: takes the steps.
-            wheels: what nodes without internet install from.
+            on_event: receives the steps.
+            wheels: directory from which nodes without internet install.
 
         Raises:
             NodeError: a node cannot be reached, or its environment cannot be made.
@@ -242,7 +244,7 @@ class Session:
             stdin=request.model_dump_json().encode(),
         )
         if done.exit_code != 0:
-            raise NodeError(f"{node}: could not begin: {done.stderr.strip()[-500:]}")
+            raise NodeError(f"{node}: sparkfleet could not be started: {done.stderr.strip()[-500:]}")
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
@@ -260,7 +262,7 @@ class Session:
             return HeadAddress.model_validate(answer)
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
-            do=f"See the directory of {result} on {self.head.node} for what it is doing.",
+            do=f"Look at the logs beside {result} on {self.head.node}.",
         )
 
     async def _all_joined(self, client: FleetClient, on_event: OnEvent) -> None:
@@ -272,15 +274,15 @@ class Session:
                 if asyncio.get_running_loop().time() - began > JOIN_S:
                     raise ControlError(
                         f"{', '.join(missing)} did not join the fleet within {JOIN_S:.0f} s.",
-                        means="The other nodes are up; nothing is placed on those that are missing.",
-                        do="`sparkfleet doctor` looks for the reason; `sparkfleet up` tries again.",
+                        means="The other nodes are up; no group is started on those that are missing.",
+                        do="`sparkfleet doctor` looks for the cause; `sparkfleet up` tries again.",
                     )
                 await asyncio.sleep(0.2)
 
     async def _down(self, node: str) -> None:
         there = await self._found(node)
         if there.python is None:
-            return  # it never was in the fleet
+            return  # the node has never been in the fleet
         request = OnNode(fleet=self.inventory.fleet, state_dir=self._state_dir(node))
         done = await self.channels[node].run(
             (there.python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
@@ -288,10 +290,10 @@ class Session:
             timeout_s=DOWN_S,
         )
         if done.exit_code != 0:
-            raise ControlError(f"{node}: could not stop everything: {done.stderr.strip()[-500:]}")
+            raise ControlError(f"{node}: something could not be stopped: {done.stderr.strip()[-500:]}")
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         opened, self._opened = self._opened or {}, None
         await asyncio.gather(*(channel.close() for channel in opened.values()))
 
@@ -301,7 +303,7 @@ async def _joined(client: FleetClient) -> set[str]:
 
 
 def who() -> str:
-    """Origin of a request, for the record: `user@host`."""
+    """Origin of a request for the event log: `user@host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

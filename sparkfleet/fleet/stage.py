@@ -1,4 +1,4 @@
-"""Brings what a plan needs to the nodes that need it, before anything is started there."""
+"""Stages the weights and images of plans on their nodes before anything is started there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sparkfleet.staging.progress import OnProgress, TransferProgress
 from sparkfleet.staging.settings import Need, Staged, StagingSettings
 
 _Where = dict[tuple[str, str], dict[str, None]]
-"""Nodes by thing, a kind and a name; both in the order in which they were named."""
+"""Nodes by kind and name of what they need; both in the order of the plans."""
 
 
 def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
-    """Needs of the first rungs of these plans by node: checkpoints, drafts, images."""
+    """Needs of the first rungs of these plans, with their nodes: checkpoints, draft models, images."""
     where: _Where = {}
     for candidate in (group.choice.candidate for plan in plans for group in plan.groups):
         for thing in _things(candidate):
@@ -31,10 +31,10 @@ def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
 
 
 def fallbacks_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
-    """Nodes that need the same things, so that a group can fall back or leave a node that is gone.
+    """Further nodes for the same weights and images, so that a group can fall back or leave a lost node.
 
-    What only a lower rung needs, such as another engine's image, is not fetched before it is known to be needed: the next
-    `apply` remembers what did not start, and brings it.
+    Weights and images of lower rungs alone, such as another engine's image, are not fetched yet: the next `apply` does so
+    if the rungs above are remembered as failed.
     """
     plans = tuple(plans)
     first = {(thing, node) for need in needs_of(plans) for thing in [need.wanted] for node in need.nodes}
@@ -67,21 +67,21 @@ async def pinned(
     *,
     renew: bool = False,
 ) -> tuple[DeploymentPlan, ...]:
-    """The plans with a digest for every image that is named by a tag, found once for all of them.
+    """The plans with every image tag resolved to a digest, once for all plans.
 
-    A lower rung's image that no node has keeps its tag, as it is not fetched either. What is remembered not to have started
-    is so by its digest: it is taken out of the plans here, and what comes first then is looked up in its turn.
+    A lower rung's image that no node has keeps its tag, because it is not fetched either. Failed rungs are remembered by
+    digest: they are removed from the plans here, and the tags of the rungs that become first are resolved in turn.
 
     Args:
         session: the fleet.
-        plans: as they were made.
-        failed: what did not start on this fleet.
-        on_event: takes bytes that move, and which image each tag is.
-        renew: ask registries what tags stand for now, also where nodes have an image.
+        plans: with tags.
+        failed: rungs that are remembered as failed on this fleet.
+        on_event: receives the progress of copies, and the digest of each tag.
+        renew: resolve tags at their registries, even if nodes have an image of that name.
 
     Raises:
-        StagingError: no node has a first rung's image, or can get it.
-        NodeError: a node that is to run one does not answer.
+        StagingError: no node has a first rung's image or can fetch it.
+        NodeError: a node of a first rung does not answer.
     """
     first, lower = tags_of(plans)
     needs = [Need.image(tag, nodes, "always" if renew else "if-missing") for tag, nodes in first.items()]
@@ -96,26 +96,28 @@ async def pinned(
 
 
 async def _pinned(session: Session, need: Need, on_event: OnEvent) -> Pinned | None:
-    """Find one tag's image, and send which it is."""
+    """Resolve one tag, and send its digest as an event."""
     settings = await staging_settings(session, on_event)
     found = await pin(session.channels, need, moving(on_event), settings=settings)
     if found is not None and need.hub != "never":
         digest = found.image.partition("@")[2]
-        others = f"; {', '.join(found.others)}: another, which is not used" if found.others else ""
-        on_event(FactFound(line=f"{need.wanted.name} is {digest[:19]}… as on {found.node}{others}"))
+        others = (
+            f"; the other image of this tag on {', '.join(found.others)} is not used" if found.others else ""
+        )
+        on_event(FactFound(line=f"{need.wanted.name} is {digest[:19]}…, as on {found.node}{others}"))
     return found
 
 
 async def bring(
     session: Session, plans: Sequence[DeploymentPlan], on_event: OnEvent = ignored
 ) -> tuple[Staged, ...]:
-    """Bring what first rungs need, then the same things to the nodes of lower ones.
+    """Stage weights and images of first rungs, then the same ones on the nodes of lower rungs.
 
-    On this machine alone, embedded models are made when they start, and directories are there. Images have digests, or it is
-    a lower rung's.
+    If the fleet is this machine alone, built-in models are made at their start, and directories are there already. Images
+    have digests, except those of lower rungs alone.
 
     Raises:
-        StagingError: what a first rung needs cannot be had, or there is no room for it.
+        StagingError: weights or an image of a first rung cannot be obtained, or there is no room for them.
         NodeError: a node of a first rung does not answer.
     """
     alone = len(session.inventory.nodes) == 1 and session.inventory.nodes[session.inventory.head].is_local
@@ -157,12 +159,12 @@ async def _staged(
 
 
 async def _try(session: Session, need: Need, settings: StagingSettings, on_event: OnEvent) -> None:
-    """Bring what only lower rungs need. It is not needed now: that it cannot be had is an event, and stops nothing."""
+    """Stage a need of lower rungs alone. A failure is an event and stops nothing, because it is not needed now."""
     try:
         await _staged(session, (need,), settings, on_event)
     except NodeError as error:
         nodes = ", ".join(need.nodes)
-        on_event(FactFound(line=f"Lower rungs on {nodes} cannot be used: {error.what}"))
+        on_event(FactFound(line=f"Fallbacks on {nodes} are not available: {error.what}"))
 
 
 def _things(candidate: Candidate) -> Iterable[tuple[str, str]]:

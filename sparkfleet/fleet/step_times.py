@@ -1,4 +1,4 @@
-"""Durations of steps: measured while they run, kept for the next start, and shown as what is expected."""
+"""Measures the durations of steps, keeps them for the next start, and shows them as expected times."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.remote.atomic_write import write_atomically
 
 StepTimes = dict[str, dict[FleetStep, float]]
-"""Seconds by step, by what was started: `FLEET`, or the name of an engine with its models (`started_by`)."""
+"""Seconds by subject and step; a subject is `FLEET`, or an engine with its models (`started_by`)."""
 
 FLEET = "fleet"
-"""Steps that do not depend on what is served."""
+"""Subject of steps that do not depend on the deployments."""
 OF_FLEET = frozenset({FleetStep.INSTALLING, FleetStep.STARTING_RAY, FleetStep.JOINING, FleetStep.STOPPING})
 
 TYPICAL_FLEET_S: Mapping[FleetStep, float] = {FleetStep.STARTING_RAY: 10.0}
@@ -39,9 +39,9 @@ TYPICAL_EMBEDDED_S: Mapping[FleetStep, float] = {
     FleetStep.WARMING_UP: 5.0,
     FleetStep.FIRST_TOKEN: 10.0,
 }
-"""Of `builtin:tiny` on vLLM's CPU build, on two idle x86 cores: training as docs/builtin.md has it, the others rounded from
-starts of the demo, 40 s together. Other models and machines differ by too much for one number: nothing is expected of them
-before it was measured."""
+"""Of `builtin:tiny` on vLLM's CPU build, on two idle x86 cores: training from docs/builtin.md, the others rounded from
+starts of the demo, 40 s together. Other models and machines differ too much for one number: they have no expected time
+before their first start."""
 
 _FORM = TypeAdapter(StepTimes)
 
@@ -55,7 +55,7 @@ def load_step_times(file: Path) -> StepTimes:
 
 
 def save_step_times(file: Path, subject: str, times: Mapping[FleetStep, float]) -> None:
-    """Keep what a start took, over what was kept of the same steps."""
+    """Save the durations of a start over the saved ones of the same steps."""
     known = load_step_times(file)
     for step, seconds in times.items():
         known.setdefault(FLEET if step in OF_FLEET else subject, {})[step] = round(seconds, 1)
@@ -64,13 +64,13 @@ def save_step_times(file: Path, subject: str, times: Mapping[FleetStep, float]) 
 
 
 def started_by(plans: tuple[DeploymentPlan, ...]) -> str:
-    """A name for what these plans start, equal if the same models start on the same engines. Pure."""
+    """Subject of these plans' durations, equal if the same models start on the same engines. Pure."""
     candidates = {group.choice.candidate for plan in plans for group in plan.groups}
     return " + ".join(sorted({f"{one.model} on {one.engine}, TP={one.shape.tp}" for one in candidates}))
 
 
 def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTime]:
-    """Expected duration of each step of a start: as measured last, else typical, else left out. Pure."""
+    """Expected duration of each step of a start: the last measured, else a typical one, else none. Pure."""
     typical = dict(TYPICAL_FLEET_S)
     if subject and all(part.startswith("builtin:tiny on vllm") for part in subject.split(" + ")):
         typical |= TYPICAL_EMBEDDED_S
@@ -81,15 +81,15 @@ def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTi
 
 
 def all_ready(settled: Mapping[str, DeploymentStatus]) -> bool:
-    """True if a start's durations are kept: all of it came up, at once and at its first rung."""
+    """True if every deployment came up at its first rung: only then the durations are saved."""
     return bool(settled) and all(one.state == "ready" and not any(one.passed) for one in settled.values())
 
 
 class StepTimer:
-    """Times steps between a use-case and whoever takes its events, and adds what is expected. Use as a context manager.
+    """Passes events on, measures the durations of their steps, and adds the expected ones. Use as a context manager.
 
     Args:
-        on_event: takes every event, and a `StepEnded` for every step.
+        on_event: receives every event, and a `StepEnded` for every step.
         expected: by step, see `expected_times`.
         clock: seconds of any clock that only goes forward.
     """
@@ -106,7 +106,7 @@ class StepTimer:
         self._step: FleetStep | None = None
         self._began = clock()
         self.times: dict[FleetStep, float] = {}
-        """Seconds by step, in the order in which they began; one that came again is counted together."""
+        """Seconds by step, in the order in which they began; a step that occurs twice is summed."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class StepTimer:
         self.end()
 
     def __call__(self, event: UseCaseEvent) -> None:
-        """Pass an event on; the first one of another step ends the one before."""
+        """Pass an event on. The first event of another step ends the step before."""
         match event:
             case StepRunning():
                 self._enter(event.step)
@@ -129,7 +129,7 @@ class StepTimer:
         self._on_event(event)
 
     def end(self) -> None:
-        """End the step that runs, if one does."""
+        """End the running step, if any."""
         if self._step is None:
             return
         seconds = self._clock() - self._began

@@ -1,4 +1,4 @@
-"""Follows deployments until they serve, fail, or are gone. Whoever stops following stops nothing."""
+"""Follows deployments until they serve, fail, or are deleted. Cancelling this stops no deployment."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sparkfleet.fleet.events import FleetEvent, FleetStep, OnEvent, StepRunning,
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 
 WAIT_S = 1.0
-"""A call for events waits so long for one; the step is looked at anew after it."""
+"""Longest wait of a call for events; then the step is determined again."""
 
 PASSING = frozenset({"progress"})
-"""Kinds of events that are no history: they only say how far a start was."""
+"""Kinds of events with the progress of a start only; they are left out of a deployment's history."""
 STEPS = PASSING | {"wanted", "starting", "preparing", "probing"}
-"""Kinds of events that are seen as steps by those who follow a start."""
+"""Kinds of events that are shown as steps while a start is followed."""
 
 
 async def until_settled(
     client: FleetClient, wanted: Mapping[str, int], after: int, on_event: OnEvent = ignored
 ) -> dict[str, DeploymentStatus]:
-    """Send events until every wanted deployment is ready or has failed; their last status.
+    """Send events until every wanted deployment is ready or has failed. Returns their last status.
 
     Args:
         client: of the controller, entered.
         wanted: generations by the deployments' names.
-        after: the last event that is known already.
-        on_event: takes events of these deployments, and the step that the start is at.
+        after: number of the last event that was seen.
+        on_event: receives the events of these deployments, and the current step of the start.
 
     Raises:
         ControlError: one of them was deleted meanwhile.
@@ -42,7 +42,7 @@ async def until_settled(
         fleet = await client.fleet()
         if lost := wanted.keys() - {one.name for one in fleet.deployments if one.state != "stopping"}:
             raise ControlError(
-                f"{', '.join(sorted(lost))}: somebody deleted it, or took the fleet down, meanwhile."
+                f"{', '.join(sorted(lost))}: was deleted, or the fleet was taken down, in the meantime."
             )
         settled = _settled(fleet, wanted)
         if len(settled) == len(wanted):
@@ -52,7 +52,7 @@ async def until_settled(
 
 
 async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEvent = ignored) -> None:
-    """Send events until nothing of a deployment is left."""
+    """Send events until every group of a deployment has ended."""
     while any(deployment.name == name for deployment in (await client.fleet()).deployments):
         on_event(StepRunning(step=FleetStep.STOPPING, subjects=(name,)))
         for event in await client.events(after, name, wait_s=WAIT_S):
@@ -81,7 +81,7 @@ _OF_ENGINE: Mapping[Phase, FleetStep] = {
 
 
 def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
-    """The step of deployments that start: of all their groups the earliest. Pure."""
+    """The current step of starting deployments: the earliest one of all their groups. Pure."""
     names = tuple(sorted(one.name for one in deployments))
     groups = [
         group
@@ -99,7 +99,7 @@ def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
 def _step_of(group: GroupReport) -> FleetStep:
     if not group.ranks:
         return FleetStep.WAITING
-    if group.phase is GroupPhase.PREPARING and group.detail:  # a model that is there already says nothing
+    if group.phase is GroupPhase.PREPARING and group.detail:  # no detail: the model exists already
         return FleetStep.TRAINING
     if group.phase is GroupPhase.PROBING:
         return FleetStep.FIRST_TOKEN
@@ -107,7 +107,7 @@ def _step_of(group: GroupReport) -> FleetStep:
 
 
 def _detail_of(group: GroupReport) -> str:
-    """The share of a phase of the engine; of other steps the group's own words."""
+    """The percentage of the engine's phase; for other steps the group's own detail."""
     if group.step is None or group.phase is not GroupPhase.STARTING:
         return group.detail
     return "" if group.step.share is None else f"{group.step.share:.0%}"

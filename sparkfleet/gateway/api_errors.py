@@ -1,4 +1,4 @@
-"""Every way in which the gateway itself says no, in the words of the API that was spoken.
+"""Errors that the gateway itself returns, in the form of the client's API.
 
 OpenAI's clients expect `{"error": {message, type, param, code}}`; Anthropic's, on `/v1/messages`, expect
 `{"type": "error", "error": {type, message}}`.
@@ -32,7 +32,7 @@ _ANTHROPIC_TYPES = {
 
 
 class _Lack(NamedTuple):
-    """Words for a missing capability."""
+    """Text of the error for a missing capability."""
 
     noun: str
     means: str
@@ -43,12 +43,12 @@ _LACKS: dict[Ability, _Lack] = {
     "vision": _Lack(
         "images or video",
         "None of its groups takes images: their weights have no vision tower, or it is switched off.",
-        "Leave them out, or use a model with vision.",
+        "Remove them, or use a model with vision.",
     ),
     "tools": _Lack(
         "tools",
         "None of its groups parses tool calls: their engines have no parser for this model.",
-        'Leave "tools" out, or give the deployment a parser ("--tool-call-parser" in its "engine_args").',
+        'Remove "tools", or set a parser in the deployment ("--tool-call-parser" in "engine_args").',
     ),
 }
 
@@ -57,11 +57,11 @@ class ApiError(SparkfleetError):
     """A request that the gateway answers itself, with an error.
 
     Args:
-        what: what is wrong, one sentence.
+        what: the fault, one sentence.
         status: HTTP status.
         code: machine-readable reason, in the answer's `code`.
         kind: label in `sparkfleet_errors_total`.
-        param: the field of the request that is wrong, if it is one.
+        param: the wrong field of the request, if it is one.
         headers: extra headers of the answer.
     """
 
@@ -94,7 +94,7 @@ class ApiError(SparkfleetError):
 def error_json(
     message: str, status: int, *, code: str | int, dialect: Dialect, param: str | None = None, kind: str = ""
 ) -> bytes:
-    """An error object as the clients of `dialect` expect it, ASCII only. `kind`: OpenAI's `type`, by the status if ""."""
+    """An error object in the form of `dialect`, ASCII only. `kind`: OpenAI's `type`, by the status if ""."""
     if dialect == "anthropic":
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
@@ -103,15 +103,15 @@ def error_json(
 
 
 def dialect_of(path: str) -> Dialect:
-    """API that is spoken on `path`."""
+    """API of the clients of `path`."""
     return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
 
 
 def unauthorised(*, given: bool) -> ApiError:
-    """401: no key, or one that nobody knows."""
+    """401: no key, or an unknown one."""
     return ApiError(
-        "This API key is not known here." if given else "No API key was given.",
-        do='Send "Authorization: Bearer sk-sf-…". `sparkfleet keys create NAME` makes a key.',
+        "This API key is unknown." if given else "The request has no API key.",
+        do='Send "Authorization: Bearer sk-sf-…". `sparkfleet keys create NAME` creates a key.',
         status=401,
         code="invalid_api_key",
         kind="unauthorised",
@@ -120,10 +120,10 @@ def unauthorised(*, given: bool) -> ApiError:
 
 
 def forbidden(model: str, key_name: str) -> ApiError:
-    """403: a good key, not for this model."""
+    """403: a valid key without access to this model."""
     return ApiError(
         f'The key "{key_name}" may not use the model "{_short(model)}".',
-        do='The deployment\'s "keys" list the keys that may.',
+        do='The deployment\'s "keys" list the keys with access.',
         status=403,
         code="model_not_allowed",
         kind="forbidden",
@@ -137,7 +137,7 @@ def unknown_model(model: str, known: Iterable[str]) -> ApiError:
     listed = ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
     return ApiError(
         f'There is no model "{_short(model)}".',
-        do=f"There is: {listed}." if names else "No model is deployed yet: see `sparkfleet apply`.",
+        do=f"Available: {listed}." if names else "No model is deployed yet: run `sparkfleet apply`.",
         status=404,
         code="model_not_found",
         kind="unknown_model",
@@ -146,7 +146,7 @@ def unknown_model(model: str, known: Iterable[str]) -> ApiError:
 
 
 def not_ready(entry: ModelEntry) -> ApiError:
-    """503: the deployment exists, but serves nobody at the moment."""
+    """503: the deployment exists, but none of its groups is ready."""
     state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
     return _later(
         f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
@@ -157,13 +157,13 @@ def not_ready(entry: ModelEntry) -> ApiError:
 
 
 def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> ApiError:
-    """400: the deployment has no group that can do this, ready or not. `lacking`: what; not empty."""
+    """400: no group of the deployment, ready or not, has these capabilities. `lacking` is not empty."""
     nouns = _nouns(lacking)
     if all(any(getattr(group, one) is not False for group in entry.groups) for one in lacking):
         what = f'The model "{entry.name}" does not take {nouns} in one request.'
         means, do = "No single group supports both.", "Send two requests."
     else:
-        what = f'The model "{entry.name}" does not take {nouns}, and this request has some.'
+        what = f'This request has {nouns}, which the model "{entry.name}" does not take.'
         means, do = (" ".join(getattr(_LACKS[one], name) for one in lacking) for name in ("means", "do"))
     return ApiError(
         what,
@@ -177,7 +177,7 @@ def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> ApiError:
 
 
 def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> ApiError:
-    """503: the groups that can do this are not ready; others of the deployment are. `needs`: what; not empty."""
+    """503: the groups with these capabilities are not ready; others of the deployment are. `needs` is not empty."""
     return _later(
         f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.',
         entry.retry_after_s,
@@ -187,7 +187,7 @@ def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> ApiError:
 
 
 def no_engine(entry: ModelEntry) -> ApiError:
-    """503: the deployment should be serving, but no group takes the request."""
+    """503: the deployment should serve, but no group takes the request."""
     return _later(
         f'No engine of "{entry.name}" takes requests at the moment.',
         entry.retry_after_s,
@@ -197,7 +197,7 @@ def no_engine(entry: ModelEntry) -> ApiError:
 
 
 def engine_lost(entry: ModelEntry) -> ApiError:
-    """503: every engine that was asked went away before its first byte."""
+    """503: every engine that got the request was lost before its first byte."""
     return _later(
         f'The engine of "{entry.name}" failed before it answered; it is being replaced.',
         entry.retry_after_s,
@@ -207,12 +207,12 @@ def engine_lost(entry: ModelEntry) -> ApiError:
 
 
 def no_table() -> ApiError:
-    """503: the gateway has just started and does not know the fleet yet."""
+    """503: the gateway has just started and has no routing table yet."""
     return _later("The gateway is starting.", 1, code="starting", kind="not_ready")
 
 
 def draining() -> ApiError:
-    """503: this gateway replica is going away; another one answers on the same port."""
+    """503: this gateway replica is stopping; another one answers on the same port."""
     return _later(
         "This gateway is shutting down.",
         1,
@@ -223,7 +223,7 @@ def draining() -> ApiError:
 
 
 def bad_request(what: str, *, do: str = "", param: str | None = None, code: str = "bad_request") -> ApiError:
-    """400: the request cannot be understood."""
+    """400: the request is not valid."""
     return ApiError(what, do=do, status=400, code=code, param=param)
 
 
@@ -238,7 +238,7 @@ def too_large(limit: int) -> ApiError:
 
 
 def headers_too_large() -> ApiError:
-    """431: more headers than any client has reason to send."""
+    """431: more headers than a client needs."""
     return ApiError(
         "The request headers are too large.", status=431, code="headers_too_large", kind="too_large"
     )
@@ -256,7 +256,7 @@ def too_slow(seconds: float) -> ApiError:
 
 
 def no_such_path(path: str) -> ApiError:
-    """404: not a path of this API."""
+    """404: the API has no such path."""
     return ApiError(
         f'Unknown path: "{_short(path)}".',
         do="The API is below /v1.",
@@ -267,7 +267,7 @@ def no_such_path(path: str) -> ApiError:
 
 
 def no_such_method(method: str, allowed: Iterable[str]) -> ApiError:
-    """405."""
+    """405: the path does not support the method."""
     return ApiError(
         f'The method "{_short(method)}" is not supported here.',
         status=405,
@@ -280,7 +280,7 @@ def internal() -> ApiError:
     """500: a defect of the gateway. The log has the traceback under the request's id."""
     return ApiError(
         "The gateway failed to handle this request.",
-        do="Its log has the reason, under this answer's x-request-id.",
+        do="The gateway's log has the reason, under this answer's x-request-id.",
         status=500,
         code="internal_error",
         kind="internal",

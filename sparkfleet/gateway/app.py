@@ -1,4 +1,4 @@
-"""The front door: an ASGI application that authenticates, finds the model's engine, and passes bytes."""
+"""The gateway's ASGI application: authenticates, selects the model's engine, and passes bytes."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class GatewayApp:
 
     Args:
         picker: finds the engines of groups.
-        metrics: where to count.
-        table: what is served, if it is known already.
-        max_body_bytes: a longer request is refused.
-        max_body_s: a request that takes longer to arrive is refused.
+        metrics: counts requests.
+        table: the first routing table, if there is one.
+        max_body_bytes: longest request that is accepted.
+        max_body_s: time limit for a request to arrive.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class GatewayApp:
 
     @property
     def in_flight(self) -> int:
-        """Requests being answered."""
+        """Number of requests in flight."""
         return self._in_flight
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no new requests, and wait for those in flight. Returns whether all ended in time."""
+        """Refuses new requests, and waits for those in flight. True if all ended in time."""
         self._draining = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -105,11 +105,11 @@ class GatewayApp:
         return True
 
     async def aclose(self) -> None:
-        """Close the connections to the engines."""
+        """Closes the connections to the engines."""
         await self._upstream.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answers one request."""
         if scope["type"] == "websocket":
             return await _refuse_websocket(receive, send)
         if scope["type"] != "http":
@@ -259,7 +259,7 @@ def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelE
 
 
 def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
-    """The groups that are ready and can serve a request, as far as is known."""
+    """The ready groups that may serve a request, by their known capabilities."""
     lacks = lacking(model.groups, needs)
     if lacks:
         raise unable(model, lacks)

@@ -1,4 +1,4 @@
-"""The few words of ASGI that the gateway speaks, and a watch on the client."""
+"""Helpers for ASGI messages, and detection of clients that hang up."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LINGER_BYTES = 256 << 20
 
 
 class ClientGone(Exception):
-    """The client hung up; nobody is left to answer."""
+    """The client hung up."""
 
 
 class WhileConnected:
     """Runs the body of an `async with` for as long as the client stays, in the manner of `asyncio.timeout`.
 
-    The whole request must have been received before. When the client hangs up, whatever the body waits for is
-    cancelled at once (so an engine's connection closes and its generation stops), and `ClientGone` is raised.
+    The whole request must have been received before. When the client hangs up, the body is cancelled at once (so the
+    engine's connection closes and its generation stops), and `ClientGone` is raised.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -51,7 +51,7 @@ class WhileConnected:
         self._watch.cancel()
         if not self._gone:
             return
-        # Ours was the only request to cancel: turn it into an exception that says why.
+        # The only cancellation came from here: raise the reason instead.
         if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise ClientGone from None
 
@@ -63,7 +63,7 @@ class WhileConnected:
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, *, head: bool = False) -> None:
-    """A whole answer. `head`: the request was HEAD, so that the body stays here."""
+    """Sends a whole answer. `head`: the request was HEAD, so the body is not sent."""
     length = [] if status == HTTPStatus.NO_CONTENT else [(b"content-length", str(len(body)).encode())]
     fields = [*headers, *length]
     await send({"type": "http.response.start", "status": status, "headers": fields})
@@ -71,10 +71,10 @@ async def respond(send: Send, status: int, headers: Headers, body: bytes, *, hea
 
 
 async def respond_early(receive: Receive, send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """A whole answer while the client is still sending its request, which nobody wants any more.
+    """Sends a whole answer to a refused request while the client is still sending its body.
 
-    Most clients send everything before they read. Closing at once would reset the connection and take the answer
-    with it, so what they send is thrown away for a while (`LINGER_S`, `LINGER_BYTES`) before the connection closes.
+    Most clients send everything before they read. Closing at once would reset the connection and lose the answer, so the
+    rest of the body is discarded for a while (`LINGER_S`, `LINGER_BYTES`) before the connection closes.
     """
     fields = [*headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": fields})

@@ -14,7 +14,7 @@ from sparkfleet.values import Value
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
-"""Between two rounds of asking."""
+"""Seconds between two rounds."""
 
 
 class Target(Value):
@@ -23,7 +23,7 @@ class Target(Value):
     url: str
     """`http://host:port`, without a path."""
     token: str = ""
-    """Internal bearer token, see `keys.engine_token`; empty for an engine that asks for none."""
+    """Internal bearer token, see `keys.engine_token`; empty for an engine that checks none."""
     group: str = ""
     """Name of the group, for the log."""
     app: str = ""
@@ -39,15 +39,15 @@ class Picker(Protocol):
         """The engine of the first of these groups that has one, or None if none has.
 
         Args:
-            model: what is asked for; its state is `ready`.
-            groups: those that may be asked, best first.
+            model: the requested model; its state is `ready`.
+            groups: the candidates, best first.
             exclude: URLs that have failed this very request. Must not be returned.
         """
         ...
 
 
 Find = Callable[[GroupEntry], Awaitable[Target | None]]
-"""Where a group's engine listens; None if it has none. May wait, and may fail."""
+"""Looks up the address of a group's engine; None if it has none. May wait, and may fail."""
 
 
 async def first_found(
@@ -55,8 +55,8 @@ async def first_found(
 ) -> Target | None:
     """The engine of the first group that has one that is not excluded; None if none is found within `limit_s`.
 
-    Whoever is asked hears of deaths a little later than we do, so it is asked again until it names another engine. One group
-    about which it is silent does not take the time of the others.
+    The lookup learns of a dead engine later than the gateway, so it is repeated until it returns another one. A lookup
+    without an answer for one group does not delay those of the others.
     """
     left, each_s = list(groups), limit_s / max(1, len(groups))
     try:
@@ -86,7 +86,7 @@ async def _within(limit_s: float, found: Awaitable[Target | None]) -> Target | N
 
 
 class StaticPicker:
-    """Knows the same engines for ever, one or more of each group. For tests, and for measuring the gateway alone."""
+    """A fixed set of engines, one or more of each group. For tests, and for measuring the gateway alone."""
 
     def __init__(self, engines: Iterable[Target]) -> None:
         self._engines = tuple(engines)

@@ -1,8 +1,8 @@
-"""Errors that engines answer with, in the words of the API that was spoken.
+"""Errors of engines, in the form of the client's API.
 
-vLLM says them as OpenAI does. SGLang and TensorRT-LLM put the same fields side by side (`{"object": "error", "message": …}`,
-the latter also `{"error": "…"}`), FastAPI says `{"detail": …}`, and a server that fails a line of text. A client that looks
-for `error.message` would find nothing in those.
+vLLM's have the form of OpenAI's. SGLang and TensorRT-LLM put the same fields side by side (`{"object": "error", "message":
+…}`, the latter also `{"error": "…"}`), FastAPI returns `{"detail": …}`, and a server that fails a line of text. A client
+that reads `error.message` would find nothing in those.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sparkfleet.gateway.upstream import UpstreamAnswer
 LONGEST = 1 << 20
 """Bytes of an error that are read: some repeat the request that they refuse."""
 LONGEST_TEXT = 4000
-"""Characters of one that is no JSON which are passed on."""
+"""Characters of an error without JSON that are passed on."""
 READ_S = 10.0
-"""How long an error may take to arrive: who fails may not end its sentence."""
+"""Time limit for an error's body: a failing server may never end it."""
 
 
 async def read_error(answer: UpstreamAnswer) -> bytes:
-    """The body of an engine's error, as far as it comes."""
+    """The body of an engine's error, as far as it arrives."""
     body = chunk = answer.first
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with asyncio.timeout(READ_S):
@@ -37,12 +37,12 @@ async def read_error(answer: UpstreamAnswer) -> bytes:
 
 
 def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
-    """An engine's error as the clients of `dialect` expect it: unchanged where it is so already."""
-    said = _parsed(body)
-    inner = said.get("error")
+    """An engine's error in the form of `dialect`; unchanged if it already has it."""
+    parsed = _parsed(body)
+    inner = parsed.get("error")
     if isinstance(inner, dict) and _text(inner.get("message")) and _text(inner.get("type")):
         return body
-    fields = inner if isinstance(inner, dict) else said
+    fields = inner if isinstance(inner, dict) else parsed
     message = _text(fields.get("message")) or _text(inner) or _text(fields.get("detail"))
     code = fields.get("code")
     return error_json(
@@ -57,10 +57,10 @@ def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _text(value: object) -> str:
@@ -68,4 +68,4 @@ def _text(value: object) -> str:
 
 
 def _nothing(status: int) -> str:
-    return f"The engine answered {status} and did not say why."
+    return f"The engine returned {status} without a reason."

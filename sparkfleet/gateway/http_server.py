@@ -1,4 +1,4 @@
-"""A listening socket of our own for an ASGI application, inside an event loop that is already running."""
+"""HTTP server with its own listening socket for an ASGI application, inside a running event loop."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sparkfleet.gateway.asgi import App
 from sparkfleet.gateway.upstream import watch_peer
 
 HEAD_BYTES = 64 << 10
-"""Request line and headers. The parser itself would collect them without end."""
+"""Limit of the request line and headers: the parser itself has none."""
 HEAD_S = 15.0
 """From the opening of a connection, or the first byte of a request, to the end of its headers."""
 IDLE_S = 75
-"""How long an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
+"""Seconds for which an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
 
 _BACKLOG = 2048
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""A client that vanished without a word (a laptop that was closed) is noticed after 60 s."""
+"""TCP keepalive that notices a vanished client (a closed laptop) after 60 s."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, with a limit on the size and on the time of a request's head.
 
-    uvicorn has neither: a client could hold connections, or fill memory, without ever showing a key.
+    uvicorn has neither: a client could hold connections, or fill memory, without an API key.
     """
 
     head_bytes: ClassVar[int] = HEAD_BYTES
@@ -41,22 +41,22 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_size: int | None = None
-        """So far; None between heads."""
+        """Bytes of the current head; None between heads."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock. (uvicorn narrows the type of `transport` likewise.)"""
+        """Starts the clock. (uvicorn narrows the type of `transport` likewise.)"""
         super().connection_made(transport)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stops the clock."""
         self._stop_clock()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and refuse a head that does not end."""
+        """Parses data, and refuses a head that does not end."""
         if self.cycle is None or self.cycle.response_complete:
-            # An empty line, or what is left of a body that was refused: neither may go on for ever.
+            # An empty line, or the rest of a refused body: neither may go on for ever.
             self._start_clock()
         super().data_received(data)
         if self._head_size is not None and not self.transport.is_closing():
@@ -65,13 +65,13 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refuse(431, headers_too_large().body("openai"))
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Begins a head."""
         self._start_clock()
         self._head_size = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is there: stop the clock, and begin the request."""
+        """Stops the clock at the end of a head, and begins the request."""
         self._stop_clock()
         self._head_size = None
         super().on_headers_complete()
@@ -100,7 +100,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 class Server:
-    """A server that is listening. Made by `serve`."""
+    """A listening server, created by `serve`."""
 
     def __init__(self, server: _Server, listener: socket.socket, task: asyncio.Task[None]) -> None:
         self._server = server
@@ -115,12 +115,12 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def stop_accepting(self) -> None:
-        """Close the listening socket: new connections go to whoever shares the port. Open ones go on."""
+        """Closes the listening socket: new connections go to other processes on the port. Open ones go on."""
         for server in self._server.servers:
             server.close()
 
     async def aclose(self, timeout_s: float = 5.0) -> None:
-        """Stop accepting, let answers end for `timeout_s`, cancel what is left, close everything."""
+        """Stops accepting, lets answers end for `timeout_s`, cancels the rest, and closes everything."""
         self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]
         self._server.stop()
         await self._task
@@ -135,7 +135,7 @@ async def serve(
     head_bytes: int = HEAD_BYTES,
     head_s: float = HEAD_S,
 ) -> Server:
-    """Serve `app`. Returns when it is listening; it then runs as a task of the present event loop.
+    """Serves `app`. Returns when it listens; it then runs as a task of the current event loop.
 
     Args:
         app: the ASGI application.
@@ -157,7 +157,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that is a guest: signals belong to the process that it lives in."""
+    """A uvicorn server without signal handlers: signals belong to its process."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
         self._stopping.set()
 
     async def main_loop(self) -> None:
-        # uvicorn looks ten times a second whether it should stop; once, for the date header, is enough.
+        # uvicorn checks ten times a second for its end; once, for the date header, is enough.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -180,7 +180,7 @@ class _Server(uvicorn.Server):
         self._listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn's own looks every 100 ms whether all is over; this one is told.
+        # uvicorn polls every 100 ms for the end of all requests; this one is notified.
         for server in self.servers:
             server.close()
         for listener in sockets or []:
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
         await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             waiting.cancel()
-            await task  # raises what went wrong
+            await task  # raises the error
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -241,7 +241,7 @@ def _listen(host: str, port: int, reuse_port: bool) -> socket.socket:
         listener.close()
         raise ControlError(
             f"The gateway cannot listen on {host} port {port}: {error.strerror}.",
-            do="Choose another port, or stop what listens there (`ss -ltnp` names it).",
+            do="Choose another port, or stop the program that listens there (`ss -ltnp` lists it).",
         ) from error
     listener.setblocking(False)
     return listener

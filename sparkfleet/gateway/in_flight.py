@@ -1,7 +1,7 @@
 """Requests in flight per group, counted from what this gateway replica sent.
 
-A fleet has a gateway on each node. Each counts its own requests only: they need not ask each other, and groups that are
-alike get alike shares of every gateway's requests.
+A fleet has a gateway on each node. Each counts its own requests only: gateways need not communicate, and equal groups get
+equal shares of every gateway's requests.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sparkfleet.gateway.requirements import Requirements, doubts
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 LATELY_S = 5.0
-"""For this long a group that failed counts as busy by all its slots. It has nothing in hand, and would be asked first
-otherwise, until the controller takes it out of the table. Only so busy: where the request was at fault, the other groups
-must not carry everything."""
+"""Seconds for which a failed group counts as busy in all its slots. It has no requests in flight, and would otherwise be the
+first choice until the controller takes it out of the table. Not longer: if the request was at fault, the other groups must
+not carry everything."""
 
 
 class InFlight:
-    """Counts what each group has in hand.
+    """Counts the requests in flight of each group.
 
     Args:
         clock: seconds, replaceable in tests.
@@ -35,30 +35,30 @@ class InFlight:
         self._turn = 0
 
     def begin(self, app: str) -> None:
-        """A group is given a request."""
+        """Counts a request sent to a group."""
         self._turn += 1
         self._held[app] += 1
         self._asked[app] = self._turn
 
     def end(self, app: str) -> None:
-        """It has one less in hand."""
+        """Counts the end of a group's request."""
         self._held[app] -= 1
         if not self._held[app]:
             del self._held[app]
 
     def fail(self, app: str) -> None:
-        """It did not answer."""
+        """Records that a group did not answer."""
         self._failed[app] = self._clock()
 
     def held(self, app: str) -> int:
-        """Requests that a group has in hand."""
+        """Requests in flight of a group."""
         return self._held[app]
 
     def ranked(self, groups: Iterable[GroupEntry], needs: Requirements) -> list[GroupEntry]:
-        """Groups in the order in which they are to be asked.
+        """Groups, best first.
 
-        First those against which least speaks (`needs.doubts`), then those with the fewest requests in hand for their slots,
-        then those that were not asked for the longest time.
+        By fewest doubts (`requirements.doubts`), then by fewest requests in flight per slot, then by the longest time since
+        their last request.
         """
         known = list(groups)
         fewest = min((group.concurrency for group in known if group.concurrency), default=1)
@@ -72,7 +72,7 @@ class InFlight:
         return sorted(known, key=order)
 
     def keep(self, apps: Iterable[str]) -> None:
-        """Forget what was kept of any other application: it is gone."""
+        """Forgets all other applications: they are gone."""
         there = frozenset(apps)
         self._failed = {app: at for app, at in self._failed.items() if app in there}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
@@ -84,7 +84,7 @@ class Choice:
 
     model: ModelEntry
     groups: tuple[GroupEntry, ...]
-    """Those that are ready and can serve it, as far as is known."""
+    """The ready groups that may serve it, by their known capabilities."""
     needs: Requirements
     loads: InFlight
 

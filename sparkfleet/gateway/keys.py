@@ -1,6 +1,6 @@
-"""API keys of clients, and the token that the gateway shows to the engines.
+"""API keys of clients, and the token that the gateway sends to the engines.
 
-A key carries 256 random bits, so one round of SHA-256 is enough to store it: there is nothing to guess.
+A key has 256 random bits, so one round of SHA-256 is enough to store it: it cannot be guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def authenticate(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
     """The entry of the key that the request carries, or None.
 
     Reads `Authorization: Bearer` (OpenAI's clients) and `x-api-key` (Anthropic's). Every stored key is
-    compared, so that the time taken does not tell which one matched.
+    compared, so that the time taken does not show which one matched.
     """
     known = tuple(keys)
     found: KeyEntry | None = None
@@ -46,11 +46,11 @@ def authenticate(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
 
 
 def engine_token(secret: bytes, group: str) -> str:
-    """The bearer token that one group's engine expects, so that nobody goes around the gateway.
+    """The bearer token that one group's engine expects, so that clients cannot bypass the gateway.
 
     Args:
         secret: the fleet's own secret, at least 32 bytes, never shown.
-        group: name of the group; a token leaked from one engine opens no other.
+        group: name of the group; a token leaked from one engine gives no access to another.
     """
     return hmac.new(secret, b"sparkfleet engine token\0" + group.encode(), hashlib.sha256).hexdigest()
 

@@ -12,17 +12,17 @@ from sparkfleet.values import Value
 _PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
 _QUERY = re.compile(rb"[\x21-\x7e]*")
 _PER_HEADER = 32
-"""What a header costs beside its name and value, as HTTP/2 counts it (RFC 9113, 6.5.2)."""
+"""Bytes that a header counts beside its name and value, as in HTTP/2 (RFC 9113, 6.5.2)."""
 
 _CLOSED = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
-"""Paths of vLLM that change the engine: for whoever runs the fleet, not for holders of an API key."""
+"""Paths of vLLM that change the engine: for the fleet's owner, not for holders of an API key."""
 
 
 class RequestLimits(Value):
     """Limits of one request, checked before an engine is involved."""
 
     body_bytes: int = 32 << 20
-    """Enough for several images in base64, or for an hour of compressed speech."""
+    """Longest body, bytes: enough for several images in base64, or an hour of compressed speech."""
     body_s: float = 60.0
     """From the first wait for the body to its last byte."""
     header_count: int = 100
@@ -30,7 +30,7 @@ class RequestLimits(Value):
 
 
 def check_headers(headers: Headers, limits: RequestLimits) -> None:
-    """Refuse what is too much to look at.
+    """Refuses headers that are too large.
 
     Raises:
         Refusal: 431.
@@ -42,7 +42,7 @@ def check_headers(headers: Headers, limits: RequestLimits) -> None:
 
 
 def check_target(raw_path: bytes, query: bytes) -> None:
-    """Refuse a path that could mean something else to the engine than it does here, such as `/v1/../metrics`.
+    """Refuses a path that the engine could read differently from the gateway, such as `/v1/../metrics`.
 
     Raises:
         Refusal: 404 for the path, 400 for the query.
@@ -55,10 +55,10 @@ def check_target(raw_path: bytes, query: bytes) -> None:
 
 
 async def read_body(headers: Headers, receive: Receive, limits: RequestLimits) -> bytes:
-    """The whole body. One that says that it is too long is refused before a byte of it is read.
+    """The whole body. One whose content-length is too long is refused before a byte of it is read.
 
     Raises:
-        Refusal: 413, or 408 when it does not arrive within `limits.body_s`.
+        Refusal: 413, or 408 if it does not arrive within `limits.body_s`.
         ClientGone: the client hung up.
     """
     if _declared_length(headers) > limits.body_bytes:

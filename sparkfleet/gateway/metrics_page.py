@@ -1,4 +1,4 @@
-"""The page that Prometheus reads. On a socket of its own, on loopback: the front door does not show it."""
+"""The page that Prometheus reads, on a socket of its own on loopback: the endpoint does not serve it."""
 
 from __future__ import annotations
 

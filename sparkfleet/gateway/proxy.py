@@ -1,8 +1,7 @@
-"""From an engine to the client: who is asked, who is asked next, and the byte pump.
+"""Sends a request to an engine, retries another one, and passes the answer's bytes.
 
-Another engine is asked only as long as the client has seen nothing. After the first byte a failure is told as
-such: an event stream ends with an error event and no `[DONE]`, anything else is cut off, so that nobody takes
-a part for the whole.
+A retry is possible only before the client has seen a byte. After the first byte a failure shows: an event stream ends with
+an error event and no `[DONE]`, any other answer is cut off, so that no client mistakes a part for the whole.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from sparkfleet.gateway.usage import UsageMeter
 log = logging.getLogger("sparkfleet.gateway")
 
 ATTEMPTS = 4
-"""How many engines are asked for one request."""
+"""Engines that one request is sent to, at most."""
 DELIVERIES = 2
-"""How many engines may fail with the request in hand: one that kills engines must not meet them all."""
+"""Engines that may fail while they have the request: one that kills engines must not reach them all."""
 PICK_S = 5.0
-"""How long a group is waited for, where the model is said to be ready."""
+"""Seconds to wait for a group of a model that is ready by the table."""
 
 
 class Attempts:
     """The tries of one request. `close` must be called when its answer is over.
 
     Args:
-        picker: who knows where engines listen.
+        picker: finds the addresses of engines.
         upstream: the connections.
-        choice: where it may go.
-        request: what is sent.
+        choice: the candidate groups.
+        request: the request to send.
     """
 
     def __init__(self, picker: Picker, upstream: Upstream, choice: Choice, request: Request) -> None:
@@ -46,19 +45,19 @@ class Attempts:
         self._choice = choice
         self._request = request
         self._app = ""
-        """The group that has it in hand, as its load is counted."""
+        """The group whose load counts it."""
         self._failed: set[str] = set()
         self._deliveries = 0
         self._held: UpstreamAnswer | None = None
         self.group = ""
-        """The group that was asked last."""
+        """The group of the last try."""
         self.retries = 0
 
     async def answer(self) -> UpstreamAnswer:
-        """The first answer of an engine that is not failing; where all fail, the last one's own words.
+        """The first answer of a working engine; if all fail, the last one's own error.
 
         Raises:
-            Refusal: 503, nobody could be asked or all went away.
+            Refusal: 503, no engine was found or all were lost.
         """
         try:
             while (engine := await self._next()) is not None:
@@ -70,7 +69,7 @@ class Attempts:
             self._hold(None)
 
     def close(self) -> None:
-        """The answer is over, or there was none: no group has the request in hand any more."""
+        """Ends the request: it no longer counts as load of any group."""
         self._give_to("")
 
     async def _next(self) -> Target | None:
@@ -79,7 +78,7 @@ class Attempts:
         ranked = self._choice.ranked()
         if not ranked:
             return None
-        # Before anything is waited for: of requests that come together each is to count for the next.
+        # Before the first wait: of simultaneous requests each must count for the next.
         self._give_to(ranked[0].app)
         engine = await self._pick(ranked)
         if engine is None or engine.url in self._failed:
@@ -96,7 +95,7 @@ class Attempts:
         for group in ranked:
             if engine is not None and group.app == engine.app:
                 break
-            self._choice.loads.fail(group.app)  # it was passed over: nothing listens there
+            self._choice.loads.fail(group.app)  # it was skipped: it has no engine
         return engine
 
     def _give_to(self, app: str) -> None:
@@ -147,7 +146,7 @@ class Attempts:
 
 
 async def relay(answer: UpstreamAnswer, send: Send, meter: UsageMeter) -> bool:
-    """Pass the answer's chunks on as they come. Returns False when the engine went away in the middle."""
+    """Passes the answer's chunks on as they arrive. False if the engine was lost in the middle."""
     chunk = answer.first
     while chunk:
         meter.feed(chunk)
@@ -160,7 +159,7 @@ async def relay(answer: UpstreamAnswer, send: Send, meter: UsageMeter) -> bool:
 
 
 def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:
-    """Ends an event stream whose engine went away. Starts a new line if the last event was cut."""
+    """Ends an event stream whose engine was lost. Starts a new line if the last event was cut."""
     message = "The engine failed while answering; the answer is incomplete."
     data = error_json(message, 502, code="engine_lost", dialect=dialect)
     name = b"event: error\n" if dialect == "anthropic" else b""

@@ -1,7 +1,7 @@
 """The gateway as a Ray Serve deployment: one replica per node, each with its own listening socket.
 
 Serve starts it, watches it and replaces it; it is not behind Serve's proxies, which listen on every interface
-(docs/decisions.md). It hears from the controller by a long poll; while that is away, the last table keeps serving.
+(docs/decisions.md). It gets the routing table from the controller by a long poll; while that is away, the last one holds.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sparkfleet.values import Value
 log = logging.getLogger(__name__)
 
 PICK_S = 4.5
-"""How long Serve may take to name a replica. Without one that runs it would wait for ever."""
+"""Time limit for Serve to return a replica. Without a running one it would wait for ever."""
 PREPARE_S = 30.0
-"""How long a gateway tries to hear of a new group's replica before anybody asks for it."""
+"""Time limit for a gateway to look up a new group's replica before the first request."""
 REPICK_S = 0.5
-"""The same for a request that has failed on one replica: its client has waited already."""
+"""The same for a request that has failed on one replica: its client has already waited."""
 POLL_PAUSE_S = 0.5
 REGISTER_S = 5.0
 DRAIN_S = 30.0
@@ -51,13 +51,13 @@ class GatewayConfig(Value):
     port: int
     max_body_bytes: int
     secret_path: str
-    """File with the fleet's engine secret; the secret itself travels nowhere."""
+    """File with the fleet's engine secret; the secret itself is not sent."""
     controller: str
     namespace: str
 
 
 class ServePicker:
-    """Asks Ray Serve for a group's replica, and reads where its engine listens from the replica's metadata.
+    """Looks up a group's replica in Ray Serve, and reads its engine's address from the replica's metadata.
 
     Args:
         secret: the fleet's engine secret.
@@ -70,7 +70,7 @@ class ServePicker:
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
     ) -> Target | None:
-        """The first group's replica that is not excluded; None if Serve names none in time, or cannot."""
+        """The first group's replica that is not excluded; None if Serve returns none in time, or fails."""
         find = partial(self._find, model.deployment)
         return await first_found(groups, find, exclude=exclude, limit_s=REPICK_S if exclude else PICK_S)
 
@@ -91,14 +91,14 @@ class ServePicker:
             return metadata
 
     async def prepare(self, deployment: str, app: str) -> None:
-        """Ask for a group's replica before a request does: the first answer takes Serve a second and more."""
+        """Looks up a group's replica before its first request: Serve's first answer takes a second and more."""
         if app not in self._handles:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(PREPARE_S):
                     await self._choose(app, deployment)
 
     def forget(self, apps: AbstractSet[str]) -> None:
-        """Drop the handles of applications that are gone; `apps` are those there are."""
+        """Drops the handles of applications that are gone; `apps` are the existing ones."""
         self._handles = {app: handle for app, handle in self._handles.items() if app in apps}
 
 
@@ -126,7 +126,7 @@ class GatewayReplica:
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._register())]
 
     async def __del__(self) -> None:
-        """Serve awaits this on a graceful shutdown."""
+        """Drains and stops; Serve awaits this on a graceful shutdown."""
         for task in self._tasks:
             task.cancel()
         self._server.stop_accepting()  # new connections go to the replica that shares the port
@@ -136,14 +136,14 @@ class GatewayReplica:
         await self._gateway.aclose()
 
     async def _follow(self) -> None:
-        """Keep the table equal to the controller's."""
+        """Keeps the table equal to the controller's."""
         while True:
             try:
                 controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
                 text = await controller.table.remote(self._gateway.table.version)
                 table = RoutingTable.model_validate_json(text)
             except Exception as error:
-                # Whatever is wrong with the controller, serving goes on by the last table.
+                # With any failure of the controller the last table stays in use.
                 log.warning("no table from the controller: %r", error)
                 await asyncio.sleep(POLL_PAUSE_S)
                 continue
@@ -157,7 +157,7 @@ class GatewayReplica:
             self._picker.forget({app for entry in table.models.values() for app in entry.apps})
 
     async def _register(self) -> None:
-        """Tell the controller, again and again, where this replica listens."""
+        """Reports this replica's address to the controller, every few seconds."""
         replica = serve.get_replica_context().replica_tag
         while True:
             report = GatewayReport(
@@ -172,10 +172,10 @@ class GatewayReplica:
             await asyncio.sleep(REGISTER_S)
 
 
-def gateway_app(config: GatewayConfig, where: dict[str, str]) -> serve.Application:
+def gateway_app(config: GatewayConfig, label_selector: dict[str, str]) -> serve.Application:
     """The Serve application of the gateway, on a node with these labels of Ray's."""
     replica = GatewayReplica.options(  # type: ignore[attr-defined]  # added by the decorator
-        ray_actor_options={"num_cpus": 0, "label_selector": where}
+        ray_actor_options={"num_cpus": 0, "label_selector": label_selector}
     )
     app: serve.Application = replica.bind(config.model_dump_json())
     return app

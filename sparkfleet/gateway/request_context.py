@@ -1,4 +1,4 @@
-"""One request and its answer, as far as they have come, and what is told about them when they are over."""
+"""State of one request and its answer, and the metrics and log line at its end."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sparkfleet.gateway.usage import Usage, UsageMeter
 from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
 
 CLIENT_GONE = 499
-"""The status that is counted where nobody was left to see one (nginx's convention)."""
+"""Status that is counted if the client was gone before the answer (nginx's convention)."""
 CUT_SHORT = 502
-"""The status that is counted for an answer that was cut short (the client had seen another by then)."""
+"""Status that is counted for an answer that was cut short (the client has already seen another)."""
 
 _LONGEST_PATH = 200
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """Filled in on the way from the request's headers to the end of its answer."""
+    """One request, completed step by step from its headers to the end of its answer."""
 
     method: str
     path: str
@@ -35,20 +35,20 @@ class RequestContext:
     model: str = ""
     """Only ever a name from the table: it becomes a label."""
     body_read: bool = False
-    """Whether the whole body of the request has arrived."""
+    """True once the whole body of the request has arrived."""
     attempts: Attempts | None = None
     meter: UsageMeter | None = None
     is_stream: bool = False
     status: int = 0
-    """Of the answer that was begun; 0 before."""
+    """Status of the answer; 0 before it begins."""
     kind: str = ""
-    """Why it was not answered as asked, as `sparkfleet_errors_total` calls it, or ""."""
+    """Reason of a failure, as in `sparkfleet_errors_total`; "" for none."""
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
 
     @property
     def dialect(self) -> Dialect:
-        """The API that the client speaks."""
+        """The client's API."""
         return dialect_of(self.path)
 
     @property
@@ -57,15 +57,15 @@ class RequestContext:
         return self.method == "HEAD"
 
     def lost_client(self, kind: str = "client_gone") -> None:
-        """Nobody is left to answer."""
+        """Records that the client is gone."""
         self.status, self.kind = CLIENT_GONE, kind
 
     def lost_engine(self) -> None:
-        """The answer was begun and will not be completed."""
+        """Records that the answer was begun and will not be completed."""
         self.status, self.kind = CUT_SHORT, "engine_lost"
 
     def finish(self, metrics: GatewayMetrics) -> None:
-        """It is over: enter it into the metrics."""
+        """Counts the finished request in the metrics."""
         self.seconds = perf_counter() - self.started
         metrics.requests.labels(self.model, path_label(self.path), str(self.status)).inc()
         metrics.duration.labels(self.model).observe(self.seconds)

@@ -1,4 +1,4 @@
-"""Parses a request's model and requirements. Pure: bytes in; a target, or an error that names what is missing, out."""
+"""Parses a request's model and requirements. Pure: bytes in; a target, or an error that names the fault, out."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RequestTarget(NamedTuple):
 
 
 def route(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
-    """The model that a request names, and what it needs.
+    """The model of a request, and its requirements.
 
-    A JSON body names it in `model`, a form in its field `model`; a request without a body (fetching or
-    deleting a stored response) in the query or in the header `x-sparkfleet-model`.
+    A JSON body has it in `model`, a form in its field `model`; a request without a body (fetching or deleting a stored
+    response) in the query or in the header `x-sparkfleet-model`.
 
     Raises:
-        Refusal: 400, with what is wrong and how to do it.
+        Refusal: 400, with the fault and its remedy.
     """
     found = _in_body(headers, body) if body else RequestTarget(_outside_body(query, headers))
     if not found.model:
@@ -65,7 +65,7 @@ def _missing(has_body: bool) -> ApiError:
     how = (
         'Add "model" to the body; GET /v1/models lists the names.'
         if has_body
-        else 'Say which model it is for: "?model=NAME", or the header "x-sparkfleet-model: NAME".'
+        else 'Add the model to the query ("?model=NAME"), or send the header "x-sparkfleet-model: NAME".'
     )
     return bad_request("The request names no model.", do=how, param="model", code="missing_model")
 
@@ -105,7 +105,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _one_model(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Of two "model" fields this parser and the engine's might each take another one.
+    # If a request has two "model" fields, this parser and the engine's might take different ones.
     value = dict(pairs)
     if len(value) != len(pairs) and sum(name == "model" for name, _ in pairs) > 1:
         raise ValueError('"model" occurs twice')
@@ -141,7 +141,7 @@ def _bad_form(why: str) -> ApiError:
 
 
 class _ModelField:
-    """Collects the fields called `model` out of a form, and nothing else of it."""
+    """Collects the fields named `model` from a form."""
 
     def __init__(self) -> None:
         self.found: list[bytes] = []

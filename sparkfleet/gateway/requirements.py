@@ -1,7 +1,7 @@
 """Requirements of a request, and the groups that meet them. Pure.
 
-What is not known of a group (None) excludes nothing: the group only stands behind those of which it is known. A body is
-taken as it comes: what has another form than the APIs' needs nothing, and the engine says what is wrong with it.
+An unknown capability (None) excludes no group: the group only ranks behind those with a known one. A body is not
+validated: parts of an unknown form have no requirements, and the engine reports their faults.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Ability = Literal["vision", "tools"]
 VISUAL = frozenset(
     {"image", "image_embeds", "image_pil", "image_url", "input_image", "video", "video_embeds", "video_url"}
 )
-"""Types of parts: OpenAI's chat (`image_url`) and responses (`input_image`), Anthropic's (`image`), and what vLLM takes too
-(0.32, `renderers/chat_utils.py`), which reads parts that have such a field and no type likewise."""
+"""Types of parts: OpenAI's chat (`image_url`) and responses (`input_image`), Anthropic's (`image`), and further ones of vLLM
+(0.32, `renderers/chat_utils.py`), which also accepts parts with such a field and no type."""
 AUDIBLE = frozenset({"audio", "audio_embeds", "audio_url", "input_audio"})
 
 _PROMPTS = ("messages", "input", "prompt", "system", "instructions")
-"""Where the APIs put what a model reads."""
+"""Fields of the APIs with the input of a model."""
 _INSIDE = ("content", "text", "output")
-"""Where messages, parts and results of tools keep it. Not the arguments of calls: they are data of the tool's own form."""
+"""Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _CHARACTERS_PER_TOKEN = 3
-"""Fewer than the four of plain English, so that code, too, is rather taken for longer than it is. Of text that is not ASCII
-each character counts as a token."""
+"""Characters per token: fewer than the four of plain English, so that code is overestimated rather than underestimated.
+Outside ASCII each character counts as a token."""
 _MOST_PARTS = 20_000
-"""Looked at. More than a conversation has; a body of 32 MB may hold ten million."""
+"""Parts that are read: more than a conversation has; a body of 32 MB may have ten million."""
 
 
 class Requirements(NamedTuple):
@@ -41,13 +41,13 @@ class Requirements(NamedTuple):
     tools: bool = False
     """It has tools that the model may call."""
     audio: bool = False
-    """It has sound. Which weights can hear is not known: nothing is refused for it, and those that see are asked first."""
+    """It has sound. Support is not known of any weights: no group is refused for it, and those with vision come first."""
     tokens: int = 0
-    """About how long prompt and answer get at most. An estimate: it only says which groups are asked first."""
+    """Estimated upper limit of prompt and answer, tokens. It only orders the groups."""
 
     @property
     def abilities(self) -> tuple[Ability, ...]:
-        """Those without which it cannot be served."""
+        """The requirements that a group must meet."""
         return tuple(ability for ability in get_args(Ability) if getattr(self, ability))
 
 
@@ -61,7 +61,7 @@ def needs_of(document: dict[str, Any]) -> Requirements:
         elif isinstance(part, dict):
             vision = vision or _is_one_of(part, VISUAL)
             audio = audio or _is_one_of(part, AUDIBLE)
-        elif isinstance(part, int):  # a prompt may be given as the numbers of its tokens
+        elif isinstance(part, int):  # a prompt may be a list of token ids
             tokens += 1
     return Requirements(vision, _calls_tools(document), audio, tokens)
 
@@ -89,7 +89,7 @@ def doubts(group: GroupEntry, needs: Requirements) -> tuple[int, int]:
 
 
 def _parts(document: dict[str, Any]) -> Iterator[object]:
-    """Everything that the model would read: texts, messages, parts, token numbers. However deep, without recursion."""
+    """The whole input of the model: texts, messages, parts, token ids. At any depth, without recursion."""
     left = [iter([document.get(name) for name in _PROMPTS])]
     while left:
         for part in left[-1]:

@@ -1,7 +1,7 @@
 """Routing table of the gateway: models, their state, and the keys that may use them.
 
-The controller writes a new `Table` whenever something changes; the gateway swaps it in whole. If the
-controller is gone, the last table keeps serving.
+The controller publishes a new table at every change; the gateway replaces its own as a whole. If the controller is gone, the
+last table stays in use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ModelState = Literal["ready", "starting", "stopped", "failed"]
 
 
 class KeyEntry(Value):
-    """An API key as it is stored: the key itself is shown once, when it is made, and kept nowhere."""
+    """An API key as it is stored: the key itself is shown once, when it is created, and stored nowhere."""
 
     id: str
     name: str
@@ -25,20 +25,20 @@ class KeyEntry(Value):
 
 
 class GroupEntry(Value):
-    """One group of a deployment, and what it can do. None: not known, which excludes nothing."""
+    """One group of a deployment, and its capabilities. None: not known, which excludes nothing."""
 
     app: str
     """Its Serve application."""
     ready: bool = True
-    """Whether it takes requests. Those that do not are here for what they will be able to do."""
+    """True if it takes requests. The others are here for their future capabilities."""
     vision: bool | None = None
-    """Whether it takes images."""
+    """True if it takes images."""
     tools: bool | None = None
-    """Whether it reads the calls of tools that its model makes."""
+    """True if it parses its model's tool calls."""
     context: int | None = None
     """Longest prompt plus answer, in tokens."""
     concurrency: int | None = None
-    """Requests that it decodes together."""
+    """Requests that it decodes at once."""
 
 
 class ModelEntry(Value):
@@ -51,9 +51,9 @@ class ModelEntry(Value):
     """Serve deployment inside each group's application."""
     state: ModelState
     detail: str = ""
-    """What is happening, in words for the person who asks: "loading weights, 40 of 100 GiB"."""
+    """Its current activity, for people: "loading weights, 40 of 100 GiB"."""
     retry_after_s: int = 5
-    """What `Retry-After` says while it is not ready."""
+    """`Retry-After` while it is not ready, seconds."""
     created: int = 0
     """Seconds since the epoch, as `/v1/models` reports it."""
     context: int | None = None
@@ -72,7 +72,7 @@ class ModelEntry(Value):
 
 
 class RoutingTable(Value):
-    """Everything the gateway needs to answer or to refuse. `version` is 0 as long as nothing is known."""
+    """The gateway's whole knowledge of the fleet. `version` is 0 before the first table."""
 
     version: int = 0
     models: dict[str, ModelEntry] = Field(default_factory=dict)

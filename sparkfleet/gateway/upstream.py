@@ -1,4 +1,4 @@
-"""The connection to an engine: what is sent to it, and the first byte of what comes back.
+"""Connections to engines: sends requests, and waits for the first byte of an answer.
 
 Bodies are not decoded, in either direction; only errors are read (`engine_error`).
 """
@@ -22,11 +22,11 @@ from sparkfleet.gateway.endpoints import Target
 from sparkfleet.gateway.request_parser import MODEL_HEADER
 
 CONNECT_S = 2.0
-"""To open a connection. An engine that is alive accepts within milliseconds: the kernel does it for it."""
+"""Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
 IDLE_S = 2.0
-"""How long an idle connection is kept: shorter than uvicorn's 5 s, so that engines rarely close one first."""
+"""Seconds for which an idle connection is kept: fewer than uvicorn's 5 s, so that engines rarely close one first."""
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""A node that lost its power says nothing: after 25 s of silence from its kernel the request fails."""
+"""TCP keepalive: a request to a node without power fails after 25 s without an answer of its kernel."""
 
 _ONE_WRITE = 1 << 18
 
@@ -43,20 +43,23 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_NOT_FOR_ENGINES = _HOP_BY_HOP | {
-    b"accept-encoding",  # a compressed stream cannot be metered, and comes late
-    b"api-key",
-    b"authorization",
-    b"content-length",
-    b"cookie",
-    b"expect",
-    b"forwarded",
-    b"host",
-    b"x-api-key",
-    b"x-real-ip",
-    b"x-request-id",  # ours is sent: engines take it for the name of the request, which must be unique
-    MODEL_HEADER,
-}
+_NOT_FOR_ENGINES = (
+    _HOP_BY_HOP
+    | {
+        b"accept-encoding",  # a compressed stream cannot be metered, and arrives late
+        b"api-key",
+        b"authorization",
+        b"content-length",
+        b"cookie",
+        b"expect",
+        b"forwarded",
+        b"host",
+        b"x-api-key",
+        b"x-real-ip",
+        b"x-request-id",  # replaced by the gateway's: engines use it as the name of the request, which must be unique
+        MODEL_HEADER,
+    }
+)
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-request-id"}
 _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
@@ -75,7 +78,7 @@ class Request:
 
 @dataclass(slots=True)
 class UpstreamAnswer:
-    """An engine's answer, up to its first chunk: nothing of it has been shown to the client yet."""
+    """An engine's answer up to its first chunk, before the client has seen any of it."""
 
     response: aiohttp.ClientResponse
     first: bytes
@@ -92,7 +95,7 @@ class UpstreamAnswer:
 
     @property
     def is_error(self) -> bool:
-        """True if it is an error that can be read as a whole: not a stream, and not compressed against our request."""
+        """True if it is an error that can be read as a whole: neither a stream nor compressed."""
         packed = self.response.headers.get("content-encoding", "identity") != "identity"
         return self.status >= HTTPStatus.BAD_REQUEST and not self.is_stream and not packed
 
@@ -116,15 +119,15 @@ class UpstreamAnswer:
         return [(name, value) for name, value in raw if name not in dropped]
 
     def close(self) -> None:
-        """Close the connection: an engine that is still generating stops."""
+        """Closes the connection: an engine that is still generating stops."""
         self.response.close()
 
 
 class EngineLost(Exception):
-    """An engine went away before the first byte of its answer.
+    """An engine was lost before the first byte of its answer.
 
     Args:
-        delivered: whether it had the request by then. If so, the request itself may have killed it.
+        delivered: True if it already had the request, which may then have killed it.
     """
 
     def __init__(self, why: str, *, delivered: bool) -> None:
@@ -140,13 +143,12 @@ class Upstream:
         self._fresh: aiohttp.ClientSession | None = None
 
     async def open(self, engine: Target, request: Request) -> UpstreamAnswer:
-        """Send the request and wait, as long as it takes, for the first chunk of the answer.
+        """Sends the request and waits, without a time limit, for the first chunk of the answer.
 
-        A pooled connection may have been closed by the engine a moment ago; whether the engine itself is gone
-        is found out by asking once more on a fresh one.
+        The engine may just have closed a pooled connection; a second try on a new one shows if the engine itself is gone.
 
         Raises:
-            EngineLost: it cannot be reached, or went away.
+            EngineLost: it cannot be reached, or was lost.
         """
         if self._pooled is None or self._fresh is None:
             self._pooled, self._fresh = _session(keep=True), _session(keep=False)
@@ -158,7 +160,7 @@ class Upstream:
             return await _ask_again(self._fresh, engine, request)
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         for session in (self._pooled, self._fresh):
             if session is not None:
                 await session.close()
@@ -200,14 +202,14 @@ async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request)
     except (aiohttp.ClientError, OSError) as error:
         raise EngineLost(str(error) or type(error).__name__, delivered=True) from error
     if response.status == HTTPStatus.UNAUTHORIZED:
-        # It is the gateway that is not let in: the client's key was good. Another engine has taken the port.
+        # The engine refused the gateway's token, not the client's key: another engine has taken the port.
         response.close()
         raise EngineLost("it does not accept the gateway's token", delivered=False)
     return await _first_chunk(response)
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    # A long body is written piece by piece: the other streams go on meanwhile.
+    # A long body is written in pieces, so that the other streams go on meanwhile.
     return io.BytesIO(body) if len(body) > _ONE_WRITE else body or None
 
 
@@ -237,7 +239,7 @@ def _session(*, keep: bool) -> aiohttp.ClientSession:
     )
     return aiohttp.ClientSession(
         connector=connector,
-        # No limit on the answer: prefilling a long context takes minutes on a Spark, in silence.
+        # No time limit on the answer: the prefill of a long context takes minutes on a Spark, without a byte.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=None),
         auto_decompress=False,
         cookie_jar=_no_cookies(),
@@ -258,7 +260,7 @@ def _socket(address: AddrInfoType) -> socket.socket:
 
 
 def watch_peer(connection: socket.socket, settings: tuple[tuple[str, int], ...]) -> None:
-    """Have the kernel notice a peer that vanished without a word. `settings` in s, s, and probes."""
+    """Sets TCP keepalive, so that the kernel notices a vanished peer. `settings` in s, s, and probes."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in settings:
         option = getattr(socket, name, None)  # Linux has all of them

@@ -1,6 +1,6 @@
 """Reads usage and timing from an answer while its bytes pass, at a few microseconds per chunk.
 
-Nothing is decoded on the way. The first and the last kilobytes are kept, and searched for `usage` at the end.
+It decodes nothing on the way: it keeps the first and the last kilobytes, and searches them for `usage` at the end.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from sparkfleet.values import Value
 
 _HEAD = 4 << 10
-"""Anthropic's streams tell the prompt's tokens in their first event."""
+"""Bytes kept from the start: Anthropic's streams have the prompt's tokens in their first event."""
 _TAIL = 8 << 10
 _MOST_REPORTS = 16
-"""Looked at, the last ones: a schema that a client made up may be echoed, nested a thousand times."""
+"""Matches that are tried, from the last: an answer may echo a client's schema, nested a thousand times."""
 _EVENT = b"\ndata:"
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _INPUT = ("prompt_tokens", "input_tokens")
@@ -26,7 +26,7 @@ _OUTPUT = ("completion_tokens", "output_tokens")
 
 
 class Usage(Value):
-    """Tokens, as the engine counted them; None if it did not say."""
+    """Tokens as the engine counted them; None if the answer has no count."""
 
     input: int | None = None
     output: int | None = None
@@ -36,8 +36,8 @@ class UsageMeter:
     """Watches one answer.
 
     Args:
-        started: when the engine could begin, on `clock`.
-        on_gap: told the seconds between two chunks, as they arrive.
+        started: time at which the engine could begin, on `clock`.
+        on_gap: called with the seconds between two chunks, as they arrive.
     """
 
     __slots__ = (
@@ -64,9 +64,9 @@ class UsageMeter:
         self.events = 0
         """`data:` lines of an event stream, `[DONE]` included."""
         self.size = 0
-        """Bytes so far."""
+        """Number of bytes so far."""
         self.first_s = 0.0
-        """From `started` to the first chunk."""
+        """Seconds from `started` to the first chunk."""
         self._started = started
         self._last = started
         self._on_gap = on_gap
@@ -76,7 +76,7 @@ class UsageMeter:
         self._tail = bytearray()
 
     def feed(self, chunk: bytes) -> None:
-        """One chunk, at the moment it arrived."""
+        """Takes one chunk at the moment of its arrival."""
         now = self._clock()
         if not self.chunks:
             self.first_s = now - self._started
@@ -102,7 +102,7 @@ class UsageMeter:
         return found
 
     def _count_events(self, chunk: bytes) -> None:
-        # A line may be cut anywhere: the last bytes are looked at again, one fewer than a match needs.
+        # A line may be cut anywhere: the last bytes are searched again, one fewer than a match needs.
         self.events += (self._edge + chunk).count(_EVENT)
         self._edge = (self._edge + chunk[1 - len(_EVENT) :])[1 - len(_EVENT) :]
 

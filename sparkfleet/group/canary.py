@@ -1,8 +1,8 @@
-"""The check after start: real tokens, how fast they come, and whether they are sane.
+"""The canary: after a start, checks for real tokens, their rate, and sane output.
 
-`/health` proves none of it. Wrong output that looks like output is found by reading the model's own probabilities: of a
-known text (a broken kernel makes it improbable), and of what the model itself has just said (broken speculation lets
-through tokens that the model would not have taken).
+`/health` proves none of it. Wrong output that looks like text is found by the model's own probabilities: of a known text (a
+broken kernel makes it improbable), and of the model's own answer (broken speculation passes tokens that the model would
+not have chosen).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from sparkfleet.values import Value
 
 PROMPT = "Hello"
 FIRST_TOKEN_S = 120.0
-"""How long the first token may take: kernels are compiled for it, which takes a minute of two busy cores."""
+"""Time limit of the first token: it waits for kernels to compile, about a minute on two busy cores."""
 MEASURE_S = 120.0
-"""How long an answer may take that is asked for to measure or to check."""
+"""Time limit of an answer that is requested to measure or to check."""
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
 TEXT_PERPLEXITY = 1000.0
-"""Above this the known text is noise to the model. Sound models of 0.6 B parameters and more stay below 100; weights or
-kernels that are broken come near the size of the vocabulary (32,000 to 250,000)."""
+"""Upper limit of the known text's perplexity. Sound models of 0.6 B parameters and more stay below 100; broken weights or
+kernels come near the size of the vocabulary (32,000 to 250,000)."""
 OWN_PERPLEXITY = 50.0
-"""Above this a model finds its own greedy answer improbable. Those of sound models lie between 1 and 3; a small model that
-is out of its depth reaches 15."""
+"""Upper limit of the perplexity of a model's own greedy answer. Sound models have 1 to 3; a small model on a text beyond its
+training reaches 15."""
 OWN_AGREEMENT = 0.6
-"""Below this share of its own greedy tokens that the model would choose again, something else has chosen them. Sound
+"""Least share of its own greedy tokens that the model must choose again: below it, something else has chosen them. Sound
 engines reach 0.9 and more; rounding in batches of another size explains the rest."""
 ACCEPTED_FLOOR = {
     "mtp": 0.1,
@@ -56,52 +56,54 @@ ACCEPTED_FLOOR = {
     "dflash2": 0.04,
     "dspark": 0.04,
 }
-"""Below this share of accepted draft tokens the drafts are noise, by method: half of the least that was published for one
-that works (MTP 0.22 of 88 measurements, DSpark 0.086 of 30, DFlash 0.11 of 39; knowledge/measurements). Methods that are
-not here look the text up, and a text that nobody has said before has nothing to accept."""
+"""Least acceptance by method: half of the lowest that was published for a working one (MTP 0.22 of 88 measurements, DSpark
+0.086 of 30, DFlash 0.11 of 39; knowledge/measurements). Methods that are not here look up earlier text, and may find
+nothing."""
 ENOUGH_DRAFTS = 30
-"""Draft tokens without which nothing is concluded."""
+"""Fewest draft tokens that allow a conclusion."""
 
 
 class Sanity(Value):
     """Canary readings: the model's own answers and probabilities. None: the engine does not provide them."""
 
     method: str = "none"
-    """Of speculation."""
+    """Speculative method."""
     only: str = ""
-    """The one character that its own answer consists of; "" if there are others."""
+    """The only character of its own answer; "" if it has several."""
 
     text_perplexity: float | None = None
     own_perplexity: float | None = None
     own_agreement: float | None = None
-    """Share of its own greedy tokens, by id, that the model finds the likeliest again."""
+    """Share of its own greedy tokens, by id, to which the model gives the highest probability again."""
     as_generated: bool = False
-    """Whether own tokens were read only while they were generated, and not again as a prompt: what goes wrong in generating
-    them may be in those probabilities, too."""
+    """True if the probabilities of its own tokens come from the generation itself and not from a prompt: a fault of the
+    generation may distort them, too."""
     accepted_share: float | None = None
-    """Draft tokens that were accepted, of those proposed; None without speculation or with too few drafts."""
+    """Accepted draft tokens divided by proposed ones; None without speculation or with too few draft tokens."""
 
     def complaint(self) -> str:
         """Fault of the output, in words; "" if there is none."""
         if self.only:
-            return f"its answer is {self.only!r} again and again, as where its numbers are none (NaN)"
+            return f"the output repeats {self.only!r} only, which indicates NaN logits"
         if self.text_perplexity is not None and self.text_perplexity > TEXT_PERPLEXITY:
-            return f"plain English is noise to it (perplexity {self.text_perplexity:.0f}, limit {TEXT_PERPLEXITY:.0f})"
+            return (
+                f"the perplexity of plain English is {self.text_perplexity:.0f} (limit {TEXT_PERPLEXITY:.0f})"
+            )
         if self.own_perplexity is not None and self.own_perplexity > OWN_PERPLEXITY:
             return (
-                f"it finds its own answer improbable (perplexity {self.own_perplexity:.1f}, limit"
-                f" {OWN_PERPLEXITY:.0f}): the sampled tokens do not match the model's own greedy choice"
+                f"the perplexity of its own answer is {self.own_perplexity:.1f} (limit {OWN_PERPLEXITY:.0f}): the sampled"
+                " tokens do not match the model's own greedy choice"
             )
         if self.own_agreement is not None and self.own_agreement < OWN_AGREEMENT:
             return (
-                f"it would choose only {self.own_agreement:.0%} of its own tokens again (at least {OWN_AGREEMENT:.0%}):"
-                " the sampled tokens do not match the model's own greedy choice"
+                f"only {self.own_agreement:.0%} of its own tokens are its greedy choice again (at least"
+                f" {OWN_AGREEMENT:.0%}): the sampled tokens do not match the model's own greedy choice"
             )
         floor = ACCEPTED_FLOOR.get(self.method, 0.0)
         if self.accepted_share is not None and self.accepted_share < floor:
             return (
-                f"it accepts {self.accepted_share:.1%} of the draft tokens (at least {floor:.0%}): they cost time and"
-                " bring nothing"
+                f"it accepts {self.accepted_share:.1%} of the draft tokens (at least {floor:.0%}): speculation costs time"
+                " without a gain"
             )
         return ""
 
@@ -121,7 +123,7 @@ class Sanity(Value):
 
 
 class StreamMeasurement(Value):
-    """One stream, alone on the engine, as its client saw it."""
+    """One stream, alone on the engine, measured by its client."""
 
     ttft_ms: float
     decode_tps: float
@@ -134,10 +136,10 @@ class StreamMeasurement(Value):
 
 
 class Probe:
-    """Talks to one engine directly, with its internal token.
+    """Client of one engine, direct and with its internal token.
 
     Args:
-        session: shared by everything that talks to this engine.
+        session: shared by all requests to this engine.
         url: e.g. `http://127.0.0.1:41234`.
         model: the served name.
         token: the internal bearer token.
@@ -158,10 +160,10 @@ class Probe:
             return False
 
     async def one_token(self, timeout_s: float = FIRST_TOKEN_S) -> None:
-        """Generate one token.
+        """Requests one token.
 
         Raises:
-            EngineError: the engine answered with something else, or not within `timeout_s`.
+            EngineError: the answer has no token, or did not arrive within `timeout_s`.
         """
         body = {"model": self._model, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
         try:
@@ -178,7 +180,7 @@ class Probe:
         raise _no_token(f"HTTP {response.status}: {text[:300]}")
 
     async def measure(self, tokens: int = MEASURED_TOKENS, timeout_s: float = MEASURE_S) -> StreamMeasurement:
-        """Stream `tokens` tokens and time them. Raises EngineError where fewer than half of them come."""
+        """Streams `tokens` tokens and times them. Raises EngineError if fewer than half of them arrive."""
         body = {
             "model": self._model,
             "prompt": PROMPT,
@@ -202,7 +204,7 @@ class Probe:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_token(repr(error)) from error
         if len(arrivals) < 2 or counted < tokens // 2:
-            raise _no_token(f"a stream of {tokens} tokens brought {counted}")
+            raise _no_token(f"a stream of {tokens} tokens ended after {counted}")
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return StreamMeasurement(
             ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - 1) / span, tokens=counted
@@ -215,10 +217,10 @@ class Probe:
         ask = api.score(self._model, prompt)
         return api.scored(await self._post(ask, timeout_s)) if ask else Scored()
 
-    async def said(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
-        """Probabilities of the tokens that it goes on with, as it generates them; () if the engine does not report them.
+    async def generated(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
+        """Probabilities of a continuation's tokens as it generates them; () if the engine does not report them.
 
-        Of less use than `scores` of the same text: what has gone wrong in generating them is in these, too.
+        Weaker evidence than `scores` of the same text: a fault of the generation distorts these, too.
         """
         body = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
         return _scores(_pairs(await self._post(Ask(COMPLETIONS, body), timeout_s)))
@@ -268,18 +270,18 @@ async def drafts_of(probe: Probe, engine: Engine, speculation: Speculation) -> D
 
 
 async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before: DraftTokenCounts) -> Sanity:
-    """Ask for the model's own probabilities. `before`: draft tokens that are not the canary's."""
+    """Reads the model's own probabilities. `before`: draft tokens that are not the canary's."""
     text = (await probe.scores(engine.token_api, TEXT)).scores
-    said = await probe.greedy(engine.token_api, OPENING, OWN_TOKENS)
-    own = reread = await _own_scores(probe, engine.token_api, said)
-    if said.tokens >= ENOUGH_TOKENS and not reread:
-        own = await probe.said(OPENING, OWN_TOKENS)
+    answer = await probe.greedy(engine.token_api, OPENING, OWN_TOKENS)
+    own = reread = await _own_scores(probe, engine.token_api, answer)
+    if answer.tokens >= ENOUGH_TOKENS and not reread:
+        own = await probe.generated(OPENING, OWN_TOKENS)
     drafts = await drafts_of(probe, engine, speculation)
     proposed, accepted = drafts.proposed - before.proposed, drafts.accepted - before.accepted
     share = accepted / proposed if proposed >= ENOUGH_DRAFTS else None
     return Sanity(
         method=speculation.method,
-        only=only_character(said.text) if said.tokens >= ENOUGH_TOKENS else "",
+        only=only_character(answer.text) if answer.tokens >= ENOUGH_TOKENS else "",
         text_perplexity=perplexity(text),
         own_perplexity=perplexity(own),
         own_agreement=agreement(own),
@@ -288,34 +290,34 @@ async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before:
     )
 
 
-async def _own_scores(probe: Probe, api: TokenApi, said: Sampled) -> tuple[Score, ...]:
+async def _own_scores(probe: Probe, api: TokenApi, answer: Sampled) -> tuple[Score, ...]:
     """Scores of the sampled ids as a prompt, behind the opening's; () if the engine reports no ids, or too few."""
-    if len(said.ids) < ENOUGH_TOKENS:
+    if len(answer.ids) < ENOUGH_TOKENS:
         return ()
     opening = await probe.scores(api, OPENING)
     if not opening.ids:
         return ()
-    whole = await probe.scores(api, (*opening.ids, *said.ids))
+    whole = await probe.scores(api, (*opening.ids, *answer.ids))
     return whole.scores[len(opening.ids) - 1 :]
 
 
 def only_character(text: str) -> str:
-    """The one character that a text consists of, apart from white space; "" if there are others, or none."""
+    """The only character of a text, apart from white space; "" if it has several, or none."""
     found = set("".join(text.split()))
     return found.pop() if len(found) == 1 else ""
 
 
 async def wait_healthy(probe: Probe, path: str, every_s: float = 0.1) -> None:
-    """Return when the server answers on its health path. Cancel it to give up."""
+    """Returns when the server answers on its health path. Cancel it to give up."""
     while not await probe.healthy(path):
         await asyncio.sleep(every_s)
 
 
 def _pairs(answer: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The log-probability of each token of an answer, and those of the likeliest in its place; [] if it has none."""
+    """The log-probability of each token of an answer, and those of the likeliest at its place; [] if it has none."""
     try:
-        told = answer["choices"][0]["logprobs"]
-        return list(zip(told["token_logprobs"], told["top_logprobs"], strict=True))
+        found = answer["choices"][0]["logprobs"]
+        return list(zip(found["token_logprobs"], found["top_logprobs"], strict=True))
     except (KeyError, IndexError, TypeError, ValueError):
         return []
 
@@ -342,6 +344,6 @@ def _seconds(total: float) -> aiohttp.ClientTimeout:
 def _no_token(detail: str) -> EngineError:
     return EngineError(
         f"The engine is up but did not generate: {detail}.",
-        means="Its /health said 200; a completion is the only proof, and it failed.",
-        do="See the rank's log: `sparkfleet logs NAME`.",
+        means="Its /health returned 200, but a completion failed: it cannot serve.",
+        do="Read the rank's log: `sparkfleet logs NAME`.",
     )

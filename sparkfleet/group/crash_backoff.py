@@ -1,7 +1,7 @@
-"""Counts the starts of a group in a file, and pauses before what has just ended is started again (`crash_backoff`).
+"""Counts the starts of a group in a file, and pauses before a group that has just ended starts again.
 
-Ray Serve waits for nothing: it replaces what died in its next round, after a tenth of a second (2.60, deployment_state.py:
-`_get_upscale_replicas`). The group of a replacement is a new process, so the starts that count are in a file.
+Ray Serve does not pause: it replaces a dead replica in its next round, after a tenth of a second (2.60,
+deployment_state.py: `_get_upscale_replicas`). The replacement is a new process, so the starts that count are in a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Backoff:
     """Starts of one rung of one group, counted on the node of rank 0.
 
     Args:
-        path: the file; its directory is made. Where it cannot be written, nothing is waited for.
+        path: the file; its directory is created. If it cannot be written, there is no pause.
         timeouts: the pauses.
         clock: Unix seconds, replaceable in tests.
     """
@@ -32,7 +32,7 @@ class Backoff:
         self._clock = clock
 
     def begin(self) -> float:
-        """Count a start; how long it has to wait before it begins, seconds. The first one begins at once."""
+        """Counts a start and returns the pause before it, seconds; 0 for the first one."""
         now = self._clock()
         before = of_late(self._begun(), now)
         with suppress(OSError):
@@ -40,7 +40,7 @@ class Backoff:
         return pause_s(len(before), self._timeouts)
 
     def forget(self) -> None:
-        """It was stopped because somebody wanted that: the next start is the first one."""
+        """Clears the count after an intended stop: the next start is the first one."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The pause before something that has just ended is started again: none at first, then twice as long each time."""
+"""Exponential backoff of starts: no pause before the first restart, then twice as long each time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from sparkfleet.specs.timeouts import Timeouts
 
 COUNTS_S = 600.0
-"""A start that began longer ago no longer counts: what lived that long did not end because of it."""
+"""Age after which a start no longer counts, seconds: a process that ran this long did not end because of its start."""
 
 
 def pause_s(before: int, timeouts: Timeouts) -> float:
-    """The pause after so many starts of late, seconds."""
+    """The pause after this many recent starts, seconds."""
     return min(timeouts.pause_s * 2.0 ** (before - 1), timeouts.longest_pause_s) if before else 0.0
 
 

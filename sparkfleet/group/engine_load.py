@@ -9,21 +9,22 @@ from sparkfleet.group.canary import Probe
 
 
 class Load(NamedTuple):
-    """Work that an engine does now."""
+    """Current load of an engine."""
 
     running: int
     waiting: int
     figures: tuple[float, ...] | None
-    """Tokens generated since it started, and what else moves when it works; None if its metrics did not answer."""
+    """Tokens generated since it started, and its other counters that move while it works; None if its metrics did not
+    answer."""
     drafted: float = 0.0
     """Draft tokens proposed since it started; 0 without speculation."""
     accepted: float = 0.0
 
 
 async def read_load(probe: Probe, engine: Engine, draft_tokens: int) -> Load:
-    """Ask an engine; of one without metrics it is nothing. `draft_tokens`: of one step, 0 without speculation."""
+    """Reads an engine's load; 0 for an engine without metrics. `draft_tokens`: of one step, 0 without speculation."""
     if not engine.metrics_path:
-        return Load(running=0, waiting=0, figures=None)  # nothing is known of its work
+        return Load(running=0, waiting=0, figures=None)  # it has no metrics
     gauges = (engine.running_metric, engine.waiting_metric)
     moving = (engine.tokens_metric, *engine.step_metrics)
     counters = engine.draft_metrics if draft_tokens else ()

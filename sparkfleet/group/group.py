@@ -1,7 +1,7 @@
 """A group: one running engine instance, as a replica of a Serve deployment.
 
-The replica's actor holds every rank of the engine, proves that it generates, tells the controller what it sees, and
-dies at once when any rank does, so that Serve replaces the whole group. It is not on the data path.
+The replica's actor holds every rank of the engine, proves that it generates, reports to the controller, and dies at once
+when any rank does, so that Serve replaces the whole group. It is not on the data path.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 class GroupReporter(Protocol):
-    """Takes what a group says of itself. Never raises: a controller that is away must not stop a group."""
+    """Receives a group's reports. Never raises: a controller that is away must not stop a group."""
 
     def __call__(self, report: GroupReport) -> None:
-        """Deliver, without waiting."""
+        """Sends the report without waiting."""
         ...
 
 
@@ -52,48 +52,48 @@ class Group:
     """Starts or adopts the engine of one group and keeps watch over it. Independent of Ray.
 
     Args:
-        order: what to run.
-        ranks: who holds each rank, in order. Rank 0 is on this node.
+        launch: what to run.
+        ranks: the holder of each rank, in order. Rank 0 is on this node.
         secret: the fleet's engine secret.
-        report: where progress goes.
-        backoff: how often it was started of late.
+        report: receives the progress.
+        backoff: counts its recent starts.
     """
 
     def __init__(
         self,
-        order: GroupLaunch,
+        launch: GroupLaunch,
         ranks: Sequence[RankHolder],
         secret: str,
         report: GroupReporter,
         backoff: Backoff,
     ) -> None:
-        self._order = order
-        self._ranks = Ranks(order, ranks, backoff)
+        self._launch = launch
+        self._ranks = Ranks(launch, ranks, backoff)
         self._backoff = backoff
         self._secret = secret
         self._report_to = report
-        self._engine: Engine = engine_by_name(order.candidate.engine)
+        self._engine: Engine = engine_by_name(launch.candidate.engine)
         self._began = time.time()
         self._report = GroupReport(
-            deployment=order.deployment,
-            generation=order.generation,
-            replica=order.replica,
+            deployment=launch.deployment,
+            generation=launch.generation,
+            replica=launch.replica,
             phase=GroupPhase.STARTING,
-            node=order.seats[0].node,
-            engine=order.candidate.engine,
-            rung=order.rung,
+            node=launch.seats[0].node,
+            engine=launch.candidate.engine,
+            rung=launch.rung,
             since=self._began,
         )
-        self._is_custom = order.candidate.engine == "custom"
-        self._health = order.candidate.health if self._is_custom else self._engine.health_path
+        self._is_custom = launch.candidate.engine == "custom"
+        self._health = launch.candidate.health if self._is_custom else self._engine.health_path
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
         self._memory: asyncio.Task[None] | None = None
-        """Watches memory from when the ranks run until they are stopped."""
+        """Watches memory while the ranks run."""
         self._load = Load(running=0, waiting=0, figures=None)
         self._exited: RankStatus | None = None
         self.ended = ""
-        """Why the engine is no more; "" as long as it is."""
+        """Reason of the engine's end; "" while it runs."""
 
     @property
     def url(self) -> str:
@@ -102,23 +102,23 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The group's name, also what its internal token is derived from."""
-        return self._order.name
+        """The group's name; its internal token is derived from it."""
+        return self._launch.name
 
     async def start(self) -> None:
-        """Return when the engine has generated a token and been measured.
+        """Returns when the engine has generated a token and its speed is measured.
 
         Raises:
-            EngineError: it exited, or it came up and does not generate. Nothing of it is left running.
+            EngineError: it exited, or it is up and does not generate. No process of it is left.
         """
-        self._say(GroupPhase.STARTING)  # before anything is: a start that takes the node down must be known
+        self._say(GroupPhase.STARTING)  # first of all: a start that takes the node down must be known
         try:
             statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
             self._memory = asyncio.create_task(self._ranks.watch_memory())
-            url = f"http://{self._order.seats[0].address}:{statuses[0].port}"
+            url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
             self._session = aiohttp.ClientSession()
-            token = engine_token(self._secret.encode(), self._order.name)
-            self._probe = Probe(self._session, url, self._order.deployment, token)
+            token = engine_token(self._secret.encode(), self._launch.name)
+            self._probe = Probe(self._session, url, self._launch.deployment, token)
             self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
             measured = await self._until_exit(self._bring_up(adopted))
             statuses = await self._ranks.statuses()
@@ -135,18 +135,18 @@ class Group:
         )
 
     async def watch(self) -> str:
-        """Report every few seconds; return the reason when the engine is no more, and no rank of it is left.
+        """Reports every few seconds; returns the reason when the engine has ended and no rank of it is left.
 
-        It is no more when any rank has exited, with whatever code, when nothing of it moves or it no longer says that it is
-        well, or when memory ran out.
+        It ends when a rank has exited, with any code, when its counters stop and a probe fails, when its health check
+        fails, or when memory ran out.
         """
         assert self._probe is not None
         works = [beat(self._say_load)]
-        if self._engine.metrics_path:  # of another it is not even known whether it has tokens
+        if self._engine.metrics_path:  # without metrics its progress is unknown
             works.append(self._follow(self._probe))
-        elif self._order.probed:
+        elif self._launch.probed:
             healthy = partial(self._probe.healthy, self._health)
-            works.append(stays_well(healthy, self._health, self._order.timeouts))
+            works.append(stays_well(healthy, self._health, self._launch.timeouts))
         try:
             await self._until_exit(*works)
         except EngineError as error:
@@ -159,9 +159,9 @@ class Group:
         return self.ended
 
     async def stop(self, drain_s: float) -> None:
-        """Wait for what the engine still answers, at most `drain_s`, then stop it and everything it started."""
-        failed = self._report.phase is GroupPhase.FAILED  # why is the last thing it should be heard to say
-        serves = self._report.phase is GroupPhase.READY  # what is still loading answers nobody
+        """Waits for the engine's running requests, at most `drain_s`, then stops it and everything it started."""
+        failed = self._report.phase is GroupPhase.FAILED  # its last report must be the reason
+        serves = self._report.phase is GroupPhase.READY  # an engine that still loads has no requests
         if serves and drain_s > 0:
             self._say(GroupPhase.DRAINING)
             with contextlib.suppress(TimeoutError, SparkfleetError):
@@ -177,12 +177,12 @@ class Group:
             self._say(GroupPhase.STOPPED)
 
     async def _bring_up(self, adopted: bool) -> dict[str, float]:
-        """Wait for the server, then the canary; what was measured, by name. One that is adopted may be busy already."""
+        """Waits for the server, then runs the canary; measured values by name. An adopted engine may be busy already."""
         assert self._probe is not None
-        starting = Starting(len(self._ranks), self._order.silence_s)
+        starting = Starting(len(self._ranks), self._launch.silence_s)
         progress = asyncio.create_task(self._progress(starting))
         healthy = asyncio.create_task(wait_healthy(self._probe, self._health))
-        limit_s = longest_s(self._order.needs, self._order.silence_s)
+        limit_s = longest_s(self._launch.needs, self._launch.silence_s)
         try:
             done, _ = await asyncio.wait(
                 {progress, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
@@ -190,37 +190,37 @@ class Group:
             if not done:
                 raise never_ready(limit_s, starting.last_line())
             if not healthy.done():
-                progress.result()  # it ends early only by saying why
+                progress.result()  # it ends early only by raising the reason
                 await healthy
         finally:
             await cancel(progress, healthy)
         if self._is_custom:
-            return {}  # what it serves is its own: its health is all that can be asked
-        self._say(GroupPhase.PROBING, "asking for a token")
-        speculation = self._order.candidate.speculation
+            return {}  # its API is unknown: only its health can be checked
+        self._say(GroupPhase.PROBING, "requesting a first token")
+        speculation = self._launch.candidate.speculation
         before = await drafts_of(self._probe, self._engine, speculation)
-        first_s = min(FIRST_TOKEN_S, self._order.silence_s)
-        wait_s = max(first_s, self._order.patience_s) if adopted else first_s
+        first_s = min(FIRST_TOKEN_S, self._launch.silence_s)
+        wait_s = max(first_s, self._launch.patience_s) if adopted else first_s
         await self._probe.one_token(wait_s)
         measured = await self._probe.measure(timeout_s=max(MEASURE_S, wait_s))
-        self._say(GroupPhase.PROBING, "reading its own probabilities")
+        self._say(GroupPhase.PROBING, "checking its output (canary)")
         found = await sanity(self._probe, self._engine, speculation, before)
         self._say(GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked())
         if complaint := found.complaint():
             raise EngineError(
                 f"The engine is up and its output is wrong: {complaint}.",
-                means="Nobody would have seen an error: answers would have been nonsense.",
-                do="Another rung of the ladder is tried; `sparkfleet describe` shows which.",
+                means="It would have served wrong answers without an error, so it was stopped.",
+                do=f"The next rung of the ladder is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
             )
         return measured.values() | found.values()
 
     async def _progress(self, starting: Starting) -> None:
-        """Report the progress of the start, from each rank's phase and its log.
+        """Reports the progress of the start, from each rank's phase and its log.
 
-        A supervisor that does not answer is asked again. One that is gone is an exit.
+        A supervisor that does not answer is read again. One that is gone counts as an exit.
 
         Raises:
-            EngineError: no rank says anything any more.
+            EngineError: no rank has printed anything for too long.
         """
         while True:
             try:
@@ -229,7 +229,7 @@ class Group:
             except NodeError:
                 await asyncio.sleep(START_PROGRESS_S)
                 continue
-            starting.hear(time.monotonic(), logs)
+            starting.update(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             self._say(phase, starting.words(), step=starting.step(), ranks=self._ranks.reports(statuses))
@@ -253,12 +253,12 @@ class Group:
         raise self._exit(rank, self._exited)
 
     def _exit(self, rank: int, status: RankStatus) -> EngineError:
-        where = self._ranks.where(rank)
-        what = f"The engine exited while it was starting{where} ({_exit_words(status)})."
+        place = self._ranks.place_of(rank)
+        what = f"The engine exited while it was starting{place} ({_exit_words(status)})."
         if self._report.phase is GroupPhase.READY:
-            what = f"The engine exited{where}: {_first_line(status.reason) or _exit_words(status)}."
+            what = f"The engine exited{place}: {_first_line(status.reason) or _exit_words(status)}."
         return EngineError(
-            what, means=status.reason, do=f"The whole log: `sparkfleet logs {self._order.deployment}`."
+            what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._launch.deployment}`."
         )
 
     def _say_load(self) -> None:
@@ -272,11 +272,11 @@ class Group:
         )
 
     async def _follow(self, probe: Probe) -> NoReturn:
-        await follow(self._read_load, probe.one_token, self._order.patience_s, self._order.timeouts)
+        await follow(self._read_load, probe.one_token, self._launch.patience_s, self._launch.timeouts)
 
     async def _read_load(self) -> Load:
         assert self._probe is not None
-        self._load = await read_load(self._probe, self._engine, self._order.candidate.speculation.tokens)
+        self._load = await read_load(self._probe, self._engine, self._launch.candidate.speculation.tokens)
         return self._load
 
     async def _idle(self) -> None:
@@ -294,14 +294,14 @@ class Group:
 
 
 async def die_with_the_engine(group: Group) -> None:
-    """Watch over a group, and end this process with the watch, so that Serve makes another one at once.
+    """Watches a group, and ends this process with the watch, so that Serve starts another one at once.
 
     Serve itself would wait for three failed health checks.
     """
     try:
         await group.watch()
-    except Exception:  # nobody would watch any more: the next one adopts what is well
-        log.exception("the watch over %s ended", group.name)
+    except Exception:  # without a watch it must end: the next process adopts the running ranks
+        log.exception("the watch over %s failed", group.name)
     await asyncio.sleep(0.2)  # the report is on its way
     os.kill(os.getpid(), signal.SIGKILL)
 

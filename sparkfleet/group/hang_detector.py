@@ -6,11 +6,11 @@ from sparkfleet.specs.timeouts import Timeouts
 
 
 class Liveness:
-    """Watches figures of an engine over time. What is asked of it because it is suspect does not count as work.
+    """Watches an engine's counters over time. A probe for a suspected hang does not count as work.
 
     Args:
-        timeouts: how long nothing may move while it has work in hand (`stuck_s`), and how long it may have none, by its own
-            figures, before it has to show that it would take some (`idle_s`).
+        timeouts: seconds without a move while it has requests (`stuck_s`), and seconds without requests, by its own
+            counters, before it has to prove that it takes some (`idle_s`).
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -22,12 +22,12 @@ class Liveness:
         self._moved_at: float | None = None
 
     def is_suspect(self, now: float, requests: int, figures: tuple[float, ...] | None) -> bool:
-        """Take a reading; True if a request for one token has to show whether the engine lives.
+        """Takes a reading; True if the engine has to be probed with a request for one token.
 
         Args:
             now: seconds of any clock that only goes forward.
-            requests: that run or wait in the engine.
-            figures: any of them moves when it works; None if its metrics did not answer.
+            requests: number that run or wait in the engine.
+            figures: counters of which at least one moves while it works; None if its metrics did not answer.
         """
         moved = figures is not None and figures != self._figures
         rested = self._moved_at is None or now - self._moved_at > self._stuck_s
@@ -41,5 +41,5 @@ class Liveness:
         return self._suspect
 
     def proved(self, now: float) -> None:
-        """It has generated a token when it was asked for one."""
+        """Records that the probe got its token."""
         self._moved_at, self._suspect = now, False

@@ -1,4 +1,4 @@
-"""From a planned candidate to the exact command of a rank. Pure: what it needs of a node, and the secret, are handed in."""
+"""The exact command of each rank of a planned candidate. Pure: facts of the node and the secret are arguments."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from sparkfleet.specs.timeouts import Timeouts
 from sparkfleet.values import Value
 
 START_LEASE_S = 120.0
-"""A rank that is started before its group's actor exists waits this long for it: Ray needs 5 to 60 s to come up."""
+"""Lease of a rank that starts before its group's actor exists, seconds: Ray needs 5 to 60 s to come up."""
 
 SILENCE_S = 900.0
-"""A start in which no rank has printed a line for this long hangs, where the deployment does not say otherwise: the longest
-silence known is a 235 B model's load."""
+"""Seconds without a log line of any rank after which a start counts as hung, unless the deployment sets `silence`: longer
+than any known silence (the load of a 235 B model)."""
 
 ALONE = "127.0.0.1"
-"""Where the engine of a fleet of one node listens."""
+"""Address of the engine in a fleet of one node."""
 
 
 class RankPlacement(Value):
-    """The node of one rank, and how the other ranks and the gateways reach it."""
+    """The node of one rank, and its addresses for the other ranks and the gateways."""
 
     node: str
     address: str = ALONE
     """Address that its engine binds."""
     meeting: Meeting | None = None
-    """What its rank is told of the network; None in a group of one."""
+    """The network of its rank; None in a group of one."""
 
 
 class GroupLaunch(Value):
-    """Everything a group's actor needs to start its engine."""
+    """Everything that a group's actor needs to start its engine."""
 
     deployment: str
     generation: int
     replica: int = 0
-    """Which of the deployment's groups, from 0."""
+    """Index of the group in its deployment, from 0."""
     rung: int = 0
-    """Which rung of its ladder this is, from 0."""
+    """Index of the rung in its ladder, from 0."""
     candidate: Candidate
     needs: int = 0
-    """Memory that a rank is predicted to take, bytes; it is not started where less is available."""
+    """Predicted memory of a rank, bytes; it does not start if less is available."""
     seats: tuple[RankPlacement, ...]
     """One per rank, in order."""
     drain_s: float = 30.0
     silence_s: float = SILENCE_S
-    """How long no rank may print a line while it starts, seconds; also for the first token, where that is less."""
+    """Time without a log line of any rank during a start, seconds; also limits the first token, if that is less."""
     patience_s: float = Timeouts().proof_s
-    """How long it may owe a token, once it is asked for one because nothing of it moves, seconds."""
+    """Time limit of a probe for one token after its counters stopped, seconds."""
     timeouts: Timeouts = Timeouts()
-    """After how long it is taken for dead, and how long it pauses before it is started again."""
+    """Time limits of its health, and pauses before it starts again."""
     probed: bool = False
-    """Whether its health is asked while it serves: of a custom workload whose deployment says where."""
+    """True if its health is checked while it serves: a custom workload with a declared health path."""
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
-        """Id of a rank, on a node on which the fleet goes by this label."""
+        """Id of a rank on a node where the fleet has this label."""
         return RankId(
             fleet=fleet,
             deployment=self.deployment,
@@ -80,33 +80,33 @@ class GroupLaunch(Value):
 
 
 class Ports(Value):
-    """TCP ports of a start: they differ each time, and mean nothing."""
+    """TCP ports of a start, different each time."""
 
     http: int
-    """Where the rank's HTTP server listens."""
+    """Port of the rank's HTTP server."""
     rendezvous: int = 0
-    """On rank 0's node: where the ranks of a group find each other; 0 for a group of one."""
+    """Port of the rendezvous on rank 0's node; 0 for a group of one."""
 
 
 class RankPlace(Value):
-    """Facts of a node that a rank's command depends on; `rank_place` reads them there."""
+    """Facts of a node that a rank's command depends on; `rank_place` reads them on the node."""
 
     model_path: str
-    """The checkpoint's directory; of a custom workload whatever its deployment says."""
+    """The checkpoint's directory; for a custom workload the value of its deployment."""
     draft_path: str = ""
     hub_cache: str
     """Root of the Hub's cache: a snapshot's files are links into it."""
     python: str
     """Interpreter of sparkfleet's own environment."""
     has_encodings: bool = False
-    """Whether tiktoken's files that gpt-oss needs are there; its engine fetches them otherwise."""
+    """True if tiktoken's files for gpt-oss are on the node; otherwise the engine downloads them."""
     control_netdev: str = ""
-    """Netdev by which peers are met that no rail reaches."""
+    """Netdev to peers that no rail reaches."""
 
 
 def rank_spec(
     paths: FleetPaths,
-    order: GroupLaunch,
+    launch: GroupLaunch,
     rank: int,
     ports: Ports,
     secret: str,
@@ -118,27 +118,31 @@ def rank_spec(
 
     Args:
         paths: the fleet's directories on the rank's node.
-        order: what to run.
-        rank: which rank, from 0.
-        ports: free on their nodes.
+        launch: the group's launch.
+        rank: its number, from 0.
+        ports: free ports on their nodes.
         secret: the fleet's engine secret; only a token derived from it reaches the engine.
         place: facts of the rank's node.
-        box: the container that it runs in; None for a process.
+        box: its container; None for a process.
     """
-    id_ = order.rank_id(paths.label, rank)
-    http = order.candidate.port or ports.http  # a workload of its own may have its own
-    site = _site(paths, order, rank, ports.model_copy(update={"http": http}), place)
-    launch = engine_by_name(order.candidate.engine).launch(order.candidate, site)
-    token = ((launch.token_env, engine_token(secret.encode(), order.name)),) if launch.token_env else ()
-    how = _process(launch, token) if box is None else _container(launch, token, order, site, id_=id_, box=box)
+    id_ = launch.rank_id(paths.label, rank)
+    http = launch.candidate.port or ports.http  # a custom workload may declare its port
+    site = _site(paths, launch, rank, ports.model_copy(update={"http": http}), place)
+    command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
+    token = ((command.token_env, engine_token(secret.encode(), launch.name)),) if command.token_env else ()
+    how = (
+        _process(command, token)
+        if box is None
+        else _container(command, token, launch, site, id_=id_, box=box)
+    )
     return RankSpec(
         id=id_,
         **how,
         files=tuple(
             RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
-            for file in launch.files
+            for file in command.files
         ),
-        prepare=_prepare(order, place.python),
+        prepare=_prepare(launch, place.python),
         log_path=str(paths.rank_log(id_.slug)),
         port=http,
         rendezvous_port=ports.rendezvous,
@@ -146,78 +150,78 @@ def rank_spec(
     )
 
 
-def _site(paths: FleetPaths, order: GroupLaunch, rank: int, ports: Ports, place: RankPlace) -> RankContext:
-    candidate, seat = order.candidate, order.seats[rank]
+def _site(paths: FleetPaths, launch: GroupLaunch, rank: int, ports: Ports, place: RankPlace) -> RankContext:
+    candidate, seat = launch.candidate, launch.seats[rank]
     return RankContext(
         rank=rank,
         python=candidate.python,
         model_path=place.model_path,
         draft_path=place.draft_path,
         roots=_roots(candidate, place.hub_cache),
-        served_name=order.deployment,
+        served_name=launch.deployment,
         host=seat.address,
         port=ports.http,
         leader_port=ports.rendezvous,
         cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
-        files_dir=str(paths.rank_files(order.rank_id(paths.label, rank).slug)),
-        keys_dir=str(keys_dir(paths, order, rank) or ""),
+        files_dir=str(paths.rank_files(launch.rank_id(paths.label, rank).slug)),
+        keys_dir=str(keys_dir(paths, launch, rank) or ""),
         encodings_dir=str(paths.encodings) if place.has_encodings else "",
         **_network(seat, place.control_netdev),
     )
 
 
-def keys_dir(paths: FleetPaths, order: GroupLaunch, rank: int) -> Path | None:
+def keys_dir(paths: FleetPaths, launch: GroupLaunch, rank: int) -> Path | None:
     """Path of a rank's copy of its group's SSH key pair; None for a group that is not started by MPI."""
-    if order.candidate.engine != "trtllm" or len(order.seats) == 1:
+    if launch.candidate.engine != "trtllm" or len(launch.seats) == 1:
         return None
-    return paths.rank_files(order.rank_id(paths.label, rank).slug) / "keys"
+    return paths.rank_files(launch.rank_id(paths.label, rank).slug) / "keys"
 
 
 def _network(seat: RankPlacement, control_netdev: str) -> dict[str, Any]:
     """Network of a rank. If its peers use none of its rails, they use `control_netdev`."""
     if seat.meeting is None:
         return {}
-    told = seat.meeting.model_dump()
+    found = seat.meeting.model_dump()
     if not any(rail.address in seat.meeting.peers for rail in seat.meeting.rails):
-        told["control_netdev"] = control_netdev
-    return told
+        found["control_netdev"] = control_netdev
+    return found
 
 
-def _process(launch: RankCommand, token: Pairs) -> dict[str, Any]:
-    return {"argv": launch.argv, "env": launch.env, "secret_env": token}
+def _process(command: RankCommand, token: Pairs) -> dict[str, Any]:
+    return {"argv": command.argv, "env": command.env, "secret_env": token}
 
 
 def _container(
-    launch: RankCommand,
+    command: RankCommand,
     token: Pairs,
-    order: GroupLaunch,
+    launch: GroupLaunch,
     site: RankContext,
     *,
     id_: RankId,
     box: ContainerSpec,
 ) -> dict[str, Any]:
-    """The same in a container. What the deployment set may be secret: the tool is given it by name only."""
-    private = tuple(name for name, _ in order.candidate.env if not steers_tools(name))
+    """The same in a container. The deployment's variables may be secret: the tool's arguments only name them."""
+    private = tuple(name for name, _ in launch.candidate.env if not steers_tools(name))
     what = ContainerOptions(
         tool=box.tool,
         image=box.image,
-        origin=order.candidate.image or "",
-        gpu=order.candidate.device == "cuda",
+        origin=launch.candidate.image or "",
+        gpu=launch.candidate.device == "cuda",
         identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
-        rdma=_rdma(order, site),
+        rdma=_rdma(launch, site),
         files_dir=site.files_dir,
         private=private,
     )
     return {
-        "argv": run_argv(launch, what),
-        "secret_env": (*token, *((name, value) for name, value in launch.env if name in private)),
+        "argv": run_argv(command, what),
+        "secret_env": (*token, *((name, value) for name, value in command.env if name in private)),
         "container": box,
     }
 
 
-def _rdma(order: GroupLaunch, site: RankContext) -> bool:
+def _rdma(launch: GroupLaunch, site: RankContext) -> bool:
     """True if ranks communicate by RDMA. Those on CPUs use TCP (gloo)."""
-    gpus = order.candidate.device == "cuda"
+    gpus = launch.candidate.device == "cuda"
     return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
 
 
@@ -227,10 +231,10 @@ def _roots(candidate: Candidate, hub_cache: str) -> tuple[str, ...]:
     return (hub_cache,) if any(model and not model.startswith(("/", "builtin:")) for model in models) else ()
 
 
-def _prepare(order: GroupLaunch, python: str) -> tuple[str, ...]:
-    models = (order.candidate.model, order.candidate.speculation.draft or "")
+def _prepare(launch: GroupLaunch, python: str) -> tuple[str, ...]:
+    models = (launch.candidate.model, launch.candidate.speculation.draft or "")
     names = [model.removeprefix("builtin:") for model in models if model.startswith("builtin:")]
     if not names:
         return ()
-    # By sparkfleet's own environment on the node: an engine's, or an image, need not have sparkfleet.
+    # In sparkfleet's own environment on the node: an engine's environment or image may lack sparkfleet.
     return (python, "-m", "sparkfleet.tiny_models", "build", *names)

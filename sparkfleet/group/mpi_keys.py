@@ -1,7 +1,7 @@
-"""The SSH key pair of a group whose ranks are started by MPI: the same on all of its nodes, and sent to none of them.
+"""SSH key pair of a group that MPI starts: equal on all of its nodes without being sent to any.
 
 Like the group's internal token it is derived from the fleet's engine secret, which every node has, and from the group's
-name: a key that leaked from one group opens no other.
+name: a key that leaked from one group gives no access to another.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def key_of(secret: bytes, group: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
-def write_keys(directory: Path, secret: str, order: GroupLaunch) -> None:
-    """Lay a group's key pair where its rank will look for it; readable by this user alone.
+def write_keys(directory: Path, secret: str, launch: GroupLaunch) -> None:
+    """Writes a group's key pair to the directory that its rank uses; readable by this user alone.
 
     Raises:
         NodeError: the files cannot be written.
     """
-    key = key_of(secret.encode(), order.name)
+    key = key_of(secret.encode(), launch.name)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     try:
         write_atomically(directory / PRIVATE, private)
         write_atomically(directory / PUBLIC, public + b"\n")
     except OSError as error:
-        raise NodeError(f"the keys of {order.name} cannot be written to {directory}: {error}") from error
+        raise NodeError(f"the keys of {launch.name} cannot be written to {directory}: {error}") from error

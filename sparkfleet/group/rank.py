@@ -1,7 +1,6 @@
-"""One rank of a group, held from where the group is: on this node directly, on another through a Ray actor there.
+"""One rank of a group, held by the group's actor: on this node directly, on another node through a Ray actor there.
 
-The rank itself belongs to its supervisor. Whoever holds it keeps its lease; a holder that dies leaves a rank that the
-next one adopts.
+The rank is a child of its supervisor. A holder keeps the rank's lease; if it dies, the next holder adopts the rank.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.values import Value
 
 OWNED_S = 20.0
-"""How long a rank may still be held by a holder that should be gone."""
+"""Seconds for which a holder that should be gone may still hold a rank."""
 GIVEN_BACK_S = 180.0
-"""How long it may take until what an engine held is there again. On a Spark it comes back 120 s and more after an engine has
-closed its port (jschmied/dgx-spark-setup-guide)."""
+"""Seconds until a stopped engine's memory is available again. On a Spark that takes 120 s and more after the engine closes
+its port (jschmied/dgx-spark-setup-guide)."""
 TAIL_BYTES = 64 << 10
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
-"""What a supervisor writes when it starts something: before it the log tells of an earlier start."""
+"""Line that a supervisor writes at a start: the log before it belongs to an earlier start."""
 _ANY_PORTS = Ports(http=65_431, rendezvous=65_432)
-"""For the digest, in which ports do not count. Numbers that nothing else in a command is likely to be."""
+"""Ports for the digest, in which ports do not count: numbers that are unlikely elsewhere in a command."""
 
 
 class RankObservation(Value):
@@ -53,30 +52,30 @@ class RankHolder(Protocol):
 
     node: str
     log_path: str
-    """Where the rank's log is, on its node."""
+    """Path of the rank's log on its node."""
 
     async def adopt(self) -> RankStatus | None:
-        """Take over the rank where it runs already with the same command. Where it runs with another, it is stopped."""
+        """Takes over the rank if it already runs with the same command. If it runs with another, stops it."""
         ...
 
     async def start(self, rendezvous_port: int) -> RankStatus:
-        """Start the rank and hold it. Raises EngineError where somebody else holds it and does not let go."""
+        """Starts the rank and holds it. Raises EngineError if another holder does not release it."""
         ...
 
     async def status(self) -> RankStatus:
-        """Ask now."""
+        """Reads the rank's current status."""
         ...
 
     async def wait(self) -> RankStatus:
-        """Return when the rank has exited, whatever the code."""
+        """Returns when the rank has exited, with any code."""
         ...
 
     async def stop(self) -> None:
-        """Stop the rank and everything it started, if it is held."""
+        """Stops the rank and everything it started, if it is held."""
         ...
 
     async def tail(self) -> str:
-        """The last of its log since it was started, at most 64 KiB; "" if it was not: what is there is older."""
+        """The end of its log since its start, at most 64 KiB; "" if it was not started: the log is an older one."""
         ...
 
     async def memory(self) -> int:
@@ -93,27 +92,27 @@ class LocalRank:
 
     Args:
         paths: the fleet's directories on this node.
-        runtime: how ranks run here.
-        order: the group.
-        rank: which of its ranks.
+        runtime: runs ranks on this node.
+        launch: the group's launch.
+        rank: its number.
         secret: the fleet's engine secret.
     """
 
     def __init__(
-        self, paths: FleetPaths, runtime: Runtime, order: GroupLaunch, rank: int, secret: str
+        self, paths: FleetPaths, runtime: Runtime, launch: GroupLaunch, rank: int, secret: str
     ) -> None:
-        self.node = order.seats[rank].node
-        self._id: RankId = order.rank_id(paths.label, rank)
+        self.node = launch.seats[rank].node
+        self._id: RankId = launch.rank_id(paths.label, rank)
         self.log_path = str(paths.rank_log(self._id.slug))
         self._paths = paths
         self._runtime = runtime
-        self._order = order
+        self._launch = launch
         self._index = rank
         self._secret = secret
         self._rank: Rank | None = None
 
     async def adopt(self) -> RankStatus | None:
-        """See `RankHolder.adopt`. A holder that is about to go, as that of the group's last process, is waited for."""
+        """See `RankHolder.adopt`. Waits for a holder that is about to go, such as the group's last process."""
         deadline = time.monotonic() + OWNED_S
         while (rank := await self._runtime.own(self._id)) is None:
             if time.monotonic() >= deadline or not await self._is_held_elsewhere():
@@ -129,25 +128,25 @@ class LocalRank:
 
     async def start(self, rendezvous_port: int) -> RankStatus:
         """See `RankHolder.start`."""
-        if self._order.candidate.device == "cuda":
+        if self._launch.candidate.device == "cuda":
             await page_cache.drop(LocalChannel(self.node))
-        if keys := keys_dir(self._paths, self._order, self._index):
-            await asyncio.to_thread(write_keys, keys, self._secret, self._order)
+        if keys := keys_dir(self._paths, self._launch, self._index):
+            await asyncio.to_thread(write_keys, keys, self._secret, self._launch)
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
-            ports = Ports(http=free_port(self._order.seats[self._index].address), rendezvous=rendezvous_port)
+            ports = Ports(http=free_port(self._launch.seats[self._index].address), rendezvous=rendezvous_port)
             status = await self._runtime.start(await self._spec(ports))
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:
                 await asyncio.sleep(0.2)
-            elif len(self._order.seats) > 1 and status.port != ports.http:
-                await self.stop()  # of an earlier start of the group: it waits for peers that are gone
+            elif len(self._launch.seats) > 1 and status.port != ports.http:
+                await self.stop()  # the rank of an earlier start: it waits for peers that are gone
             else:
                 return status
         raise EngineError(
-            f"Rank {self._id} is held by somebody else on {self.node}.",
-            means="A group that should be gone still holds its rank.",
-            do="It lets go within its lease; the start is tried again.",
+            f"Rank {self._id} on {self.node} is still held by another process.",
+            means="A group that should be gone holds it until its lease ends.",
+            do="Nothing to do: the start is tried again.",
         )
 
     async def status(self) -> RankStatus:
@@ -188,24 +187,24 @@ class LocalRank:
         return self._rank
 
     async def _digest(self) -> str:
-        """Of the command as it would be started now; ports do not count."""
+        """Digest of the command that a start would use now; ports do not count."""
         return (await self._spec(_ANY_PORTS)).digest
 
     async def _spec(self, ports: Ports) -> RankSpec:
-        box = await box_of(self._order)
-        return spec_here(self._paths, self._order, self._index, ports, self._secret, box=box)
+        box = await box_of(self._launch)
+        return spec_here(self._paths, self._launch, self._index, ports, self._secret, box=box)
 
 
-async def box_of(order: GroupLaunch) -> ContainerSpec | None:
+async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
     """Container tool and local image name of a group; None for a process.
 
     Raises:
         NodeError: the node has no container tool, or none that has the image.
     """
-    if order.candidate.runtime != "container" or order.candidate.image is None:
+    if launch.candidate.runtime != "container" or launch.candidate.image is None:
         return None
-    image = order.candidate.image
-    if "@" in image:  # an image that came from another node has no registry's name
+    image = launch.candidate.image
+    if "@" in image:  # an image that was copied from another node has no registry name
         with suppress(NodeError):
             staged = staged_name(image)
             return ContainerSpec(tool=await tool_for(staged), image=staged)
@@ -218,7 +217,7 @@ class RemoteRank:
     Args:
         node: its name.
         actor: handle of a `RankActor`.
-        lost: what Ray raises when the actor or its node is gone.
+        lost: Ray's exception for an actor or node that is gone.
     """
 
     def __init__(self, node: str, actor: Any, lost: type[BaseException]) -> None:
@@ -277,8 +276,8 @@ class RemoteRank:
         except self._lost as error:
             raise NodeError(
                 f"{self.node}: the node or its rank's actor is gone",
-                means="Its rank cannot be watched, so the group cannot go on.",
-                do="`sparkfleet doctor` looks at the node.",
+                means="Its rank is lost, so the whole group is stopped.",
+                do="Run `sparkfleet doctor` to check the node.",
             ) from error
         return answer
 

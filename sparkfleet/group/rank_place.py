@@ -1,4 +1,4 @@
-"""Reads what a rank's command depends on of the node that it runs on, and makes the command there."""
+"""Reads the facts of a node that a rank's command depends on, and makes the command on that node."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from sparkfleet.runtime.fleet_paths import FleetPaths
 
 def spec_here(
     paths: FleetPaths,
-    order: GroupLaunch,
+    launch: GroupLaunch,
     rank: int,
     ports: Ports,
     secret: str,
     *,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
-    """The command of one rank on this node (`order.rank_spec`).
+    """The command of one rank on this node (`launch_plan.rank_spec`).
 
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.
     """
-    return rank_spec(paths, order, rank, ports, secret, place=place_of(paths, order, rank), box=box)
+    return rank_spec(paths, launch, rank, ports, secret, place=place_of(paths, launch, rank), box=box)
 
 
-def place_of(paths: FleetPaths, order: GroupLaunch, rank: int) -> RankPlace:
+def place_of(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankPlace:
     """Facts of this node that a rank's command depends on.
 
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.
     """
-    candidate = order.candidate
+    candidate = launch.candidate
     draft = candidate.speculation.draft
     return RankPlace(
         model_path=candidate.model if candidate.engine == "custom" else str(model_path(candidate.model)),
@@ -47,7 +47,7 @@ def place_of(paths: FleetPaths, order: GroupLaunch, rank: int) -> RankPlace:
         hub_cache=str(_hub_cache()),
         python=sys.executable,
         has_encodings=_has_encodings(paths, candidate),
-        control_netdev=_control_netdev(order.seats[rank]),
+        control_netdev=_control_netdev(launch.seats[rank]),
     )
 
 
@@ -72,12 +72,12 @@ def _hub_cache() -> Path:
 
 
 def _has_encodings(paths: FleetPaths, candidate: Candidate) -> bool:
-    """True if gpt-oss finds all of tiktoken's files on this node; its engine fetches them otherwise."""
+    """True if all of tiktoken's files for gpt-oss are on this node; otherwise the engine downloads them."""
     return needs_encodings(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
 
 
 def _control_netdev(seat: RankPlacement) -> str:
-    """The netdev by which peers are met that none of the rank's rails reaches; "" if a rail does."""
+    """The netdev to peers that none of the rank's rails reaches; "" if a rail does."""
     meeting = seat.meeting
     if meeting is None or any(rail.address in meeting.peers for rail in meeting.rails):
         return ""

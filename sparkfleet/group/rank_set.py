@@ -1,4 +1,4 @@
-"""The ranks of one group, held together: none of them is started, adopted or left running alone."""
+"""The ranks of one group, started, adopted and stopped together: none of them runs alone."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ log = logging.getLogger(__name__)
 
 
 ROOM_S = GIVEN_BACK_S
-"""How long a start waits for memory that another group gives back."""
+"""Seconds for which a start waits for the memory of a group that was stopped."""
 ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
-"""MemAvailable below which a group is stopped. A Spark does not end a shortage politely: below 2 to 3 GiB the host wedges,
-and has to be switched off (guardkit/dgx-spark, flowy0/gb10-experiments). A CPU node swaps or kills, so less will do."""
+"""MemAvailable below which a group is stopped. A Spark without memory does not recover: below 2 to 3 GiB the host freezes
+and has to be switched off (guardkit/dgx-spark, flowy0/gb10-experiments). A CPU node swaps or kills: its floor is lower."""
 WEDGES = 2 / 3
-"""Below this share of the floor every group of the node goes. Above it only the one that was started last, and the others
-wait for what it gives back: as long as a start waits for memory."""
+"""Share of the floor below which every group of the node is stopped. Above it only the group that started last is, and the
+others wait for its memory, as long as a start waits for memory."""
 MEMORY_S = 1.0
-"""Between two looks at a node's memory: an engine that loads takes gigabytes in that time."""
+"""Seconds between two readings of a node's memory: an engine that loads takes gigabytes in that time."""
 FOLLOWED_S = 1.0
-"""How long a node with a shortage may take to say which group was started last: its memory is not looked at meanwhile."""
+"""Time limit for a node with a shortage to report which group started last: its memory is not read meanwhile."""
 TAIL_LINES = 500
 TAIL_S = 5.0
-"""How long a node may take for a log. Who asks has a failure to tell."""
+"""Time limit for a node to return a log: its reader has a failure to report."""
 
 
 class Ranks:
     """Starts, adopts, watches and stops all ranks of a group.
 
     Args:
-        order: what to run.
-        holders: who holds each rank, in order. Rank 0 is on this node.
-        backoff: how often they were started of late.
+        launch: the group's launch.
+        holders: the holder of each rank, in order. Rank 0 is on this node.
+        backoff: counts their recent starts.
     """
 
-    def __init__(self, order: GroupLaunch, holders: Sequence[RankHolder], backoff: Backoff) -> None:
+    def __init__(self, launch: GroupLaunch, holders: Sequence[RankHolder], backoff: Backoff) -> None:
         self.holders = tuple(holders)
-        self._order = order
+        self._launch = launch
         self._backoff = backoff
-        self._floor = FLOOR_BYTES[order.candidate.device]
+        self._floor = FLOOR_BYTES[launch.candidate.device]
         self._taken = False
-        """Whether every rank was started or adopted."""
+        """True once every rank was started or adopted."""
         self._low: dict[int, int] = {}
-        """The least memory that was seen on each rank's node, bytes."""
+        """Lowest memory that was read on each rank's node, bytes."""
 
     def __len__(self) -> int:
         return len(self.holders)
 
     async def take(self, waiting: Callable[[str], None]) -> tuple[list[RankStatus], bool]:
-        """Every rank adopted where all of them run already; otherwise all of them started: no rank survives alone.
+        """Adopts every rank if all of them already run; otherwise stops and starts all of them.
 
         Args:
-            waiting: is told what a start waits for.
+            waiting: receives the reason for which a start waits.
 
         Returns:
-            How each rank is, and whether they were adopted.
+            The status of each rank, and True if they were adopted.
 
         Raises:
-            EngineError: the memory that they need is not there, or somebody else holds a rank.
+            EngineError: their memory is not available, or another process holds a rank.
             NodeError: a node is gone.
         """
         found = await asyncio.gather(*(rank.adopt() for rank in self.holders))
@@ -82,12 +82,12 @@ class Ranks:
             return adopted, True
         await self.stop()
         if pause_s := self._backoff.begin():
-            waiting(f"waiting {pause_s:.0f} s: it has just ended")
+            waiting(f"waiting {pause_s:.0f} s before the restart: its last run has just ended")
             await asyncio.sleep(pause_s)
-        await self._room(waiting)
-        self._low.clear()  # what was missing before is no fault of this start
-        rendezvous = free_port(self._order.seats[0].address) if len(self.holders) > 1 else 0
-        # All are waited for, also where one fails: a rank that is still being started cannot be stopped.
+        await self._wait_for_memory(waiting)
+        self._low.clear()  # a shortage before this start was not caused by it
+        rendezvous = free_port(self._launch.seats[0].address) if len(self.holders) > 1 else 0
+        # Waits for all, even if one fails: a rank that is still being started cannot be stopped.
         started = await asyncio.gather(
             *(rank.start(rendezvous) for rank in self.holders), return_exceptions=True
         )
@@ -102,22 +102,22 @@ class Ranks:
         return await asyncio.gather(*(rank.status() for rank in self.holders))
 
     async def tails(self) -> list[str]:
-        """The last of each rank's log. Raises NodeError."""
+        """The end of each rank's log. Raises NodeError."""
         return await asyncio.gather(*(rank.tail() for rank in self.holders))
 
     def reports(self, statuses: Sequence[RankStatus]) -> tuple[RankReport, ...]:
-        """Each rank as it is told to others."""
+        """Reports of the ranks."""
         return tuple(
             RankReport(rank=index, node=rank.node, pid=status.pid, log_path=rank.log_path)
             for index, (rank, status) in enumerate(zip(self.holders, statuses, strict=True))
         )
 
-    def where(self, rank: int) -> str:
-        """Node of a rank, as words that follow others; "" if there is only one."""
+    def place_of(self, rank: int) -> str:
+        """Node and number of a rank as the end of a sentence; "" if there is only one."""
         return f" on {self.holders[rank].node} (rank {rank})" if len(self.holders) > 1 else ""
 
     async def first_exit(self) -> tuple[int, RankStatus]:
-        """The first rank that has exited, and how."""
+        """The first rank that has exited, and its status."""
         waiting = [asyncio.create_task(rank.wait()) for rank in self.holders]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -127,17 +127,17 @@ class Ranks:
             await cancel(*waiting)
 
     async def stop(self) -> None:
-        """Stop what is held. A node that cannot be asked stops its rank by itself when the lease runs out."""
+        """Stops the held ranks. On a node that cannot be reached the rank ends when its lease runs out."""
         ended = await asyncio.gather(*(rank.stop() for rank in self.holders), return_exceptions=True)
         for rank, error in zip(self.holders, ended, strict=True):
             if error is not None:
                 log.warning("rank on %s was not stopped: %r", rank.node, error)
 
     async def watch_memory(self) -> None:
-        """Look at every node's memory once a second, for ever. Each for itself: one that does not answer hides no other.
+        """Reads every node's memory once a second, for ever, and independently: a node that does not answer delays no other.
 
         Raises:
-            EngineError: a node is about to wedge.
+            EngineError: a node is about to freeze.
         """
         watches = [asyncio.create_task(self._watch_node(index)) for index in range(len(self.holders))]
         try:
@@ -146,14 +146,16 @@ class Ranks:
             await cancel(*watches)
 
     async def _watch_node(self, index: int) -> None:
-        until: float | None = None  # then a shortage is no longer left to a group that was started later
+        until: float | None = None  # until then a group that was started later has to resolve the shortage
         while True:
-            with suppress(NodeError):  # the rank's exit says so, if that is what it is
+            with suppress(NodeError):  # a node that is gone shows as an exit of its rank
                 memory = await self._available(index)
                 wedges = memory < self._floor * WEDGES
                 if memory >= self._floor:
                     if until is not None:
-                        self._low[index] = memory  # that was another group's: it explains nothing later
+                        self._low[index] = (
+                            memory  # another group caused the shortage: it explains no later failure
+                        )
                     until = None
                 elif until is None and not wedges and await self._is_followed(index):
                     until = time.monotonic() + ROOM_S
@@ -172,47 +174,49 @@ class Ranks:
     async def diagnose(
         self, error: SparkfleetError, exited: RankStatus | None, *, served: bool = False
     ) -> Diagnosis:
-        """Diagnoses of failed ranks, from the error's own words, and from every rank's log, memory and exit.
+        """Diagnosis of a failed group, from the error and from every rank's log, memory and exit.
 
         Args:
-            error: what was seen of it.
-            exited: how the first rank has ended; None if none has.
-            served: whether they were ready.
+            error: the observed failure.
+            exited: status of the first rank that has ended; None if none has.
+            served: True if they were ready.
         """
         if (
             error.because is Cause.MEMORY
-        ):  # nothing is asked of a node that is about to wedge: it has to be stopped
+        ):  # reads nothing from a node that is about to freeze: its group has to stop
             return Diagnosis(cause=error.because, says=error.what, began=self._taken)
-        told = [Diagnosis(cause=error.because, says=error.what)] if error.because else []
+        found = [Diagnosis(cause=error.because, says=error.what)] if error.because else []
         logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
         for index, lines in enumerate(logs):
             failure = Failure(
-                engine=self._order.candidate.engine,
-                method=self._order.candidate.speculation.method,
+                engine=self._launch.candidate.engine,
+                method=self._launch.candidate.speculation.method,
                 exit_code=exited.exit_code if exited is not None else None,
                 log=lines[-TAIL_LINES:],
                 served=served,
                 memory_low=self._low.get(index),
             )
-            told.append(classify(failure))
-        found = first_cause(told).model_copy(update={"began": self._taken})
-        if found.cause is Cause.UNKNOWN and (exited is None or exited.exit_code is None):
-            return found.model_copy(update={"says": error.what})  # no end of its own: what was seen says more
-        return found
+            found.append(classify(failure))
+        first = first_cause(found).model_copy(update={"began": self._taken})
+        if first.cause is Cause.UNKNOWN and (exited is None or exited.exit_code is None):
+            return first.model_copy(
+                update={"says": error.what}
+            )  # without an exit code the error is more precise
+        return first
 
-    async def _room(self, waiting: Callable[[str], None]) -> None:
-        """Wait for the memory that the plan counts with: a group that was stopped a moment ago gives it back late."""
+    async def _wait_for_memory(self, waiting: Callable[[str], None]) -> None:
+        """Waits for the predicted memory: that of a group that has just stopped becomes available late."""
         deadline = time.monotonic() + ROOM_S
         while lacking := [
             f"{rank.node} has {memory / GIB:.1f} GiB"
             for rank, memory in zip(self.holders, await self._memory(), strict=True)
-            if memory < self._order.needs
+            if memory < self._launch.needs
         ]:
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"Each rank is predicted to need {self._order.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
+                    f"Each rank is predicted to need {self._launch.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
                     means="It was not started: a Spark that runs out of memory has to be switched off.",
-                    do="`sparkfleet doctor` shows what holds the memory.",
+                    do="Run `sparkfleet doctor`: it lists the processes that hold the memory.",
                     because=Cause.MEMORY,
                 )
             waiting(f"waiting for memory: {', '.join(lacking)}")
@@ -223,21 +227,21 @@ class Ranks:
         return await asyncio.gather(*(self._available(index) for index in range(len(self.holders))))
 
     async def _available(self, index: int) -> int:
-        """The same of one; the least that was seen is kept."""
+        """Memory available on one rank's node, bytes; keeps the lowest reading."""
         memory = await self.holders[index].memory()
         self._low[index] = min(memory, self._low.get(index, memory))
         return memory
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel, and return when they have ended: nothing of them speaks after this."""
+    """Cancels tasks and returns when they have ended: none of them reports after this."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _lines(rank: RankHolder) -> tuple[str, ...]:
-    """The last lines of a rank's log; () if its node is gone, or says nothing."""
+    """The last lines of a rank's log; () if its node is gone or does not answer."""
     try:
         async with asyncio.timeout(TAIL_S):
             return tuple((await rank.tail()).replace("\r", "\n").splitlines())
@@ -247,8 +251,8 @@ async def _lines(rank: RankHolder) -> tuple[str, ...]:
 
 def _runs_out(memory: int, node: str) -> EngineError:
     return EngineError(
-        f"Only {memory / GIB:.1f} GiB of memory are left on {node}: the group is stopped.",
+        f"{node} has only {memory / GIB:.1f} GiB of memory left: the group was stopped.",
         means="A host without memory does not recover: it has to be switched off.",
-        do="A smaller context or concurrency needs less; `sparkfleet plan` shows what would fit.",
+        do="Set a smaller context or concurrency; `sparkfleet plan` shows which ones fit.",
         because=Cause.MEMORY,
     )

@@ -24,7 +24,7 @@ class GroupPhase(StrEnum):
 
 
 BEGINNING = (GroupPhase.PREPARING, GroupPhase.STARTING)
-"""Phases in which a group loads."""
+"""Phases of a start."""
 
 
 class RankReport(Value):
@@ -34,7 +34,7 @@ class RankReport(Value):
     node: str
     pid: int | None = None
     log_path: str = ""
-    """Where its log is, on its node."""
+    """Path of its log on its node."""
 
 
 class GroupReport(Value):
@@ -46,13 +46,12 @@ class GroupReport(Value):
     phase: GroupPhase
     detail: str = ""
     step: StartupPhase | None = None
-    """How far its engine is with coming up: the rank that is least far. None before its log shows a phase,
-    and once it is up."""
+    """Startup phase of the slowest rank. None before its log shows one, and once the engine is up."""
     node: str
     """Rank 0's."""
     engine: str = ""
     url: str = ""
-    """Where the engine listens; only the gateway has the token for it."""
+    """Address of the engine; only the gateway has the token for it."""
     ranks: tuple[RankReport, ...] = ()
     since: float
     """When this phase began, Unix seconds."""
@@ -60,21 +59,21 @@ class GroupReport(Value):
     """Seconds from start to ready."""
     adopted: bool = False
     rung: int = 0
-    """Which rung of its ladder this is, from 0."""
+    """Index of the rung in its ladder, from 0."""
     diagnosis: Diagnosis | None = None
-    """Why it failed; None if it has not."""
+    """Diagnosis of its failure; None if it has not failed."""
     was_starting: bool = False
-    """Whether it failed before it was ready."""
+    """True if it failed before it was ready."""
     running: int = 0
     waiting: int = 0
     unchecked: tuple[str, ...] = ()
-    """What the canary could not read of it, in words."""
+    """Readings that the canary could not take, in words."""
     drafted: float = 0.0
-    """Draft tokens that its engine has proposed since it started; 0 without speculation."""
+    """Draft tokens that its engine proposed since it started; 0 without speculation."""
     accepted: float = 0.0
     measured: dict[str, float] = Field(default_factory=dict)
     silent_s: float = 0.0
-    """For how long it has said nothing, if that is long: then all of this is how it was."""
+    """Seconds since its last report, if that is long: everything else here is then out of date."""
 
     @property
     def group(self) -> tuple[str, int, int]:

@@ -1,6 +1,6 @@
 """Sends heartbeats for a serving engine and probes it with one token when its counters stop.
 
-Of a custom workload nothing is known that could move: it is asked for its health, where its deployment says how.
+A custom workload has no known counters: its health path is checked if the deployment declares one.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ from sparkfleet.specs.timeouts import Timeouts
 
 HEARTBEAT_S = 2.0
 AGAIN_S = 1.0
-"""Between a request for a token that was refused and the next: one connection that breaks is no engine that died."""
+"""Seconds between a failed probe and the next: one broken connection does not prove that the engine is dead."""
 
 UNWELL = 3
-"""So many questions to a custom workload in a row, over `Timeouts.unwell_s`, that are not answered with 200 mean that it
-hangs."""
+"""Failed health checks of a custom workload in a row, over `Timeouts.unwell_s`, after which it counts as hung."""
 
 Ask = Callable[[float], Awaitable[None]]
-"""Have the engine generate one token within so many seconds. Raises EngineError."""
+"""Requests one token within this many seconds. Raises EngineError."""
 
 
-async def beat(say: Callable[[], None]) -> NoReturn:
-    """Say again and again what is known. It waits for nothing: who says nothing for some seconds is not asked by clients."""
+async def beat(report: Callable[[], None]) -> NoReturn:
+    """Reports every `HEARTBEAT_S`, without waiting for the engine: gateways avoid a group whose reports stop."""
     while True:
         await asyncio.sleep(HEARTBEAT_S)
-        say()
+        report()
 
 
 async def follow(
     read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float, timeouts: Timeouts
 ) -> NoReturn:
-    """Read an engine's load again and again, and ask for a token where nothing of it moves.
+    """Reads an engine's load every `HEARTBEAT_S`, and probes it with one token when its counters stop.
 
-    What moves while it is asked is as good as the token, which may have to wait behind a long prefill.
+    A counter that moves during the probe is as good as the token, which may have to wait behind a long prefill.
 
     Args:
-        read: its load now.
-        ask: for a token.
-        patience_s: how long it may owe it, seconds.
-        timeouts: after how long without a move it is asked.
+        read: reads the current load.
+        ask: requests one token.
+        patience_s: time limit of the probe, seconds.
+        timeouts: times without a move after which it is probed.
 
     Raises:
-        EngineError: nothing moves, and no token comes.
+        EngineError: no counter moves, and no token arrives.
     """
     liveness = Liveness(timeouts)
     asking: asyncio.Task[None] | None = None
@@ -73,15 +72,15 @@ async def follow(
 
 
 async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str, timeouts: Timeouts) -> NoReturn:
-    """Ask a custom workload for its health again and again.
+    """Checks a custom workload's health again and again.
 
     Args:
-        is_well: whether it says so now.
-        path: where, for people.
-        timeouts: how often it is asked, and for how long it may not answer.
+        is_well: True if its health path answers 200.
+        path: its health path, for messages.
+        timeouts: interval of the checks, and time for which they may fail.
 
     Raises:
-        EngineError: it has not said so for too long.
+        EngineError: the checks have failed for too long.
     """
     failed, since = 0, 0.0
     while True:
@@ -94,14 +93,14 @@ async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str, timeouts
         long_s = time.monotonic() - since
         if failed >= UNWELL and long_s >= timeouts.unwell_s:
             raise EngineError(
-                f"It runs and is not well: {path} did not answer 200 for {long_s:.0f} s, {failed} times in a row.",
-                means="Whoever uses it would wait in vain.",
-                do="It is started anew; the log shows what it did last.",
+                f"It runs but is not healthy: {path} did not return 200 for {long_s:.0f} s, {failed} times in a row.",
+                means="Its requests would wait for ever.",
+                do="It is restarted; `sparkfleet logs` shows its last output.",
             )
 
 
 async def _insist(ask: Ask, patience_s: float) -> None:
-    """Ask, and once more where the answer is another than a token."""
+    """Probes with one token, and a second time if the answer has none."""
     deadline = time.monotonic() + patience_s
     try:
         await ask(patience_s)
@@ -120,7 +119,7 @@ async def _insist(ask: Ask, patience_s: float) -> None:
 
 def _stuck(error: EngineError) -> EngineError:
     return EngineError(
-        f"It runs and generates nothing: {error.what}",
-        means="Whatever it has in hand would be waited for in vain.",
-        do="It is started anew; the log shows what it did last.",
+        f"It runs but generates no tokens: {error.what}",
+        means="It hangs: its requests would wait for ever.",
+        do="It is restarted; `sparkfleet logs` shows its last output.",
     )

@@ -1,6 +1,6 @@
-"""Progress of a group's start, read from its ranks' logs: a phase of each, and the time since anything new came. Pure.
+"""Progress of a group's start, read from its ranks' logs: the phase of each, and the time since the last new line. Pure.
 
-Words are sparkfleet's own: a line of an engine's log is never shown as progress.
+The text is sparkfleet's own: a line of an engine's log is never shown as progress.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group.launch_plan import SILENCE_S
 
 _WIDTH = 160
-"""Characters of a log line by which it is known to be new."""
+"""Characters of a log line that are compared to recognise a new one."""
 
 WORDS: dict[Phase, str] = {
     "loading": "loading",
@@ -24,86 +24,84 @@ WORDS: dict[Phase, str] = {
 _BUILD = re.compile(r"^builtin:[\w.-]+: (\S.*)$")
 """A line of the build of an embedded model (tiny_models/progress.py), which is sparkfleet's own."""
 _OF_DEVELOPERS = re.compile(r"^training, |, loss [\d.]+| \(\d+ s\)$")
-"""What the line says twice or to developers: the phase's name, the loss, the time since it was new."""
+"""Parts of that line for developers only, or shown elsewhere: the phase's name, the loss, its age."""
 
 SILENCES = 4
-"""A start may take as long as so many of the silences that it is allowed, beside its load: an hour where the deployment
-does not say otherwise. Compiling kernels, capturing graphs and building an engine take minutes each, half an hour together.
-"""
+"""Limit of a start without its load, as a multiple of the allowed silence: an hour unless the deployment sets `silence`.
+Compiling kernels, capturing graphs and building an engine take minutes each, half an hour together."""
 LOAD_BYTES_PER_S = 25e6
-"""The slowest load that is waited for: from a disk that is shared over Gigabit Ethernet, by four nodes at once. The SSD of a
-Spark is a hundred times as fast."""
+"""The slowest load that is accepted: four nodes at once from one disk over Gigabit Ethernet. A Spark's SSD is a hundred
+times as fast."""
 
 
 def longest_s(needs: int, silence_s: float) -> float:
     """Longest duration of a start that keeps printing, seconds.
 
     Args:
-        needs: memory that a rank is predicted to take, bytes; what it loads is less.
-        silence_s: how long it may print nothing; a short one does not shorten the start.
+        needs: predicted memory of a rank, bytes; it loads less.
+        silence_s: time for which it may print nothing; a short one does not shorten the start.
     """
     return SILENCES * max(silence_s, SILENCE_S) + needs / LOAD_BYTES_PER_S
 
 
-def never_ready(after_s: float, saying: str) -> EngineError:
-    """Error of a start that keeps printing and never becomes healthy; `saying` is its last output."""
-    last = f" It was at: {saying}." if saying else ""
+def never_ready(after_s: float, last_line: str) -> EngineError:
+    """Error of a start that keeps printing and never becomes healthy."""
+    last = f" Its last output: {last_line}." if last_line else ""
     return EngineError(
         f"The engine is not healthy after {after_s / 60:.0f} minutes, and has not ended.{last}",
-        means="It tries something again and again, loads from something very slow, or its node does not say what it does."
-        " It was stopped.",
-        do="Another rung of the ladder is tried; the log shows what it repeats. A start that takes longer is allowed by"
-        f" `silence` in the deployment: {SILENCES} times as many seconds, and the time to load.",
+        means="It retries something, loads very slowly, or its node does not report its progress. It was stopped.",
+        do="The next rung of the ladder is tried; `sparkfleet logs` shows the output. To allow a longer start, set"
+        f" `silence` in the deployment: the limit is {SILENCES} times as many seconds, plus the time to load.",
     )
 
 
 class Starting:
-    """Listens to the logs of starting ranks.
+    """Follows the logs of starting ranks.
 
     Args:
-        ranks: how many there are.
-        quiet_s: how long all of them together may print nothing new before the start is taken for hung, seconds.
+        ranks: their number.
+        quiet_s: seconds without a new line of any rank after which the start counts as hung.
     """
 
     def __init__(self, ranks: int, quiet_s: float) -> None:
         self._quiet_s = quiet_s
         self._steps: list[StartupPhase | None] = [None] * ranks
         self._lines = [""] * ranks
-        self._heard_at: float | None = None
+        self._new_at: float | None = None
 
-    def hear(self, now: float, logs: Sequence[str]) -> None:
-        """Take the last of each rank's log, in order of ranks.
+    def update(self, now: float, logs: Sequence[str]) -> None:
+        """Takes the end of each rank's log, in order of ranks.
 
         Args:
             now: seconds of any clock that only goes forward.
-            logs: the last of each log.
+            logs: the end of each log.
 
         Raises:
-            EngineError: nothing new came for too long.
+            EngineError: no new line for too long.
         """
         lines = [_last_line(log) for log in logs]
-        if self._heard_at is None or lines != self._lines:
-            self._heard_at, self._lines = now, lines
+        if self._new_at is None or lines != self._lines:
+            self._new_at, self._lines = now, lines
             self._steps = [latest(_split(log), step) for log, step in zip(logs, self._steps, strict=True)]
-        if now - self._heard_at > self._quiet_s:
-            raise _hangs(now - self._heard_at)
+        if now - self._new_at > self._quiet_s:
+            raise _hangs(now - self._new_at)
 
     def words(self) -> str:
-        """The phase of each rank whose log shows one; of a rank that is being prepared, the last line of the build."""
-        told = [_words(step) or _built(line) for step, line in zip(self._steps, self._lines, strict=True)]
-        if len(told) == 1:
-            return told[0]
-        return " · ".join(f"rank {rank}: {words}" for rank, words in enumerate(told) if words)
+        """The phase of each rank whose log shows one; for a rank that is being prepared, the last line of the build."""
+        shown = [_words(step) or _built(line) for step, line in zip(self._steps, self._lines, strict=True)]
+        if len(shown) == 1:
+            return shown[0]
+        return " · ".join(f"rank {rank}: {words}" for rank, words in enumerate(shown) if words)
 
     def last_line(self) -> str:
         """The phase and the last line of the first rank that prints anything: evidence for an error, no progress."""
-        told = (
+        shown = (
             " · ".join(filter(None, (_words(s), x))) for s, x in zip(self._steps, self._lines, strict=True)
         )
-        return next(filter(None, told), "")
+        return next(filter(None, shown), "")
 
     def step(self) -> StartupPhase | None:
-        """The step of the rank that is least far, of those whose logs show one."""
+        """The phase of the slowest rank, of those whose logs show one."""
         known = [step for step in self._steps if step is not None]
         return min(known, key=lambda step: (ORDER.index(step.phase), step.share or 0.0), default=None)
 
@@ -120,19 +118,19 @@ def _built(line: str) -> str:
 
 
 def _split(log: str) -> list[str]:
-    """Lines of a log; bars that are printed over one another are lines, too."""
+    """Lines of a log; each state of a progress bar is a line, too."""
     return log.replace("\r", "\n").splitlines()
 
 
 def _last_line(log: str) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that is not blank."""
     return next((line.strip()[:_WIDTH] for line in reversed(_split(log)) if line.strip()), "")
 
 
 def _hangs(quiet_s: float) -> EngineError:
     return EngineError(
-        f"The engine has said nothing for {quiet_s:.0f} s while it was starting.",
-        means="It hangs; it was stopped.",
-        do="Another rung of the ladder is tried; the log shows where it stopped. A start that is silent for longer is"
-        " allowed by `silence` in the deployment, in seconds.",
+        f"The engine printed no log line for {quiet_s:.0f} s during its start.",
+        means="It hangs, and was stopped.",
+        do="The next rung of the ladder is tried; `sparkfleet logs` shows the last line. To allow a longer silence, set"
+        " `silence` in the deployment, in seconds.",
     )

@@ -1,17 +1,17 @@
-"""The longest time that an engine may owe a token and be well. Pure."""
+"""The longest time that a healthy engine may take for a token. Pure."""
 
 from __future__ import annotations
 
 from sparkfleet.perf.prediction import Band, Prediction
 
 PATIENCE_S = 3600.0
-"""The most: whoever waits that long for an answer has given up."""
+"""Upper limit, seconds: a client has given up by then."""
 MARGIN = 2.0
-"""Over the longest silence that is predicted: a prefill grows slower with what lies before it."""
+"""Factor over the longest predicted silence: a prefill slows down with the length of the prompt before it."""
 SLOWEST_PREFILL_TPS = 140.0
-"""Where nothing is predicted: the least that was published (knowledge/measurements)."""
+"""Prefill rate without a prediction: the lowest that was published (knowledge/measurements)."""
 SLOWEST_DECODE_TPS = 2.0
-"""The same of one answer: what dense models of 70 B in 16 bits come to."""
+"""Decode rate without a prediction: that of dense models of 70 B in 16 bits."""
 
 
 def patience_s(
@@ -23,9 +23,9 @@ def patience_s(
         context: the longest prompt, tokens.
         concurrency: requests at once.
         prediction: of its rates.
-        steps: whether its figures move with every step: then the longest silence is a prefill in one piece. Otherwise they
-            move when a request is finished, and it is everybody's prefill and the longest answer.
-        proof_s: the least, seconds.
+        steps: True if its counters move with every step: the longest silence is then one uninterrupted prefill. Otherwise
+            they move when a request is finished, and it is the prefill of all requests and the longest answer.
+        proof_s: the lower limit, seconds.
     """
     prefill_s = context / _least(prediction.prefill_tps, SLOWEST_PREFILL_TPS)
     if steps:

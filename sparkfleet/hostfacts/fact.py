@@ -52,7 +52,7 @@ class Fact(Protocol[T_co]):
 
 def failed(argv: Sequence[str], exit_code: int, stderr: str) -> FactError:
     """The command did not do what it is for."""
-    why = text(" ".join(stderr[:2000].split())) or "it said nothing"
+    why = text(" ".join(stderr[:2000].split())) or "no answer"
     return FactError(
         f"`{argv[0]}` failed with exit code {exit_code}: {why}",
         means="What it tells is not known of this node.",

@@ -37,7 +37,13 @@ PublishedPart = Literal[
 
 Bits = Annotated[float, Field(gt=1, le=16)]
 
-STORED_AS: Mapping[str, str] = {"bf16": "BF16", "fp8": "F8_E4M3", "mxfp8": "F8_E4M3", "int8": "I8", "int4": "I32"}
+STORED_AS: Mapping[str, str] = {
+    "bf16": "BF16",
+    "fp8": "F8_E4M3",
+    "mxfp8": "F8_E4M3",
+    "int8": "I8",
+    "int4": "I32",
+}
 """Format → dtype in the safetensors header; 4-bit floats are packed in U8."""
 
 METHODS: Mapping[str, str] = {

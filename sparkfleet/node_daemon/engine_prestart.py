@@ -1,16 +1,17 @@
-"""Engines that are started before Ray, so that they load while it comes up: those of groups on the head alone."""
+"""Starts the engines of groups on the head alone before Ray, so that they load while Ray starts."""
 
 from __future__ import annotations
 
 import contextlib
 
 from sparkfleet.controlplane.api.api_models import UpRequest
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Desired, Store
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
@@ -25,46 +26,49 @@ from sparkfleet.specs.inventory import Inventory
 
 
 async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime) -> None:
-    """Keep what is asked for, end ranks that nobody wants, and start those of groups that lie on this node alone.
+    """Stores the applied deployments, ends ranks that are no longer desired, and starts those of groups on this node alone.
 
-    A group is left to the controller where its memory is not there yet (what was swept a moment ago gives it back late,
-    and a group's actor waits for it), and where it took this node down when it was started last.
+    A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
+    available late, and a group's actor waits for it), or if its last start took this node down.
     """
     store = Store(paths.database)
     try:
         for apply in request.apply:
             store.put(apply.spec, apply.plan, apply.who, apply.retry)
         desired = store.desired().values()
-        orders = [order for one in desired for order in _orders(store, request.inventory, one)]
+        launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
         here = request.inventory.head
         ranks = [
-            (order, rank) for order in orders for rank, seat in enumerate(order.seats) if seat.node == here
+            (launch, rank)
+            for launch in launches
+            for rank, seat in enumerate(launch.seats)
+            if seat.node == here
         ]
-        await runtime.sweep(frozenset(order.rank_id(paths.label, rank) for order, rank in ranks))
+        await runtime.sweep(frozenset(launch.rank_id(paths.label, rank) for launch, rank in ranks))
         nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
         took_down = lost(store.starts(), nodes)
-        for order, _ in ranks:
-            group = (order.deployment, order.generation, order.replica)
-            if len(order.seats) == 1 and group not in took_down and available_memory() >= order.needs:
+        for launch, _ in ranks:
+            group = (launch.deployment, launch.generation, launch.replica)
+            if len(launch.seats) == 1 and group not in took_down and available_memory() >= launch.needs:
                 store.begin_start(group, begun({}, (here,), nodes.boots))
-                # Where that fails, the group's actor tries again, and says what is wrong.
+                # If that fails, the group's actor tries again, and reports the reason.
                 with contextlib.suppress(SparkfleetError):
-                    await _start(paths, order, runtime)
+                    await _start(paths, launch, runtime)
     finally:
         store.close()
 
 
-def _orders(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:
+def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:
     """Launches of a deployment's groups that are not given up."""
     standings = store.rungs(desired.name, desired.generation)
-    orders = launches_for(inventory, desired, {at: one.rung for at, one in standings.items()})
+    launches = launches_for(inventory, desired, {at: one.rung for at, one in standings.items()})
     given_up = {at for at, one in standings.items() if one.given_up}
-    return [order for order in orders if order.replica not in given_up]
+    return [launch for launch in launches if launch.replica not in given_up]
 
 
-async def _start(paths: FleetPaths, order: GroupLaunch, runtime: Runtime) -> None:
-    seat = order.seats[0]
-    if order.candidate.device == "cuda":
+async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> None:
+    seat = launch.seats[0]
+    if launch.candidate.device == "cuda":
         await page_cache.drop(LocalChannel(seat.node))
     ports, secret = Ports(http=free_port(seat.address)), paths.engine_secret.read_text()
-    await runtime.start(spec_here(paths, order, 0, ports, secret, box=await box_of(order)))
+    await runtime.start(spec_here(paths, launch, 0, ports, secret, box=await box_of(launch)))

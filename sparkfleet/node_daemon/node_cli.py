@@ -1,13 +1,13 @@
 """Brings this node of a fleet up and down. Runs on the node: `python -m sparkfleet.node_daemon.node_cli VERB`.
 
-    prepare   on the head: directories, secrets, addresses; prints what the other nodes need
-    up        on the head: Ray, the controller, and the ranks that are wanted here
+    prepare   on the head: directories, secrets, addresses; prints the input of the other nodes
+    up        on the head: Ray, the controller, and the desired ranks on this node
     join      on any other node: Ray
-    down      on any node: stops what runs here, and does not come back
-    keep      what `up`, `join` and a reboot leave running: see `keeper`
+    down      on any node: stops the fleet's processes, and does not restart them at boot
+    keep      the process that `up`, `join` and a reboot leave running: see `ray_watchdog`
 
-`up` detaches: it prints the path of a file that will hold the outcome, so that whoever waits for it may stop
-waiting without stopping the work.
+`up` detaches: it prints the path of a file that will contain the outcome, so that its caller may stop waiting without
+stopping the work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparkfleet.runtime.fleet_paths import FleetPaths
 
 
 def main() -> int:
-    """Entry point. Every verb but `keep` takes a request on standard input, as JSON; `keep` a state directory."""
+    """Entry point. Every verb but `keep` reads a request from standard input, as JSON; `keep` takes a state directory."""
     verb = sys.argv[1]
     try:
         if verb == "keep":

@@ -1,7 +1,7 @@
 """Brings this node of a fleet up and down.
 
-Ray needs seconds, an engine minutes, and neither needs the other to begin: `up` starts both at once. The ranks
-that it starts wait, unowned, for the actors of their groups, which adopt them.
+Ray needs seconds to start, an engine minutes, and neither depends on the other: `up` starts both at once. The ranks that it
+starts wait without an owner for the actors of their groups, which adopt them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STOP_S = 60.0
 
 
 def prepare(request: UpRequest) -> Prepared:
-    """Make the head's directories and secrets, and choose where it listens. Starts nothing."""
+    """Creates the head's directories and secrets, and chooses its addresses. Starts nothing."""
     paths = request.paths
     paths.create()
     address = _address(paths, request)
@@ -58,12 +58,12 @@ def prepare(request: UpRequest) -> Prepared:
 
 
 async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] | None]:
-    """Start what is not running on the head; returns when the controller answers.
+    """Starts everything that does not run on the head yet; returns when the controller answers.
 
-    The second value is Ray's process where this call started it, None if the fleet was up.
+    The second value is Ray's process if this call started it, None if the fleet was up.
 
     Raises:
-        ControlError: the gateway's port is taken, or Ray or the controller did not come up.
+        ControlError: the gateway's port is taken, or Ray or the controller did not start.
     """
     paths = request.paths
     paths.create()
@@ -83,7 +83,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
 
 
 async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
-    """Start Ray on a node that is not the head. It waits for the head, if that is not up yet."""
+    """Starts Ray on a node that is not the head. Ray waits for a head that is not up yet."""
     paths = request.paths
     paths.create()
     paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
@@ -94,25 +94,27 @@ async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
 
 
 async def down(paths: FleetPaths) -> None:
-    """Stop every group, then Ray; what is wanted stays in the store. Nothing of the fleet is left running here."""
+    """Stops every group, then Ray, and leaves no process of the fleet on this node; the desired state stays in the store."""
     with alone(paths):
         client = await connect(paths)
-        if client is not None and not client.trouble:  # one whose own work has failed would stop nothing
-            # Where it fails, or goes away, what it would have stopped is killed.
+        if (
+            client is not None and not client.trouble
+        ):  # a controller whose own work has failed would stop nothing
+            # If it fails or is lost, the groups are killed below.
             with contextlib.suppress(ControlError):
                 async with client:
                     await client.stop()
                     await _nothing_served(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
         await clear_leftovers(paths)
-        # On the head: what was starting was stopped, also where no controller was there to see it.
+        # On the head: unfinished starts were stopped, even if no controller ran to record it.
         if paths.database.exists():
             with contextlib.closing(Store(paths.database)) as store:
                 store.end_starts()
 
 
 async def clear_leftovers(paths: FleetPaths) -> None:
-    """Kill what is left of Ray, by its label. Ray drains for 30 s on SIGTERM; nothing here is worth waiting for."""
+    """Kills the rest of Ray by its label. Ray would drain for 30 s on SIGTERM, without use here."""
     own = os.getpid()
     await processes.kill_all(
         lambda: [p for p in processes.labelled({LABEL: paths.label}) if p.pid != own], grace_s=2.0
@@ -121,7 +123,7 @@ async def clear_leftovers(paths: FleetPaths) -> None:
 
 @contextlib.contextmanager
 def alone(paths: FleetPaths) -> Iterator[None]:
-    """Two `up`s at once would start two heads."""
+    """Lock against a second `up` at the same time, which would start a second head."""
     paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (paths.root / "boot.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -129,7 +131,7 @@ def alone(paths: FleetPaths) -> Iterator[None]:
 
 
 def _patience_s(paths: FleetPaths) -> float:
-    """Seconds to wait for a controller that does not answer: if Ray lives, it is being restarted."""
+    """Seconds to wait for a controller that does not answer: if Ray lives, it is restarting."""
     address = read_address(paths)
     return PATIENCE_S if address is not None and listens(address.ray) else 0.0
 
@@ -143,10 +145,10 @@ def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
 
 
 def _forget_last_cluster(paths: FleetPaths) -> None:
-    """Begin with an empty GCS, and without the logs of Ray's last session.
+    """Empties the GCS, and removes the logs of Ray's last session.
 
-    What is wanted is in the store, and engines that still run, here or on other nodes, are adopted by their label. All
-    that an old GCS could do is to bring back actors that died with their cluster.
+    The desired state is in the store, and engines that still run, here or on other nodes, are adopted by their label. An
+    old GCS could only restore actors that died with their cluster.
     """
     for directory in (paths.gcs, paths.run / "ray"):
         shutil.rmtree(directory, ignore_errors=True)
@@ -156,7 +158,7 @@ def _forget_last_cluster(paths: FleetPaths) -> None:
 def _check_port(address: HeadAddress) -> None:
     if not _is_free(address.gateway_host, address.gateway_port):
         raise ControlError(
-            f"Port {address.gateway_port} on {address.gateway_host} is taken by another program.",
+            f"Port {address.gateway_port} on {address.gateway_host} is used by another program.",
             means="The endpoint cannot listen there, so nothing was started.",
             do="Stop that program, or set `gateway: {port: …}` in inventory.yaml (0: any free port).",
         )
@@ -189,7 +191,7 @@ def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
 def _start_controller(
     paths: FleetPaths, request: UpRequest, address: HeadAddress, ray_head: subprocess.Popen[bytes]
 ) -> None:
-    """Join the new cluster and create the controller. Ray reads its settings at import, so it is imported here."""
+    """Joins the new cluster and creates the controller. Ray reads its settings at import, so it is imported here."""
     os.environ.update(ray_environment(paths))
     import ray
 
@@ -232,7 +234,7 @@ async def _answering(paths: FleetPaths) -> None:
 
 
 async def _nothing_served(client: FleetClient) -> None:
-    """Return when the last group is gone, or when it takes too long: what is left is killed then."""
+    """Returns when the last group is gone, or after a time limit: the rest is killed then."""
     deadline = time.monotonic() + STOP_S
     while await client.serves() and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
@@ -240,7 +242,7 @@ async def _nothing_served(client: FleetClient) -> None:
 
 def _no_ray(paths: FleetPaths) -> ControlError:
     return ControlError(
-        "Ray or the controller did not come up on the head node.",
-        means="Nothing is served.",
-        do=f"See {paths.logs / 'ray.log'}, and the session under {paths.run / 'ray'}.",
+        "Ray or the controller did not start on the head node.",
+        means="The fleet is not up, and serves nothing.",
+        do=f"Read {paths.logs / 'ray.log'}, and the session's logs under {paths.run / 'ray'}.",
     )

@@ -1,7 +1,7 @@
 """Keeps this node in its fleet: starts Ray again when it dies, and after a reboot.
 
-The keeper is one process per node, `python -m sparkfleet.node_daemon.node_cli keep STATE_DIR`. What the node does is in its
-`role.json`, so the keeper needs nobody to tell it. Who starts the keeper is in `starter`.
+The watchdog is one process per node, `python -m sparkfleet.node_daemon.node_cli keep STATE_DIR`. It reads the node's role
+from `role.json`; `service_manager` starts it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sparkfleet.specs.timeouts import Timeouts
 log = logging.getLogger(__name__)
 
 PAUSES = Timeouts()
-"""Those of engines: Ray is as much work to start."""
+"""The pauses of engines: Ray takes about as long to start."""
 
 LOOK_S = 0.2
 
 
 def begin_up(request: UpRequest) -> dict[str, str]:
-    """Leave a keeper running on the head; says where its outcome will be, and what starts it after a reboot."""
+    """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot."""
     return _begin(request.paths, Role(python=sys.executable, up=request))
 
 
 def begin_join(request: JoinRequest) -> dict[str, str]:
-    """Leave a keeper running on another node."""
+    """Starts a watchdog on another node."""
     paths = request.paths
     paths.create()
     paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
@@ -45,13 +45,13 @@ def begin_join(request: JoinRequest) -> dict[str, str]:
 
 
 def forget(paths: FleetPaths) -> None:
-    """The node is no longer in its fleet: nothing starts a keeper any more."""
+    """Removes the node from its fleet: its watchdog is stopped and does not start at boot."""
     service_manager.stop(paths.label)
     paths.role.unlink(missing_ok=True)
 
 
 async def keep(paths: FleetPaths) -> int:
-    """Start what the node's role says, and start it again whenever it dies. Returns where it could not begin."""
+    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     ends, first = 0, True
     while True:
@@ -59,22 +59,24 @@ async def keep(paths: FleetPaths) -> int:
         try:
             ray = await _start(paths, first)
         except SparkfleetError as error:
-            _tell(paths, {"error": {"what": error.what, "means": error.means, "do": error.do}})
+            _write_outcome(paths, {"error": {"what": error.what, "means": error.means, "do": error.do}})
             log.error("%s", error)
             if first:
                 return error.exit_code
         except Exception as error:
-            log.exception("this node did not come up")
-            _tell(paths, {"error": {"what": f"The fleet did not come up: {error!r}", "means": "", "do": ""}})
+            log.exception("this node did not start")
+            _write_outcome(
+                paths, {"error": {"what": f"The fleet did not start: {error!r}", "means": "", "do": ""}}
+            )
             if first:
                 return 1
         else:
             if ray is None:
-                return 0  # somebody else keeps it
+                return 0  # another watchdog keeps it
             first = False
             code = await _ended(ray)
             log.warning("Ray ended with exit code %s", code)
-        # Ray that ran for long has earned that the next pause is a short one again.
+        # After a long run of Ray the next pause is a short one again.
         ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
         pause = pause_s(ends, PAUSES)
         log.info("starting again in %.0f s", pause)
@@ -85,14 +87,14 @@ async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | No
     role = Role.model_validate_json(paths.role.read_text())
     if role.join is not None:
         ray = await node_lifecycle.join(role.join)
-        _tell(paths, {})
+        _write_outcome(paths, {})
         return ray
     assert role.up is not None
     address, head = await node_lifecycle.up(role.up)
-    if role.up.apply:  # it is in the store now, and may be changed there
+    if role.up.apply:  # the deployments are in the store now, and may change there
         _write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
     if first:
-        _tell(paths, address.model_dump())
+        _write_outcome(paths, address.model_dump())
     return head
 
 
@@ -115,5 +117,5 @@ def _write_role(paths: FleetPaths, role: Role) -> None:
     write_atomically(paths.role, role.model_dump_json().encode(), durable=True)
 
 
-def _tell(paths: FleetPaths, outcome: dict[str, object]) -> None:
+def _write_outcome(paths: FleetPaths, outcome: dict[str, object]) -> None:
     write_atomically(paths.outcome, json.dumps(outcome).encode())

@@ -1,7 +1,7 @@
 """Service manager of a node's Ray watchdog, now and after a reboot: systemd if there is one, else cron, else none.
 
-systemd: a user unit, with linger so that it needs no login. cron: the keeper is started here, and a line with `@reboot`
-in the user's crontab starts it the next time. Neither needs root.
+systemd: a user unit, with linger so that it needs no login. cron: the watchdog starts here, and a line with `@reboot` in the
+user's crontab starts it the next time. Neither needs root.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
 
 
 def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> str:
-    """Start the keeper; says what will start it after a reboot, "" if nothing will.
+    """Starts the watchdog; returns the service that starts it after a reboot, "" for none.
 
     Args:
-        label: the fleet on this node; one keeper per label.
-        argv: the keeper's command.
+        label: the fleet on this node; one watchdog per label.
+        argv: the watchdog's command.
         env: set on top of the environment.
-        log: where its output goes. systemd keeps it in the journal.
+        log: file for its output. systemd keeps it in the journal.
 
     Raises:
-        ControlError: systemd is there and refuses the unit.
+        ControlError: systemd is available and refuses the unit.
     """
     if _has_systemd():
         _enable_unit(label, argv, env)
@@ -39,7 +39,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
 
 
 def stop(label: str) -> None:
-    """Nothing starts the keeper of this label any more. One that was started by cron or by hand is left to die."""
+    """Removes the service of this label. A watchdog that cron or a person started ends by itself."""
     if _has_systemd() and _unit_path(label).exists():
         _call("systemctl", "--user", "disable", "--now", _unit_name(label))
         _unit_path(label).unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def stop(label: str) -> None:
 
 
 def unit_text(label: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """The systemd unit of a keeper."""
+    """The systemd unit of a watchdog."""
     command = " ".join(_quoted(word) for word in argv)
     variables = "\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in env.items())
     return f"""[Unit]
@@ -96,13 +96,13 @@ def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> Non
     if done.returncode != 0:
         raise ControlError(
             f"systemd refused {_unit_name(label)}: {done.stderr.strip()[-300:]}",
-            means="Ray is not started on this node.",
-            do=f"See `systemctl --user status {_unit_name(label)}` on the node.",
+            means="Ray was not started on this node.",
+            do=f"Run `systemctl --user status {_unit_name(label)}` on the node.",
         )
 
 
 def _spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    """Start it in a session of its own, as nobody's child: whoever starts it need not wait for it."""
+    """Starts it in a session of its own, detached from its caller."""
     setsid = shutil.which("setsid", path=os.defpath) or "setsid"
     with log.open("ab") as output:
         subprocess.run(
@@ -117,7 +117,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
 
 
 def _write_crontab(label: str, line: str | None) -> bool:
-    """True if the line is in the crontab now; a user whom cron refuses has none."""
+    """True if the line is now in the crontab; a user without access to cron has none."""
     before = _call("crontab", "-l")
     after = crontab_with(before.stdout if before.returncode == 0 else "", label, line)
     if after == (before.stdout if before.returncode == 0 else ""):

@@ -1,7 +1,7 @@
 """The user's own measurements beat the model: the nearest one corrects the prediction, the further away the less.
 
-A box, its drivers and its image are what no table knows. One measurement tells most of it: what the model got wrong there
-it mostly gets wrong beside it too.
+No table contains this box with its drivers and its image. One measurement shows most of the difference: an error of the
+model at one workload is mostly an error at similar workloads, too.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ SPARSE_GROUPED = (1.0, 2.4, 2.9)
 """Qwen3.8-Flash-Next: its index keeps keys of its own beside the KV, in pages of the same size. Published on two nodes:
 16.46 GiB hold 992,584 tokens in FP8 (WeZZard), 21.28 GiB 736,837 in BF16 (MiaAI-Lab)."""
 GUESSED = (0.3, 1.0, 1.5)
-"""Shapes that are not known but estimated from parameter counts: DeepSeek-V4.1-Flash keeps 0.31 of what that says
+"""Shapes that are not known but estimated from parameter counts: DeepSeek-V4.1-Flash keeps 0.31 of the estimate
 (tonyd2wild), Laguna-S-2.1 0.75 (MiaAI-Lab)."""
 POOLS = {"qwen4_exp": SPARSE_GROUPED}
 """`Layers.pool_factor` by `model_type`, if the layers do not determine it."""

@@ -18,7 +18,7 @@ was sent."""
 
 
 class Workload(Value):
-    """One kind of request, many at once. Tokens unless said otherwise."""
+    """One kind of request, many at once. Numbers are tokens unless noted."""
 
     prompt: int = 1024
     """New tokens of the prompt, to be prefilled."""

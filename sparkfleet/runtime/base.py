@@ -34,15 +34,15 @@ class RankId(Value):
     @classmethod
     def parse(cls, text: str) -> RankId | None:
         """The id that `str` wrote; None for anything else."""
-        told = _RANK_ID.fullmatch(text)
-        if told is None:
+        match = _RANK_ID.fullmatch(text)
+        if match is None:
             return None
         return cls(
-            fleet=told["fleet"],
-            deployment=told["deployment"],
-            generation=int(told["generation"]),
-            replica=int(told["replica"]),
-            rank=int(told["rank"]),
+            fleet=match["fleet"],
+            deployment=match["deployment"],
+            generation=int(match["generation"]),
+            replica=int(match["replica"]),
+            rank=int(match["rank"]),
         )
 
     @property
@@ -52,7 +52,7 @@ class RankId(Value):
 
 
 class RankFile(Value):
-    """A file that lies on the node before the rank starts. Holds no secrets."""
+    """A file that is on the node before the rank starts. Holds no secrets."""
 
     path: str
     text: str
@@ -60,7 +60,7 @@ class RankFile(Value):
 
 
 class ContainerSpec(Value):
-    """That a rank is a container. Its argv has the labels by which it is found again: see `engines.container`."""
+    """Container of a rank. Its argv has the labels that identify it later: see `engines.container`."""
 
     tool: Literal["docker", "podman"]
     image: str
@@ -69,8 +69,8 @@ class ContainerSpec(Value):
 class RankSpec(Value):
     """Everything needed to run one rank.
 
-    `secret_env` is never printed, logged or kept: it is handed over in a 0600 file that is removed once it was read, and
-    where the engine prints one of its values (of eight characters or more), the log has `***` instead.
+    `secret_env` is never printed, logged or kept: it is passed in a 0600 file that is removed once it was read, and if the
+    engine prints one of its values (of eight characters or more), the log has `***` instead.
     """
 
     id: RankId
@@ -79,32 +79,33 @@ class RankSpec(Value):
     secret_env: tuple[tuple[str, str], ...] = ()
     files: tuple[RankFile, ...] = ()
     container: ContainerSpec | None = None
-    """Then `argv` is its `TOOL run …`, in the foreground, and `env` and `secret_env` are the tool's own: the rank itself has
-    what `argv` passes on (`--env NAME`). `pid` in its status is the tool's. None: `argv` is the engine."""
+    """With one, `argv` is its `TOOL run …`, in the foreground, and `env` and `secret_env` are the tool's own: the rank
+    itself gets the variables that `argv` passes on (`--env NAME`). `pid` in its status is the tool's. None: `argv` is the
+    engine."""
     prepare: tuple[str, ...] = ()
     """A command that must succeed before `argv` starts, e.g. building a checkpoint; () for none."""
     log_path: str
     host: str = "127.0.0.1"
     port: int
     rendezvous_port: int = 0
-    """Where the ranks of a group find each other; 0 for a group of one."""
+    """Port of the group's rendezvous; 0 for a group of one."""
     lease_s: float = 30.0
-    """The rank ends by itself when nobody has owned it for this long."""
+    """Seconds without an owner after which the rank ends by itself."""
     grace_s: float = 10.0
-    """Between SIGTERM and SIGKILL of the whole process group when it is stopped."""
+    """Seconds between SIGTERM and SIGKILL of the whole process group when it is stopped."""
 
     @property
     def digest(self) -> str:
-        """Same digest, same command: a running rank with it may be adopted instead of started again.
+        """Hash of the command: a running rank with the same digest may be adopted instead of started again.
 
         Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
-        Secrets do. The label with a container's own hash does not: what it is made of is in `argv` and `files`.
+        Secrets do. The label with a container's own hash does not: its input is in `argv` and `files`.
         """
-        told = _SPECIFICATION.sub("", self.model_dump_json(exclude={"port", "rendezvous_port"}))
+        content = _SPECIFICATION.sub("", self.model_dump_json(exclude={"port", "rendezvous_port"}))
         for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous")):
             if port:
-                told = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', told)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+                content = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', content)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class Phase(StrEnum):
@@ -127,7 +128,7 @@ class RankStatus(Value):
     """The engine's own process, None before it is started."""
     started_at: float
     exit_code: int | None = None
-    """Of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED."""
+    """Exit code of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED."""
     reason: str = ""
     owned: bool = False
 
@@ -136,55 +137,55 @@ class Rank(Protocol):
     """A rank that this process owns: while the object is open, the rank's lease holds."""
 
     async def status(self) -> RankStatus:
-        """Ask now. Raises NodeError where the supervisor is gone."""
+        """Reads the current status. Raises NodeError if the supervisor is gone."""
         ...
 
     async def wait(self) -> RankStatus:
-        """Return when the rank has exited, whatever the code, or its supervisor is gone (then phase is EXITED too).
+        """Returns when the rank has exited, with any code, or its supervisor is gone (then phase is EXITED too).
 
-        Nothing of the rank is left by then: what outlived the engine had a second, or `grace_s`, to end.
+        No process of the rank is left by then: those that outlived the engine had a second, or `grace_s`, to end.
         """
         ...
 
     async def stop(self) -> RankStatus:
-        """TERM, grace, KILL of everything the rank started; returns when nothing of it is left."""
+        """Sends SIGTERM, then after the grace SIGKILL, to everything the rank started; returns when no process is left."""
         ...
 
     async def close(self) -> None:
-        """Let go without stopping: the lease starts to run."""
+        """Releases the rank without stopping it: the lease starts to run."""
         ...
 
 
 class Runtime(Protocol):
-    """Start, adopt, find and sweep ranks on one node."""
+    """Starts, adopts, finds and sweeps ranks on one node."""
 
     async def start(self, spec: RankSpec) -> RankStatus:
-        """Start a supervisor for the rank and return at once, nobody owning it yet.
+        """Starts a supervisor for the rank and returns at once, with no owner yet.
 
-        Idempotent: a live supervisor for the same id and digest is left alone and its status returned.
-        Raises NodeError if the same id runs with another digest, or the supervisor does not come up.
+        Idempotent: a live supervisor for the same id and digest stays, and its status is returned.
+        Raises NodeError if the same id runs with another digest, or the supervisor does not start.
         """
         ...
 
     async def own(self, id_: RankId) -> Rank | None:
-        """Take the lease of a running rank, or None when there is none, it is being stopped, or somebody else owns it.
+        """Takes the lease of a running rank; None if there is none, it is stopping, or it has another owner.
 
-        A rank that ended by itself moments ago, unowned, is given too: its `wait` says at once how it ended.
+        Also returns a rank that ended by itself moments ago without an owner: its `wait` returns the exit at once.
         """
         ...
 
     async def post_mortem(self, id_: RankId) -> RankStatus | None:
-        """Exit of the rank's last run; None if there was none, or it was swept since."""
+        """Exit of the rank's last run; None if there was none, or it was swept."""
         ...
 
     async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
-        """All ranks of this fleet whose supervisor lives on this node, and those that ended within the last `ended_s`."""
+        """Ranks of this fleet whose supervisor lives on this node, and those that ended within the last `ended_s`."""
         ...
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
-        """End every process and container that carries this fleet's rank labels and is not in `keep`; says what it ended.
+        """Ends every process and container with this fleet's rank labels that is not in `keep`; returns lines about them.
 
-        `keep` is asked for each, not for a list made before: a rank that starts meanwhile, or whose supervisor is too busy
-        to answer, is judged by its label.
+        `keep` is called for each label, not for a list made before, so it also covers a rank that starts meanwhile, or
+        whose supervisor is too busy to answer.
         """
         ...

@@ -1,4 +1,4 @@
-"""Boot id of a node: under another one, nothing of an earlier run still runs."""
+"""Boot id of a node: if it has changed, no process of an earlier boot runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def this_boot() -> str:
-    """The kernel's id of this boot, and when its first process began.
+    """The kernel's id of this boot, and the start of the first process.
 
-    That of a container, which ends with everything in it, begins later than the machine's, under the same kernel.
+    A container's first process, which ends with everything in it, starts later than the machine's under the same kernel.
     """
     first = process(1)
     return f"{BOOT_ID.read_text().strip()}/{first.started if first else 0}"

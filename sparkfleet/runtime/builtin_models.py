@@ -1,4 +1,4 @@
-"""Paths of built-in models on this machine. Nodes need not have what builds them: `up` does not install it."""
+"""Paths of built-in models on this machine. `up` does not install the code that builds them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def builtin_path(name: str, cache: Path | None = None) -> Path:
             raise
         raise FactError(
             f"{PREFIX}{name.removeprefix(PREFIX)} cannot be built here: this environment has no built-in models.",
-            means="`sparkfleet up` installs on nodes only what serves; built-in models are for a machine with a checkout.",
-            do="Serve a model of the Hub or a directory, or name in the inventory an `environment:` with all of sparkfleet.",
+            means="`sparkfleet up` installs only what serving needs; built-in models need a checkout of sparkfleet.",
+            do="Serve a model of the Hub or a directory, or set an `environment:` with all of sparkfleet in the inventory.",
         ) from None
     return path(name.removeprefix(PREFIX), cache)
 

@@ -1,4 +1,4 @@
-"""The other side of a supervisor's socket: one request per connection, and the connection that holds the lease."""
+"""Client of a supervisor's socket: one request per connection, and the connection that holds the lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SupervisorAnswer:
     status: RankStatus | None
     """None if it refused."""
     grace_s: float = 0.0
-    """How long the rank may take to stop before it is killed."""
+    """Seconds from SIGTERM to SIGKILL of the rank."""
 
 
 class SupervisorConnection:
@@ -36,7 +36,7 @@ class SupervisorConnection:
 
     @classmethod
     async def open(cls, files: RankFiles) -> SupervisorConnection | None:
-        """Connect, or None if no supervisor listens. Raises NodeError where it does not accept."""
+        """A new connection; None if no supervisor listens. Raises NodeError if it does not accept."""
         link = socket.socket(socket.AF_UNIX)
         link.setblocking(False)
         try:
@@ -52,24 +52,24 @@ class SupervisorConnection:
         return cls(files.name, reader, writer)
 
     def send(self, operation: str) -> None:
-        """Ask; the answer comes with `receive`."""
+        """Sends a request; `receive` returns the answer."""
         self._writer.write(json.dumps({"op": operation}).encode() + b"\n")
 
     async def ask(self, operation: str, timeout_s: float = _ANSWER_S) -> SupervisorAnswer | None:
-        """Ask, and wait for the answer; None if the supervisor has gone. Raises NodeError where none comes in time."""
+        """Sends a request and waits for the answer; None if the supervisor is gone. Raises NodeError after a time limit."""
         self.send(operation)
         try:
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the answer.
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the answer.
             async with asyncio.timeout(timeout_s):
                 return await self.receive()
         except TimeoutError:
             raise NodeError(
                 f"the supervisor of {self._name} did not answer within {timeout_s:g} s",
-                means="The process is there but does not run: it was stopped, or the node is out of memory.",
+                means="The process exists but does not run: it was suspended, or the node is out of memory.",
             ) from None
 
     async def receive(self) -> SupervisorAnswer | None:
-        """The next answer, or None if the supervisor has gone."""
+        """The next answer; None if the supervisor is gone."""
         try:
             line = await self._reader.readline()
         except (ConnectionError, ValueError):
@@ -77,14 +77,14 @@ class SupervisorConnection:
         return parse_answer(self._name, line) if line.endswith(b"\n") else None
 
     async def close(self) -> None:
-        """Let go of the connection, and of the lease where it held one."""
+        """Closes the connection, and releases its lease if it held one."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
 
 
 async def ask(files: RankFiles, operation: str, *, timeout_s: float = _ANSWER_S) -> SupervisorAnswer | None:
-    """One question, or None if there is no supervisor. Raises NodeError where it does not answer in time."""
+    """The answer to one request; None if there is no supervisor. Raises NodeError if it does not answer in time."""
     connection = await SupervisorConnection.open(files)
     if connection is None:
         return None
@@ -95,7 +95,7 @@ async def ask(files: RankFiles, operation: str, *, timeout_s: float = _ANSWER_S)
 
 
 def parse_answer(name: str, line: bytes) -> SupervisorAnswer:
-    """Read one line of a supervisor's. Raises NodeError where it is none."""
+    """Parses one line of a supervisor. Raises NodeError if it is not valid."""
     try:
         content = json.loads(line)
         if not content["ok"]:

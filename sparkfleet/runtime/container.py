@@ -1,13 +1,13 @@
-"""The container of one rank, as its supervisor deals with it. Stdlib only.
+"""Container of one rank, run and ended by its supervisor. Stdlib only.
 
 The supervisor runs `docker run` or `podman run` in the foreground. That client is its child; the container is not: with
-docker it is the daemon's, and with podman it outlives the client. So it is ended by the tool, and by the id that the client
-was given for it: what carries the same name may be somebody else's.
+docker it is the daemon's, and with podman it outlives the client. So the tool ends it, by the id that the client has
+written: a container of the same name may belong to another program.
 
-    the client ends                  how the container ended is asked for, then it is removed, whatever its state
-    the rank is to stop              `TOOL stop -t GRACE ID`: TERM, grace, KILL of everything in it
-    the tool does not answer         what /proc shows of it is killed; the rest is found by its labels, before the next start
-    the supervisor is killed         the client dies with it; the container is removed by label: see `leftovers`
+    the client ends                  the supervisor reads the container's exit, then removes it in any state
+    the rank is to stop              `TOOL stop -t GRACE ID`: SIGTERM, grace, SIGKILL of everything in it
+    the tool does not answer         its processes in /proc are killed; the rest is found by its labels before the next start
+    the supervisor is killed         the client dies with it; the container is removed by label: see `orphan_containers`
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
 from sparkfleet.runtime.process_tree import OOM_SCORE, Children
 
 _TOOL_S = 5.0
-"""What a container tool may take for one answer; 0.1 to 0.3 s on two x86 cores."""
+"""Time limit of a container tool's answer; it takes 0.1 to 0.3 s on two x86 cores."""
 _CLIENT_S = 3.0
-"""From the end of a container to that of the client that shows its output."""
+"""Time limit from the end of a container to the end of its client."""
 _ANSWER_BYTES = 4096
 _TOOL_FAILED = 125
-"""Of `docker run` and `podman run`: it was they that failed, before anything ran."""
+"""Exit code of `docker run` and `podman run` if the tool itself failed before the container ran."""
 _STATE = "{{.State.Status}} {{.State.OOMKilled}}"
 _NO_IMAGE = re.compile(r"image not known|no such image|unable to find image", re.IGNORECASE)
 _NO_PROGRAM = re.compile(r"exec: |executable", re.IGNORECASE)
-"""Without it, the codes 126 and 127 are of a runtime that failed: runc gives them for a missing cgroup, too."""
+"""Without a match, the codes 126 and 127 mean that the runtime failed: runc uses them for a missing cgroup, too."""
 _COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
 
 
 def run_argv(argv: Sequence[str], id_file: Path) -> tuple[str, ...]:
-    """`TOOL run …` that writes the container's id to `id_file`, and passes on what every rank is given.
+    """`TOOL run …` that writes the container's id to `id_file`, and passes on the settings of every rank.
 
-    That is the labels in the environment of its processes, and the place in the kernel's order of killing, neither of which
-    the daemon of docker has from the client. `--rm`, right after `run`, is left out: the supervisor removes the container
-    itself, once it has asked how it ended.
+    Those are the labels in the environment of its processes, and the OOM score, neither of which docker's daemon inherits
+    from the client. `--rm`, right after `run`, is left out: the supervisor removes the container itself, once it has read
+    its exit.
     """
     tool, run, *rest = argv
     if rest[:1] == ["--rm"]:
@@ -58,17 +58,17 @@ class Autopsy:
     """Exit of a container."""
 
     state: str = ""
-    """`created`: nothing ever ran in it; "" if there is none (any more)."""
+    """`created`: no process ever ran in it; "" if there is no container (any more)."""
     oom_killed: bool = False
 
     @property
     def began(self) -> bool:
-        """True if something ran in it, as far as is known."""
+        """True if a process ran in it, or that is not known."""
         return self.state not in ("", "created")
 
     @property
     def alive(self) -> bool:
-        """True if something still runs in it."""
+        """True if a process still runs in it."""
         return self.state in ("running", "stopping", "paused")
 
 
@@ -76,10 +76,10 @@ class Container:
     """A container that a client among `children` runs.
 
     Args:
-        children: of the supervisor. Its environment is what the tool gets.
-        id_file: where the client writes the container's id.
+        children: processes of the supervisor; the tool gets their environment.
+        id_file: receives the container's id from the client.
         tool: `docker` or `podman`.
-        image: for words only.
+        image: its image, for messages only.
     """
 
     def __init__(self, children: Children, id_file: Path, tool: str, image: str) -> None:
@@ -90,9 +90,9 @@ class Container:
         self._autopsy = Autopsy()
 
     async def stop(self, client: asyncio.Future[int], grace_s: float) -> None:
-        """TERM, `grace_s`, KILL of everything in it; returns when the client has ended, or will not.
+        """Sends SIGTERM, after `grace_s` SIGKILL, to everything in it; returns when the client has ended, or will not.
 
-        If there is no container yet, the client is asked to end instead.
+        If there is no container yet, the client gets the SIGTERM instead.
         """
         grace = str(math.ceil(grace_s))
         made = self._id()
@@ -101,15 +101,14 @@ class Container:
         await asyncio.wait([client], timeout=_CLIENT_S)
 
     async def bury(self) -> None:
-        """Ask how it ended, and remove it, running or not."""
+        """Reads its exit, and removes it, running or not."""
         made = self._id()
         if not made:
             return
-        code, told = await self._ask("container", "inspect", "--format", _STATE, made)
+        code, printed = await self._ask("container", "inspect", "--format", _STATE, made)
         if code == 0:
-            state, _, oom_killed = (
-                told.strip().rpartition("\n")[2].partition(" ")
-            )  # podman warns first, now and then
+            last = printed.strip().rpartition("\n")[2]  # podman sometimes prints a warning first
+            state, _, oom_killed = last.partition(" ")
             self._autopsy = Autopsy(state, oom_killed == "true")
         if self._autopsy.alive:
             await self._ask("kill", made)  # podman's `rm --force` begins with 10 s of grace
@@ -117,22 +116,22 @@ class Container:
         self._id_file.unlink(missing_ok=True)
 
     def ending(self, code: int, tail: str) -> tuple[int, str]:
-        """The rank's exit code (negative: the signal that ended it), and what became of it, in words.
+        """The rank's exit code (negative: the signal that ended it), and the reason in words.
 
         Args:
-            code: the client's.
-            tail: the last lines that were printed, the tool's own among them.
+            code: the client's exit code.
+            tail: the last lines of output, including the tool's own.
         """
         code = _signalled(code)
         if self._autopsy.alive:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
         if code in (_TOOL_FAILED, *_COMMAND) and not self._autopsy.began:
             return code, self._tools_fault(code, tail)
-        hint = " (out of memory, says the container's record)" if self._autopsy.oom_killed else ""
+        hint = f" (out of memory, by {self._tool}'s record)" if self._autopsy.oom_killed else ""
         return code, f"the engine {meaning(code)}{hint}"
 
     def _id(self) -> str:
-        """Of the container; "" if there is none, or none yet."""
+        """The container's id; "" if there is none, or none yet."""
         try:
             return self._id_file.read_text().strip()
         except OSError:
@@ -143,11 +142,11 @@ class Container:
             return f"the image {self._image} is not on this node: {self._tool} pull {self._image}"
         if code in _COMMAND and _NO_PROGRAM.search(tail):
             return f"its command {_COMMAND[code]} the image {self._image}"
-        said = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
-        return f"{self._tool} could not run its container: {said[-1] if said else 'no reason given'}"
+        errors = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
+        return f"{self._tool} could not run its container: {errors[-1] if errors else 'no reason given'}"
 
     async def _ask(self, *words: str, extra_s: float = 0) -> tuple[int | None, str]:
-        """Exit code (None: it could not be started, or did not end in time) and what was printed, stdout and stderr."""
+        """Exit code (None: it could not be started, or did not end in time) and output, stdout and stderr."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         try:
@@ -172,5 +171,5 @@ def _available(reader: int) -> str:
 
 
 def _signalled(code: int) -> int:
-    """Docker and podman tell a signal as 128 + its number."""
+    """The exit code with a signal as a negative number: docker and podman return 128 + the signal."""
     return 128 - code if code - 128 in signal.valid_signals() else code

@@ -1,4 +1,4 @@
-"""Asking this node's container tools: docker or podman, whichever is installed, answers, and has the image."""
+"""Selects this node's container tool: docker or podman, by which one is installed, answers, and has the image."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparkfleet.runtime.environment import clean_environment
 
 TOOLS: tuple[Tool, ...] = get_args(Tool)
 ANSWER_S = 15.0
-"""What a container tool may take: it shares the node with engines that load."""
+"""Time limit of a container tool's answer: it shares the node with engines that load."""
 
 
 async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
-    """The tool that has an image on this node; the first one, where several do.
+    """The tool that has an image on this node; the first one if several have it.
 
     Raises:
         NodeError: none has it, none is installed, or one that may have it does not answer.
@@ -28,10 +28,10 @@ async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
     present = [tool for tool in tools if shutil.which(tool)]
     silent = []
     for tool in present:
-        asked = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
-        if asked is None:
+        answer = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
+        if answer is None:
             silent.append(tool)
-        elif asked.exit_code == 0:
+        elif answer.exit_code == 0:
             return tool
     if not present:
         raise NodeError(
@@ -41,20 +41,20 @@ async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
         )
     if silent:
         raise NodeError(
-            f"{' and '.join(silent)} did not say in {ANSWER_S:.0f} s whether the image {image} is on this node",
+            f"{' and '.join(silent)} did not answer in {ANSWER_S:.0f} s if the image {image} is on this node",
             means="The node is too busy, or its container tool hangs.",
             do=f"{silent[0]} image inspect {image}",
         )
     raise NodeError(
         f"the image {image} is not on this node",
-        means=f"Asked for it: {', '.join(present)}.",
+        means=f"Checked: {', '.join(present)}.",
         do=f"{present[0]} pull {image}",
         because=Cause.MISSING,
     )
 
 
 async def ask(argv: Sequence[str], grace_s: float = 0) -> Completed | None:
-    """Answer of a tool; None if it cannot be started, or takes longer than `ANSWER_S` and `grace_s`."""
+    """Answer of a tool; None if it cannot be started, or exceeds `ANSWER_S` plus `grace_s`."""
     try:
         return await execute(argv, env=clean_environment(os.environ), timeout_s=ANSWER_S + grace_s)
     except NodeError:
@@ -62,7 +62,7 @@ async def ask(argv: Sequence[str], grace_s: float = 0) -> Completed | None:
 
 
 def is_used(tool: Tool) -> bool:
-    """True if it may have containers. Only then is it queried; a query to a podman that was never used creates a store and
+    """True if it may have containers. Only then it is queried: a query to a podman that was never used creates a store and
     leaves a process behind."""
     if shutil.which(tool) is None:
         return False

@@ -1,13 +1,13 @@
-"""The supervisor's unix socket: who asks, who owns, who waits for the end. Stdlib only.
+"""The supervisor's unix socket: requests, ownership, and notice of the end. Stdlib only.
 
 One JSON object per line, both ways:
 
     {"op": "status"}   → {"ok": true, "grace_s": …, "status": {…}}
     {"op": "own"}      → the same, and the lease holds while the connection is open; or {"ok": false, "error": …}
     {"op": "wait"}     → the same, once the rank has ended
-    {"op": "stop"}     → the same, once the rank has ended, which it now does
+    {"op": "stop"}     → stops the rank; the same, once it has ended
 
-An owner too is sent the last status, unasked, when the rank has ended.
+An owner gets the last status, too, when the rank has ended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CLOSE_S = 1.0
 
 
 class Door:
-    """Answers with what `answer` says, stops the rank through `stop`.
+    """Answers requests with `answer`, and stops the rank with `stop`.
 
     Args:
-        answer: the present state, as it goes over the wire.
-        stop: end the rank, for the reason given.
-        lease_s: how long nobody may own the rank.
+        answer: the current state, as it is sent.
+        stop: ends the rank; its argument is the reason.
+        lease_s: seconds that the rank may be without an owner.
     """
 
     def __init__(self, answer: Callable[[], Answer], stop: Callable[[str], None], lease_s: float) -> None:
@@ -42,38 +42,38 @@ class Door:
         self._waiting: set[asyncio.StreamWriter] = set()
         self._stopping = False
         self._ended = False
-        self._told = asyncio.Event()
+        self._end_sent = asyncio.Event()
 
     @property
     def owned(self) -> bool:
-        """True if somebody holds the lease."""
+        """True if the rank has an owner."""
         return self._owner is not None
 
     async def open(self, listener: socket.socket) -> None:
-        """Start to answer; the lease runs from now on."""
+        """Starts to answer; the lease runs from now on."""
         self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=_LINE_BYTES)
         self._start_lease()
 
     def refuse_owners(self) -> None:
-        """The rank is being stopped: whoever wants to own it must wait for the next one."""
+        """Refuses new owners from now on: the rank is stopping."""
         self._stopping = True
 
     async def farewell(self, linger_s: float) -> None:
-        """Tell those who wait that the rank has ended. Where nobody does, stay `linger_s` for whoever comes late."""
+        """Sends the end to every waiting client. If there is none, stays `linger_s` for a late one."""
         self._ended = True
         self._cancel_lease()
         for writer in self._waiting:
-            self._tell_end(writer)
+            self._send_end(writer)
         with suppress(TimeoutError):
             async with asyncio.timeout(linger_s):
-                await self._told.wait()
+                await self._end_sent.wait()
         self._server.close()
         await self._close_connections()
 
     async def _close_connections(self) -> None:
         serving = list(self._serving.values())
         for writer in self._serving:
-            writer.close()  # what was written before is still sent
+            writer.close()  # earlier writes are still sent
         if serving:
             await asyncio.wait(serving, timeout=_CLOSE_S)
 
@@ -83,7 +83,7 @@ class Door:
         self._serving[writer] = task
         try:
             while line := await reader.readline():
-                self._hear(_operation(line), writer)
+                self._handle(_operation(line), writer)
                 await writer.drain()
         except (ConnectionError, ValueError):  # ValueError: a line beyond the limit
             pass
@@ -91,7 +91,7 @@ class Door:
             self._forget(writer)
             writer.close()
 
-    def _hear(self, operation: str, writer: asyncio.StreamWriter) -> None:
+    def _handle(self, operation: str, writer: asyncio.StreamWriter) -> None:
         match operation:
             case "status":
                 _send(writer, self._answer())
@@ -101,15 +101,15 @@ class Door:
                 self._wait(writer)
             case "stop":
                 self._wait(writer)
-                self._stop("it was asked to stop")
+                self._stop("by its owner's request")
             case _:
                 _send(writer, _refusal("expected one line of JSON with op: status, own, wait or stop"))
 
     def _own(self, writer: asyncio.StreamWriter) -> None:
         if self._ended:
-            self._tell_end(writer)
+            self._send_end(writer)
         elif self._owner or self._stopping:
-            _send(writer, _refusal("it has an owner" if self._owner else "it is being stopped"))
+            _send(writer, _refusal("it has an owner" if self._owner else "it is stopping"))
         else:
             self._owner = writer
             self._waiting.add(writer)
@@ -118,12 +118,12 @@ class Door:
 
     def _wait(self, writer: asyncio.StreamWriter) -> None:
         if self._ended:
-            self._tell_end(writer)
+            self._send_end(writer)
         self._waiting.add(writer)
 
-    def _tell_end(self, writer: asyncio.StreamWriter) -> None:
+    def _send_end(self, writer: asyncio.StreamWriter) -> None:
         _send(writer, self._answer())
-        self._told.set()
+        self._end_sent.set()
 
     def _forget(self, writer: asyncio.StreamWriter) -> None:
         self._serving.pop(writer, None)
@@ -134,7 +134,7 @@ class Door:
                 self._start_lease()
 
     def _start_lease(self) -> None:
-        why = f"nobody owned it for {self._lease_s:g} s"
+        why = f"no owner for {self._lease_s:g} s"
         self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._stop, why)
 
     def _cancel_lease(self) -> None:

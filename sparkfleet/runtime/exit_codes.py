@@ -26,7 +26,7 @@ _SIGNALS = {
 
 
 def meaning(code: int) -> str:
-    """An exit code as `subprocess` gives it (negative: a signal), in one line of words."""
+    """An exit code of `subprocess` (negative: a signal) in one line of words."""
     number = -code if code < 0 else code - 128
     if code < 0 or number in _SIGNALS:
         return _killed(code, number)

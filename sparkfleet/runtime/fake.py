@@ -1,4 +1,4 @@
-"""Ranks that exist in memory only, for tests of what is built on a runtime. They do what the test tells them to."""
+"""Ranks that exist in memory only, for tests of code above the runtime. A test controls them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Life:
 
 
 class FakeRuntime:
-    """A `Runtime` without processes and without a clock: a lease runs out when the test says so.
+    """A `Runtime` without processes and without a clock: a lease runs out when the test calls `expire`.
 
     Attributes:
         started: the specs of all ranks started, in order; adopted ones are not in it.
@@ -58,7 +58,7 @@ class FakeRuntime:
         life = self._lives.get(spec.id)
         if life and life.alive:
             if life.spec.digest != spec.digest:
-                raise NodeError(f"rank {spec.id} runs already, with another command")
+                raise NodeError(f"rank {spec.id} already runs, with another command")
             return life.status
         self.started.append(spec)
         started = RankStatus(
@@ -81,7 +81,7 @@ class FakeRuntime:
         return life.owner
 
     async def list(self, *, ended_s: float = 0.0) -> tuple[RankStatus, ...]:
-        """See `Runtime.list`. Without a clock, whatever has ended ended just now."""
+        """See `Runtime.list`. Without a clock, every ended rank has just ended."""
         return tuple(life.status for life in self._lives.values() if life.alive or ended_s > 0)
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
@@ -98,32 +98,32 @@ class FakeRuntime:
         return life.status if life and not life.alive else None
 
     def prepared(self, id_: RankId) -> RankStatus:
-        """Let the engine of a preparing rank start."""
+        """Starts the engine of a preparing rank."""
         return self._lives[id_].update(phase=Phase.RUNNING, pid=next(self._pids))
 
     def exit(self, id_: RankId, code: int, reason: str = "") -> None:
-        """Let the engine (or the preparation) of a rank end by itself."""
+        """Ends the engine (or the preparation) of a rank as if by itself."""
         self._lives[id_].end(code, reason or f"the engine exited with code {code}")
 
     def crash(self, id_: RankId) -> None:
-        """Let a rank and its supervisor be killed."""
+        """Kills a rank and its supervisor."""
         self.exit(id_, -signal.SIGKILL, "its supervisor was killed, and the engine with it")
 
     def expire(self, id_: RankId) -> None:
-        """Let the lease time pass: ends the rank if nobody owns it."""
+        """Lets the lease time pass: ends the rank if it has no owner."""
         life = self._lives[id_]
         if life.owner is None:
-            life.end(-signal.SIGTERM, f"stopped: nobody owned it for {life.spec.lease_s:g} s")
+            life.end(-signal.SIGTERM, f"stopped: no owner for {life.spec.lease_s:g} s")
 
     def stop(self, id_: RankId) -> RankStatus:
-        """Stop a rank, as its owner would."""
+        """Stops a rank, as its owner would."""
         life = self._lives[id_]
         if life.alive:
             self.stopped.append(id_)
-        return life.end(-signal.SIGTERM, "stopped: it was asked to stop")
+        return life.end(-signal.SIGTERM, "stopped: by its owner's request")
 
     def refuse(self, id_: RankId, error: NodeError) -> None:
-        """Let the next start of a rank fail."""
+        """Makes the next start of a rank fail."""
         self._refusals[id_] = error
 
 
@@ -141,7 +141,7 @@ class FakeRank:
     async def wait(self) -> RankStatus:
         """See `Rank.wait`. Raises NodeError after `close`."""
         if self._life.owner is not self:
-            raise NodeError(f"rank {self._life.status.id} was let go")
+            raise NodeError(f"rank {self._life.status.id} was released")
         await self._life.ended.wait()
         return self._life.status
 

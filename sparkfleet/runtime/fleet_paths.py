@@ -14,7 +14,7 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.state_probe import state_root
 
 STATE_VARIABLE = "SPARKFLEET_STATE"
-"""In the environment of everything that Ray starts on a node: the fleet's state directory there."""
+"""Variable in every process that Ray starts on a node: the fleet's state directory on that node."""
 
 
 class FleetPaths:
@@ -31,35 +31,35 @@ class FleetPaths:
         self.api_token = root / "api.token"
         self.engine_secret = root / "engine.secret"
         self.address = root / "address.json"
-        """Ray's address and the controller's URL, written by whoever brings them up."""
+        """Addresses of Ray and the controller, written at their start."""
         self.outcome = root / "boot.json"
-        """What became of the last `up`: an address, or an error."""
+        """Outcome of the last `up`: an address, or an error."""
         self.links = root / "links.json"
-        """What was measured on the links, by `doctor` and `fabric measure`, on the machine that they ran on."""
+        """Measurements of the links by `doctor` and `fabric measure`, on the machine that ran them."""
         self.step_times = root / "step-times.json"
-        """How long the steps of the last starts took, on the machine that asked for them."""
+        """Durations of the steps of the last starts, on the machine that requested them."""
         self.role = root / "role.json"
-        """What this node does in the fleet, for when it comes up again after a reboot."""
+        """This node's role in the fleet, for its start after a reboot."""
         self.kernels = root / "kernels"
-        """What engines in containers have compiled: a container itself forgets it, and compiling takes minutes."""
+        """Compiled kernels of engines in containers: a container itself loses them, and compiling takes minutes."""
         self.encodings = root / "encodings"
-        """tiktoken's files for gpt-oss, where somebody has laid them (engines/harmony.py)."""
+        """tiktoken's files for gpt-oss, if a person has put them there (engines/harmony.py)."""
         self.gcs = root / "gcs"
         self.logs = root / "logs"
         self.ranks = root / "ranks"
 
     @classmethod
     def default(cls, fleet: str) -> FleetPaths:
-        """See `where.state_root`."""
+        """See `state_probe.state_root`."""
         return cls(state_root(fleet))
 
     @classmethod
     def of_this_process(cls) -> FleetPaths:
-        """Of the fleet that this process, started by Ray, belongs to."""
+        """Paths of the fleet of this process, which Ray has started."""
         return cls(Path(os.environ[STATE_VARIABLE]))
 
     def rank_files(self, slug: str) -> Path:
-        """Directory of the files that a rank's engine is given, by its id's slug."""
+        """Directory of the files of a rank's engine, by its id's slug."""
         return self.ranks / slug
 
     def rank_log(self, slug: str) -> Path:
@@ -78,10 +78,10 @@ class FleetPaths:
         return Path("/tmp") / f"sparkfleet-{os.getuid()}" / self.label[-8:]  # noqa: S108 (0700, owner checked)
 
     def create(self) -> None:
-        """Make every directory (0700) and every secret (0600) that is missing.
+        """Creates missing directories (0700) and secrets (0600).
 
         Raises:
-            ControlError: the run directory belongs to somebody else, or anybody may write to it.
+            ControlError: the run directory belongs to another user, or others may write to it.
         """
         for directory in (self.root, self.gcs, self.kernels, self.logs):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -92,7 +92,7 @@ class FleetPaths:
             _create_secret(secret)
 
     def take(self, *, ray_token: str, engine_secret: str) -> None:
-        """Keep the secrets of the fleet's head on another node; "" leaves what is there."""
+        """Stores the secrets of the fleet's head on another node; "" leaves the existing one."""
         for path, secret in ((self.ray_token, ray_token), (self.engine_secret, engine_secret)):
             if secret:
                 write_atomically(path, secret.encode())
@@ -104,18 +104,18 @@ def _check_owner(directory: Path) -> None:
         raise ControlError(
             f"{directory} is not a directory that only you can use.",
             means="Another user of this machine could take over the fleet's sockets.",
-            do=f"Look at it with `ls -ld {directory}`, remove it, and try again.",
+            do=f"Check it with `ls -ld {directory}`, remove it, and try again.",
         )
 
 
 def _create_secret(path: Path) -> None:
-    """Make a secret, unless it is there. Whoever finds it finds it whole, and all find the same."""
+    """Creates a secret, unless it exists. Atomic: every process reads the same whole one."""
     if path.exists():
         return
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     write_atomically(beside, secrets.token_hex(32).encode(), durable=True)
     try:
-        with suppress(FileExistsError):  # somebody else was quicker
+        with suppress(FileExistsError):  # another process was quicker
             os.link(beside, path)
     finally:
         beside.unlink()

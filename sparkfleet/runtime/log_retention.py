@@ -1,4 +1,4 @@
-"""Logs and files of ranks of earlier generations: the newest few are kept, the rest goes. A log takes up to 30 MiB."""
+"""Removes logs and files of earlier generations of ranks, except the newest few. A log takes up to 30 MiB."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
 KEPT = 3
-"""Generations whose logs are kept, of each rank: the one that runs, the one that it replaced, and one that failed."""
+"""Generations of each rank whose logs are kept: the running one, the one that it replaced, and one that failed."""
 _SLUG = re.compile(r"(?P<of>.+)_g(?P<generation>\d+)_(?P<at>\d+_\d+)(?:\.log(?:\.\d+)?)?")
 
 
 def prune(paths: FleetPaths, kept: int = KEPT) -> tuple[Path, ...]:
-    """Remove what older generations of each rank have left; says what. Nothing else in these directories is touched."""
+    """Removes the files of older generations of each rank, and returns their names. Other files stay."""
     removed = []
     for directory in (paths.logs, paths.ranks):
         for path in _old(directory.iterdir() if directory.is_dir() else (), kept):
@@ -25,11 +25,11 @@ def prune(paths: FleetPaths, kept: int = KEPT) -> tuple[Path, ...]:
     return tuple(removed)
 
 
-def _old(found: Iterable[Path], kept: int) -> Iterator[Path]:
+def _old(paths: Iterable[Path], kept: int) -> Iterator[Path]:
     ranks: defaultdict[tuple[str, str], defaultdict[int, list[Path]]] = defaultdict(lambda: defaultdict(list))
-    for path in found:
-        if told := _SLUG.fullmatch(path.name):
-            ranks[told["of"], told["at"]][int(told["generation"])].append(path)
+    for path in paths:
+        if found := _SLUG.fullmatch(path.name):
+            ranks[found["of"], found["at"]][int(found["generation"])].append(path)
     for generations in ranks.values():
         for generation in sorted(generations)[:-kept]:
             yield from generations[generation]

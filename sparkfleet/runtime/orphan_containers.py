@@ -1,7 +1,7 @@
-"""The containers of a fleet that nobody looks after: found by their labels, whoever started them and with whichever tool.
+"""Containers of a fleet without a supervisor, found by their labels and removed, with any container tool.
 
-They are removed, also where they still serve: a container outlives its supervisor, but the log that it prints to, its lease
-and its place in a group do not. A model is loaded again in that case; a rank that lost its owner alone is adopted.
+They are removed even if they still serve: a container outlives its supervisor, but its log, its lease and its place in a
+group do not. The model is then loaded again; a rank that lost only its owner is adopted instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sparkfleet.runtime.processes import Killed
 _REMOVALS = 50
 _REMOVAL_S = 0.2
 _IN_PROGRESS = "is already in progress"
-"""Docker, of one that removes itself when it ends (`--rm`), and is about to."""
+"""Docker's answer for a container that is about to remove itself (`--rm`)."""
 _GONE = "no such container"
 
 
 class Leftover(NamedTuple):
-    """A container of ours, running or not."""
+    """A container of the fleet, running or not."""
 
     tool: Tool
     name: str
@@ -39,7 +39,7 @@ class Leftovers:
 
     Args:
         fleet: the value of their label `sparkfleet.fleet`.
-        tools: which are asked, where they are installed. One that does not answer has no containers.
+        tools: the container tools to query, if they are installed. One that does not answer counts as empty.
     """
 
     def __init__(self, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
@@ -47,13 +47,13 @@ class Leftovers:
         self._tools = tools
 
     async def remove(self, which: Callable[[RankId], bool], *, grace_s: float) -> Killed:
-        """TERM, `grace_s`, KILL, and removal of the containers of those ranks; ended ones too."""
+        """Sends SIGTERM, after `grace_s` SIGKILL, and removes the containers of those ranks; ended ones too."""
         listed = await asyncio.gather(*(self._find(tool) for tool in self._tools))
         met = [one for of_tool in listed for one in of_tool if which(one.rank)]
         ends = await asyncio.gather(*(_remove(one, grace_s) for one in met))
-        told = [(str(one), gone) for one, gone in zip(met, ends, strict=True)]
+        ended = [(str(one), gone) for one, gone in zip(met, ends, strict=True)]
         return Killed(
-            tuple(words for words, gone in told if gone), tuple(words for words, gone in told if not gone)
+            tuple(words for words, gone in ended if gone), tuple(words for words, gone in ended if not gone)
         )
 
     async def _find(self, tool: Tool) -> list[Leftover]:
@@ -69,9 +69,9 @@ async def _remove(one: Leftover, grace_s: float) -> bool:
         removed = await ask((one.tool, "rm", "--force", "--volumes", one.name))
         if removed is None:
             return False
-        said = removed.stderr.lower()
-        if _IN_PROGRESS not in said:
-            return removed.exit_code == 0 or _GONE in said
+        printed = removed.stderr.lower()
+        if _IN_PROGRESS not in printed:
+            return removed.exit_code == 0 or _GONE in printed
         await asyncio.sleep(_REMOVAL_S)
     return False
 

@@ -1,4 +1,4 @@
-"""Choosing a TCP port for an engine that binds it only seconds later."""
+"""Choice of a TCP port for an engine that binds it seconds later."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from sparkfleet.errors import NodeError
 
 _LOWEST = 20_000
-"""Above the range that Ray gives its workers (10002 to 19999)."""
+"""First port, above the range of Ray's workers (10002 to 19999)."""
 _TRIES = 64
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port of `host` that nobody uses now.
+    """A free TCP port of `host`.
 
-    It is taken from below the kernel's ephemeral range if there is room: an engine binds its port up to half a minute
-    after it was chosen, and until then no outgoing connection can be given it.
+    It is below the kernel's ephemeral range if there is room: an engine binds its port up to half a minute after this
+    choice, and until then no outgoing connection can get it.
 
     Raises:
         NodeError: `host` is not an address of this node, or every port is taken.
@@ -29,7 +29,7 @@ def free_port(host: str = "127.0.0.1") -> int:
             return port
     if (any_port := _bound(host, 0)) is not None:
         return any_port
-    raise NodeError(f"no free TCP port on {host}", do="see what holds them: ss -ltn")
+    raise NodeError(f"no free TCP port on {host}", do="list the programs that hold them: ss -ltnp")
 
 
 def _ephemeral_start() -> int:

@@ -1,4 +1,4 @@
-"""Ranks as supervised process groups or containers on the node that this process runs on."""
+"""Ranks as supervised process groups or containers on this process's node."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, va
 from sparkfleet.runtime.rankfiles import RankFiles
 
 _START_S = 10.0
-"""From starting a supervisor to its first word; it takes 0.1 s on a node that is not loaded."""
+"""Time limit from the start of a supervisor to its first status; it takes 0.1 s on an idle node."""
 _POLL_S = 0.02
 _STRAY_GRACE_S = 1.0
-"""For what no supervisor looks after any more."""
+"""Grace of processes without a supervisor, seconds."""
 _STOP_MARGIN_S = 20.0
-"""Beyond the grace of a rank: as long as its supervisor may need to kill what does not want to die."""
+"""Seconds beyond a rank's grace that its supervisor may need to kill processes."""
 _SUPERVISOR = (sys.executable, "-P", "-S", "-m", "sparkfleet.runtime.supervisor")
-"""Without `site`: it needs the standard library and this package only, and starts 20 ms sooner."""
+"""Python without `site`: the supervisor needs only the standard library and this package, and starts 20 ms sooner."""
 
 
 class ProcessRuntime:
@@ -42,9 +42,9 @@ class ProcessRuntime:
     Several of them, in any number of processes, may be used beside each other on the same directory.
 
     Args:
-        run_dir: for sockets, locks and post-mortems. Made 0700; best on a file system that does not outlive a boot.
+        run_dir: directory of sockets, locks and post-mortems. Created 0700; best on a file system that a reboot empties.
         fleet: the fleet's state id: no two fleets of a node may share it.
-        tools: the container tools that are asked for what is left, where they are installed.
+        tools: the container tools that are queried for orphans, if they are installed.
     """
 
     def __init__(self, run_dir: Path, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
@@ -53,7 +53,7 @@ class ProcessRuntime:
         self._leftovers = Leftovers(fleet, tools)
 
     async def start(self, spec: RankSpec) -> RankStatus:
-        """See `Runtime.start`. A rank of that id that is being stopped is waited for, and then started anew."""
+        """See `Runtime.start`. Waits for a stopping rank of that id, and then starts it again."""
         if not spec.argv:
             raise NodeError(f"rank {spec.id} has nothing to run: its argv is empty")
         if spec.container and spec.argv[:2] != (spec.container.tool, "run"):
@@ -66,7 +66,7 @@ class ProcessRuntime:
             raise NodeError(f"rank {spec.id} cannot be started: {error}") from error
 
     async def own(self, id_: RankId) -> ProcessRank | None:
-        """See `Runtime.own`. A rank that ended unowned in the last seconds can still be owned, to learn why."""
+        """See `Runtime.own`. A rank that ended without an owner in the last seconds can still be owned, to read its exit."""
         files = self._files(id_)
         connection = await SupervisorConnection.open(files)
         if connection is None:
@@ -90,7 +90,7 @@ class ProcessRuntime:
         return (*alive.values(), *(status for status in ended if status and status.id not in alive))
 
     async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
-        """See `Runtime.sweep`. Ranks with a supervisor are stopped by it; what is left is killed; traces are removed."""
+        """See `Runtime.sweep`. Supervisors stop their ranks; other processes are killed; files are removed."""
         unwanted = [status.id for status in await self.list() if status.id not in keep]
         await asyncio.gather(*(self._stop(id_) for id_ in unwanted))
         removed = await self._leftovers.remove(lambda id_: id_ not in keep, grace_s=_STRAY_GRACE_S)
@@ -103,9 +103,9 @@ class ProcessRuntime:
         return _last_word(self._files(id_))
 
     async def bury(self, last: RankStatus) -> RankStatus:
-        """End what is left of a rank whose supervisor is gone, and say so. `last` is what was last known of it.
+        """Ends the rest of a rank whose supervisor is gone, and returns its exit. `last` is its last known status.
 
-        Nothing is touched where somebody else is already starting it again, which begins with the same.
+        Does nothing if another process is already starting it again, which begins with the same cleanup.
         """
         self._prepare_directory()
         files = self._files(last.id)
@@ -120,7 +120,7 @@ class ProcessRuntime:
         return _lost(last, Killed())
 
     async def kill(self, id_: RankId) -> None:
-        """Kill everything of a rank, its supervisor included: for a supervisor that hangs."""
+        """Kills all processes of a rank, including its supervisor: for a supervisor that hangs."""
         await kill_all(lambda: self._carriers(id_), grace_s=0)
 
     async def _start_or_adopt(self, spec: RankSpec) -> RankStatus:
@@ -138,13 +138,13 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_S)
         raise NodeError(
             f"rank {spec.id} cannot be started: another supervisor of it neither answers nor ends",
-            do=f"see who holds {files.lock}",
+            do=f"list the processes that hold its lock: fuser -v {files.lock}",
         )
 
     async def _bury_locked(self, files: RankFiles, last: RankStatus) -> RankStatus:
-        told = await self.post_mortem(last.id)
-        if told and told.started_at == last.started_at:
-            return told
+        found = await self.post_mortem(last.id)
+        if found and found.started_at == last.started_at:
+            return found
         status = _lost(last, await self._kill_strays(last.id))
         files.clear()
         answer = {"ok": True, "grace_s": 0.0, "status": status.model_dump(mode="json")}
@@ -164,11 +164,11 @@ class ProcessRuntime:
             files.spec.unlink(missing_ok=True)
         if not completed.stdout:  # not the exit code: a starter that ignores SIGCHLD cannot know it
             raise NodeError(
-                f"the supervisor of rank {spec.id} did not come up",
+                f"the supervisor of rank {spec.id} did not start",
                 means=completed.stderr.strip().rpartition("\n")[2],
             )
         status = parse_answer(files.name, completed.stdout.encode()).status
-        assert status, "a first word is a status"
+        assert status, "a supervisor's first answer is a status"
         return status
 
     def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
@@ -177,7 +177,7 @@ class ProcessRuntime:
         return {**order, **known, "log_path": os.path.abspath(spec.log_path)}
 
     def _environment(self, spec: RankSpec) -> dict[str, str]:
-        """Of the supervisor. It carries the labels too: one whose run directory was lost is found by them."""
+        """Environment of the supervisor, with the labels: they find one whose run directory was lost."""
         root = str(Path(sparkfleet.__file__).parent.parent)
         return clean_environment(os.environ) | labels(self._fleet, str(spec.id)) | {"PYTHONPATH": root}
 
@@ -245,7 +245,7 @@ class ProcessRank:
         self._end = asyncio.create_task(self._watch())
 
     async def status(self) -> RankStatus:
-        """See `Rank.status`. After its end: how it ended."""
+        """See `Rank.status`. After its end: its exit."""
         if self._end.done():
             return await self.wait()
         answer = await ask(self._files, "status")
@@ -254,12 +254,12 @@ class ProcessRank:
         return answer.status
 
     async def wait(self) -> RankStatus:
-        """See `Rank.wait`. Nothing of the rank is left when it returns. Raises NodeError after `close`."""
+        """See `Rank.wait`. No process of the rank is left when it returns. Raises NodeError after `close`."""
         try:
             return await asyncio.shield(self._end)
         except asyncio.CancelledError:
             if self._end.cancelled():
-                raise NodeError(f"rank {self._last.id} was let go") from None
+                raise NodeError(f"rank {self._last.id} was released") from None
             raise
 
     async def stop(self) -> RankStatus:
@@ -280,7 +280,7 @@ class ProcessRank:
         await self._connection.close()
 
     async def _watch(self) -> RankStatus:
-        """Until the only thing comes that is sent unasked: the end. Or nothing, for the supervisor is gone."""
+        """Waits for the end, the only message without a request, or for the end of the supervisor."""
         answer = None if self._last.phase is Phase.EXITED else await self._connection.receive()
         await self._connection.close()
         if self._last.phase is Phase.EXITED:
@@ -300,7 +300,7 @@ def _last_word(files: RankFiles) -> RankStatus | None:
 
 @contextmanager
 def _locked(files: RankFiles) -> Iterator[int | None]:
-    """The rank's lock while it is held, or None if somebody else holds it."""
+    """The rank's lock while it is held; None if another process holds it."""
     lock = files.try_lock()
     try:
         yield lock
@@ -310,24 +310,24 @@ def _locked(files: RankFiles) -> Iterator[int | None]:
 
 
 async def _adoptable(spec: RankSpec, files: RankFiles) -> RankStatus | None:
-    """The rank as it runs already, or None if it is coming up or going away."""
+    """Status of an already running rank; None if it is starting or stopping."""
     answer = await ask(files, "status")
     status = answer.status if answer else None
     if status is None or status.phase is Phase.STOPPING:
         return None
     if status.phase is Phase.EXITED:
-        await ask(files, "stop")  # its supervisor stays a while for whoever wants to know why
+        await ask(files, "stop")  # its supervisor stays for a while to report the exit
         return None
     if status.digest != spec.digest:
         raise NodeError(
-            f"rank {spec.id} runs already, with another command (digest {status.digest}, not {spec.digest})",
+            f"rank {spec.id} already runs, with another command (digest {status.digest}, not {spec.digest})",
             do="stop it first, or start the new one under the next generation",
         )
     return status
 
 
 async def _released(files: RankFiles) -> None:
-    """Wait until a supervisor that has said its last word is gone."""
+    """Waits until a supervisor that has reported its end is gone."""
     while True:
         with _locked(files) as lock:
             if lock is not None:
@@ -343,7 +343,7 @@ async def _restarted(files: RankFiles, last: RankStatus) -> bool:
 def _lost(last: RankStatus, killed: Killed) -> RankStatus:
     reason = "its supervisor was killed, and the engine with it"
     if killed.gone:
-        reason += f"; killed what was left: {', '.join(killed.gone)}"
+        reason += f"; also killed: {', '.join(killed.gone)}"
     if killed.survivors:
         reason += f"; could not be killed: {', '.join(killed.survivors)}"
     update = {"phase": Phase.EXITED, "exit_code": -signal.SIGKILL, "reason": reason, "owned": False}

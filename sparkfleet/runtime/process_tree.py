@@ -1,6 +1,6 @@
-"""Everything that one rank's supervisor has started, down to the last orphan. Stdlib only.
+"""All processes that one rank's supervisor has started, including orphans. Stdlib only.
 
-Only for a process with a single thread: it runs code between fork and exec, and reaps every child it has.
+Only for a process with a single thread: it runs code between fork and exec, and reaps all of its children.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sparkfleet.runtime.processes import (
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 OOM_SCORE = 500
-"""How much rather than others the kernel should kill a rank when memory is gone, -1000 to 1000: before sshd, Ray and the
-supervisor, which inherits 1000 where a Ray worker started it."""
+"""OOM score adjustment of a rank, -1000 to 1000: without memory the kernel should kill it before sshd, Ray and the
+supervisor, which would inherit 1000 from a Ray worker."""
 _SETTLE_S = 0.01
 _SETTLE_TRIES = 200
 
@@ -36,13 +36,13 @@ _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong,
 
 
 class Children:
-    """Starts processes that die with this one, and ends them with everything they have started in turn.
+    """Starts processes that die with this one, and ends them with everything they have started.
 
     Args:
-        env: the whole environment of what is started.
-        labels: the part of `env` by which strays are found.
-        output: a descriptor that takes stdout and stderr.
-        directory: where they run.
+        env: the whole environment of the processes.
+        labels: the part of `env` that identifies strays.
+        output: a descriptor for stdout and stderr.
+        directory: their working directory.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Children:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
     def spawn(self, argv: Sequence[str], output: int | None = None) -> tuple[int, asyncio.Future[int]]:
-        """Start `argv` in a session of its own: its pid, and its exit code when it comes.
+        """Starts `argv` in a session of its own; returns its pid, and a future of its exit code.
 
-        `output` takes what it prints, instead of where all others print to.
+        `output` receives its output, instead of the common descriptor.
 
         Raises:
             OSError, ValueError: it cannot be started.
@@ -80,23 +80,23 @@ class Children:
         return child.pid, end
 
     def find(self) -> list[Process]:
-        """Live processes of it: by descent, which a process cannot shed, and by label."""
+        """All live processes: by descent, which a process cannot change, and by label."""
         others = [p for p in processes() if p.pid != os.getpid()]
         by_descent = descendants(os.getpid(), others)
         return list({*by_descent, *(p for p in others if carries(p.pid, self._labels))})
 
     async def terminate(self) -> None:
-        """Ask all of it to end, without waiting."""
+        """Sends SIGTERM to all processes, without waiting."""
         await signal_all(self.find(), signal.SIGTERM, wait_s=0)
 
     async def clear(self, grace_s: float) -> Killed:
-        """End all of it: SIGTERM, `grace_s`, SIGKILL. Nothing is left afterwards but what it reports as survivors."""
+        """Ends all processes: SIGTERM, `grace_s`, SIGKILL. None is left afterwards but the reported survivors."""
         killed = await kill_all(self.find, grace_s=grace_s)
         for _ in range(_SETTLE_TRIES):
             self._reap()
             if killed.survivors or not _have_children():
                 break
-            await asyncio.sleep(_SETTLE_S)  # a child that /proc no longer shows is on its way out
+            await asyncio.sleep(_SETTLE_S)  # a child that /proc no longer shows is about to end
             again = await kill_all(self.find, grace_s=0)
             killed = Killed(killed.gone + again.gone, again.survivors)
         return killed
@@ -110,7 +110,7 @@ class Children:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Steps of a child between fork and exec."""
+    """Setup of a child between fork and exec."""
 
     def arm() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -122,7 +122,7 @@ def _die_with(parent: int) -> Callable[[], None]:
 
 
 def set_oom_score(score: int) -> None:
-    """Set how likely the kernel is to kill this process for lack of memory, where that is allowed."""
+    """Sets this process's OOM score adjustment, if that is allowed."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(score))
 

@@ -1,7 +1,7 @@
-"""Finding and ending processes by a label in their environment, and only those. Reads Linux's /proc. Stdlib only.
+"""Finds and ends processes by a label in their environment, and only those. Reads Linux's /proc. Stdlib only.
 
 A label is an environment variable. Children inherit it, through fork, exec, setsid and the death of their parents, so it
-finds what a process group or a parent's pid no longer does.
+finds processes that a process group or a parent's pid no longer does.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 _KILL_ROUND_S = 1.0
-"""How long killed processes are waited for before looking again for new ones."""
+"""Seconds to wait for killed processes before the next search for new ones."""
 _COMMAND_LENGTH = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process: equal when it is the same one, even if its parent has died meanwhile or its pid is used again."""
+    """One process. Two values are equal if they mean the same process, even if its parent has died or its pid is reused."""
 
     pid: int
     started: int
@@ -33,7 +33,7 @@ class Process:
 
     @property
     def command(self) -> str:
-        """Its command line, shortened; its name where that cannot be read."""
+        """Its command line, shortened; its name if that cannot be read."""
         line = _read(self.pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
         return line[:_COMMAND_LENGTH] or self.name
 
@@ -44,11 +44,11 @@ class Killed:
 
     gone: tuple[str, ...] = ()
     survivors: tuple[str, ...] = ()
-    """Did not die of SIGKILL in time: waiting in the kernel, for a driver or a disk."""
+    """Processes that did not die of SIGKILL in time: they wait in the kernel, for a driver or a disk."""
 
 
 def processes() -> list[Process]:
-    """Everything that is alive now; zombies are not."""
+    """All live processes, without zombies."""
     found = (process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
     return [p for p in found if p is not None]
 
@@ -58,7 +58,7 @@ def process(pid: int) -> Process | None:
     head, _, tail = _read(pid, "stat").decode(errors="replace").rpartition(")")
     if not tail:
         return None
-    fields = tail.split()  # from field 3 of proc_pid_stat(5) on: the name before it may hold anything
+    fields = tail.split()  # from field 3 of proc_pid_stat(5) on: the name before it may contain any character
     state, threads = fields[0], int(fields[17])
     if state in "ZX" and threads < 2:  # a process can run on after its main thread has ended
         return None
@@ -67,7 +67,7 @@ def process(pid: int) -> Process | None:
 
 
 def variable(pid: int, name: str) -> str | None:
-    """An environment variable that a process was started with; None too where that may not be read."""
+    """An environment variable from the start of a process; None also if that may not be read."""
     prefix = name.encode() + b"="
     for entry in _read(pid, "environ").split(b"\0"):
         if entry.startswith(prefix):
@@ -82,7 +82,7 @@ def carries(pid: int, labels: Mapping[str, str]) -> bool:
 
 
 def labelled(labels: Mapping[str, str]) -> list[Process]:
-    """Every live process that carries all of `labels`."""
+    """Every live process with all of `labels` in its environment."""
     return [p for p in processes() if carries(p.pid, labels)]
 
 
@@ -103,7 +103,7 @@ def descendants(pid: int, among: Iterable[Process]) -> list[Process]:
 def memory_bytes(among: Iterable[Process]) -> int:
     """Main memory of the processes, bytes: each shared page counted once (PSS), else RSS.
 
-    Reading PSS walks the page tables of a process: ask every few seconds, not every few milliseconds.
+    Reading PSS walks the page tables of a process: call it every few seconds, not every few milliseconds.
     """
     return sum(_pss(p.pid) or _rss(p.pid) for p in among)
 
@@ -111,12 +111,12 @@ def memory_bytes(among: Iterable[Process]) -> int:
 async def kill_all(
     find: Callable[[], Iterable[Process]], *, grace_s: float, patience_s: float = 10.0
 ) -> Killed:
-    """SIGTERM what `find` finds, wait, SIGKILL, and look again until it finds nothing. Never this process itself.
+    """Sends SIGTERM, then SIGKILL, to the processes of `find`, until it finds none. Never to this process itself.
 
     Safe against reused pids: each process is held by a pidfd and compared before it is signalled.
 
     Args:
-        find: looks at the node now; called until it finds nothing but this process.
+        find: returns the current processes; called until it finds none but this one.
         grace_s: seconds between SIGTERM and SIGKILL; 0 for SIGKILL at once.
         patience_s: seconds after which a process that does not die of SIGKILL is given up.
     """
@@ -136,7 +136,7 @@ async def kill_all(
 
 
 async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait_s: float) -> None:
-    """Signal each of exactly these processes, then wait until all have ended or `wait_s` is over."""
+    """Signals exactly these processes, then waits until all have ended or `wait_s` is over."""
     handles = [handle for p in targets if (handle := _pidfd(p)) is not None]
     try:
         for handle in handles:
@@ -149,7 +149,7 @@ async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait
 
 
 def _others(find: Callable[[], Iterable[Process]]) -> list[Process]:
-    # A look at /proc is not atomic: what forks and ends while we read may hide its child. It cannot hide it twice.
+    # Reading /proc is not atomic: a process that forks and ends meanwhile may hide its child, but not twice.
     def look() -> list[Process]:
         return [p for p in find() if p.pid != os.getpid()]
 
@@ -161,7 +161,7 @@ def _pidfd(target: Process) -> int | None:
         handle = os.pidfd_open(target.pid)
     except ProcessLookupError:
         return None
-    if process(target.pid) != target:  # gone, and its pid perhaps somebody else's by now
+    if process(target.pid) != target:  # gone, and its pid may belong to another process by now
         os.close(handle)
         return None
     return handle
@@ -199,7 +199,7 @@ def _rss(pid: int) -> int:
 
 
 def _read(pid: int, what: str) -> bytes:
-    """A file of /proc/<pid>, empty if the process is gone or somebody else's."""
+    """A file of /proc/<pid>; empty if the process is gone or belongs to another user."""
     try:
         with open(f"/proc/{pid}/{what}", "rb") as file:
             return file.read()

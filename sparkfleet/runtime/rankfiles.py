@@ -1,11 +1,11 @@
 """Files of a rank's supervisor, and the path of its socket. Stdlib only.
 
-All lie in one run directory (0700), named after the rank:
+All are in one run directory (0700), named after the rank:
 
     NAME.sock     the supervisor's socket
-    NAME.lock     held (flock) by whoever starts the rank, then by its supervisor for as long as it lives
-    NAME.spec     what to run; removed by the supervisor once it has read it, for the secrets in it
-    NAME.cid      the id of its container; written by the tool, which refuses where it exists
+    NAME.lock     held (flock) by the process that starts the rank, then by its supervisor for as long as it lives
+    NAME.spec     the rank's specification; removed by the supervisor once it has read it, for the secrets in it
+    NAME.cid      the id of its container; written by the tool, which refuses an existing file
     NAME.last     post-mortem: the last status of the last run
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _READABLE = 48
-"""Characters of a rank's id in its file names; the hash after it tells ranks apart."""
+"""Characters of a rank's id in its file names; the hash after it distinguishes ranks."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -41,7 +41,7 @@ class RankFiles:
 
     @classmethod
     def present(cls, run_dir: Path) -> list[RankFiles]:
-        """Those of all ranks that have left a trace in `run_dir`."""
+        """The files of all ranks that have any in `run_dir`."""
         return [cls(run_dir, path.stem) for path in sorted(run_dir.glob("*.lock"))]
 
     @property
@@ -56,12 +56,12 @@ class RankFiles:
 
     @property
     def spec(self) -> Path:
-        """Rank order. Exists between the starter's writing and the supervisor's reading."""
+        """The rank's specification, from the starter's writing to the supervisor's reading."""
         return self.run_dir / f"{self.name}.spec"
 
     @property
     def container(self) -> Path:
-        """The id of its container, where it is one."""
+        """The id of its container, if it is one."""
         return self.run_dir / f"{self.name}.cid"
 
     @property
@@ -78,7 +78,7 @@ class RankFiles:
 
     @contextmanager
     def address(self) -> Iterator[str]:
-        """A path by which the socket can be bound or connected to, however deep the run directory lies.
+        """A path to bind or connect the socket, for a run directory of any depth.
 
         A unix socket's path may have 107 bytes; through the directory's descriptor it always has fewer.
         """
@@ -89,7 +89,7 @@ class RankFiles:
             os.close(directory)
 
     def try_lock(self) -> int | None:
-        """A descriptor that holds the rank's lock until every copy of it is closed; None if somebody else does."""
+        """A descriptor that holds the rank's lock until every copy of it is closed; None if another process holds it."""
         fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,13 +101,13 @@ class RankFiles:
         return None
 
     def clear(self) -> None:
-        """Remove what a supervisor that is gone left in the way of the next. Only while holding the lock."""
+        """Removes files of a supervisor that is gone which would stop the next. Only while holding the lock."""
         self.socket.unlink(missing_ok=True)
         self.spec.unlink(missing_ok=True)
         self.container.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove every trace of the rank. Only while holding the lock."""
+        """Removes all files of the rank. Only while holding the lock."""
         self.clear()
         self.last.unlink(missing_ok=True)
         self.lock.unlink(missing_ok=True)

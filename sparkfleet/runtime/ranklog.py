@@ -1,4 +1,4 @@
-"""The log of one rank: a few bounded files, no secrets in them, and the last lines at hand. Stdlib only."""
+"""The log of one rank: a few bounded files without secrets, and its last lines. Stdlib only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAIL_LINES = 50
 _TAIL_BYTES = 16 << 10
 _LINE_LENGTH = 500
 _SHORTEST_SECRET = 8
-"""Anything shorter would be found all over an innocent log."""
+"""Fewest characters of a secret that is replaced: shorter ones would match anywhere in a log."""
 _MASK = b"***"
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -23,7 +23,7 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f
 class RankLog:
     """Appends to `path` (0600, its directory 0700); `path.1`, `path.2` are the older ones.
 
-    A disk that is full, or a directory that was removed, loses lines and nothing else: the engine runs on.
+    A full disk, or a removed directory, only loses lines: the engine runs on.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class RankLog:
         self._size = 0
 
     def write(self, chunk: bytes) -> None:
-        """Append what the engine printed."""
+        """Appends output of the engine."""
         self._remember(self._mask.feed(chunk))
 
     def say(self, line: str) -> None:
-        """Append a line of the supervisor's own; the tail does not have it."""
+        """Appends a line of the supervisor, which is not in the tail."""
         self._remember(self._mask.flush())
         self._append(self._mask.whole(f"[sparkfleet] {line}\n".encode(errors="replace")))
 
@@ -53,7 +53,7 @@ class RankLog:
         return "\n".join(_TERMINAL_CODES.sub("", line)[:_LINE_LENGTH] for line in kept)
 
     def close(self) -> None:
-        """Write what was held back, and close the file."""
+        """Writes held-back text, and closes the file."""
         self._remember(self._mask.flush())
         self._close_file()
 
@@ -99,7 +99,7 @@ class RankLog:
 
 
 class SecretMask:
-    """Replaces secrets in a stream of chunks, also where a secret is spread over several of them."""
+    """Replaces secrets in a stream of chunks, even if a secret spans several of them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         long_enough = {os.fsencode(s) for s in secrets if len(s) >= _SHORTEST_SECRET}

@@ -1,7 +1,7 @@
-"""State directory of a fleet on a node, and its content. Standard library only: its text is sent to nodes.
+"""State directory of a fleet on a node, and its content. Standard library only: its source is sent to nodes.
 
-Run as a program with a fleet's name, it prints what `FoundState` in `fleet/session.py` reads, or `{}` where the node knows
-nothing of that fleet. It runs on Pythons down to 3.9, whatever the node's python3 is.
+As a program with a fleet's name it prints the input of `FoundState` in `fleet/session.py`, or `{}` if the node has no state
+of that fleet. It supports Python 3.9 and later, for any python3 of a node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 LISTENS_S = 2.0
-"""How long a connection to this node itself may take: its kernel accepts or refuses at once."""
+"""Time limit of a connection to this node itself: its kernel accepts or refuses at once."""
 
 
 def state_root(fleet: str) -> Path:
@@ -26,23 +26,23 @@ def state_root(fleet: str) -> Path:
 
 
 def found(root: Path) -> dict[str, object]:
-    """The address and the API token of a fleet's head, and the interpreter that a node's keeper runs in.
+    """The address and the API token of a fleet's head, and the interpreter of a node's watchdog.
 
-    Also whether the head's Ray listens: then a controller that does not answer is about to.
+    Also shows if the head's Ray listens: then a controller that does not answer is about to.
     """
-    said: dict[str, object] = {}
+    state: dict[str, object] = {}
     try:
-        said["python"] = json.loads((root / "role.json").read_text())["python"]
-        said["address"] = address = json.loads((root / "address.json").read_text())
-        said["api_token"] = (root / "api.token").read_text()
-        said["ray"] = listens(address["ray"])
+        state["python"] = json.loads((root / "role.json").read_text())["python"]
+        state["address"] = address = json.loads((root / "address.json").read_text())
+        state["api_token"] = (root / "api.token").read_text()
+        state["ray"] = listens(address["ray"])
     except (OSError, ValueError, KeyError):
-        pass  # a node that is not the head has the first only
-    return said
+        pass  # a node that is not the head has only the first
+    return state
 
 
 def listens(address: str) -> bool:
-    """True if anything accepts connections at an address of this node, `host:port`."""
+    """True if a program accepts connections at an address of this node, `host:port`."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=LISTENS_S):

@@ -1,17 +1,17 @@
-"""One small process per rank: it runs the rank, ends all of it, and says how it ended. Started by `ProcessRuntime`.
+"""Supervisor: one small process per rank, which runs it, ends it, and reports its exit. Started by `ProcessRuntime`.
 
     python -m sparkfleet.runtime.supervisor SPEC_FILE LOCK_FD
 
-It outlives whoever started it, and ends with the rank: when the engine exits (any code), when it is told to, or when nobody
-has owned it for as long as its lease says. It imports the standard library only, because there is one beside every engine:
-17 MB resident, 80 ms from `ProcessRuntime.start` to its first word (two x86 cores, Python 3.11).
+It outlives its starter, and ends with the rank: when the engine exits (any code), on request, or when the rank had no owner
+for the length of its lease. It imports the standard library only, because there is one beside every engine: 17 MB resident,
+80 ms from `ProcessRuntime.start` to its first status (two x86 cores, Python 3.11).
 
-Whatever dies, nothing of the rank stays:
+No process of the rank stays if one of these dies:
 
     the engine                       its children are found by descent and by label, and killed; its container is removed
     the owner                        the lease runs out
     this process (SIGKILL)           the engine dies with it (PDEATHSIG), a container does not; the owner sees the socket
-                                     close, and kills and removes by label what is left
+                                     close, and kills and removes the rest by label
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from sparkfleet.runtime.rankfiles import RankFiles
 from sparkfleet.runtime.ranklog import RankLog
 
 _STRAGGLER_GRACE_S = 1.0
-"""For what outlives the engine itself, e.g. Python's resource tracker, which still has shared memory to unlink."""
+"""Grace of processes that outlive the engine, e.g. Python's resource tracker, which still has shared memory to unlink."""
 _LINGER_S = 5.0
-"""How long a rank that ended by itself, with no owner to tell, can still be asked why."""
+"""Seconds for which the exit of a rank that ended by itself without an owner can still be read."""
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Order:
-    """Rank order: a `RankSpec` as plain data, with the starter's own facts beside it."""
+    """A `RankSpec` as plain data, with facts from the starter."""
 
     fleet: str
     name: str
@@ -65,11 +65,11 @@ class Order:
     lease_s: float
     grace_s: float
     container: dict[str, str] | None
-    """`tool` and `image`, where `argv` runs a container."""
+    """`tool` and `image`, if `argv` runs a container."""
 
     @classmethod
     def take(cls, path: Path) -> Order:
-        """Read an order and remove it: there are secrets in it."""
+        """Reads an order and removes its file, which has secrets."""
         try:
             return cls(**json.loads(path.read_bytes()))
         finally:
@@ -80,9 +80,9 @@ class Supervisor:
     """The life of one rank.
 
     Args:
-        order: what to run.
-        files: where its socket and its post-mortem go.
-        ready: a descriptor that takes the first status and is closed then.
+        order: the rank's specification.
+        files: paths of its socket and its post-mortem.
+        ready: a descriptor that receives the first status and is then closed.
     """
 
     def __init__(self, order: Order, files: RankFiles, ready: int) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
         self._log = RankLog(order.log_path, secrets=(value for _, value in order.secret_env))
         self._door = Door(self.answer, self.stop, order.lease_s)
         self._stopped = asyncio.Event()
-        self._over = False  # it ended by itself: nothing is left to stop
+        self._over = False  # true once it ended by itself: there is nothing to stop
         self._phase = "preparing" if order.prepare else "running"
         self._pid: int | None = None
         self._started_at = time.time()
@@ -102,7 +102,7 @@ class Supervisor:
         self._container: Container | None = None
 
     async def run(self) -> None:
-        """Live, and say how it ended."""
+        """Runs the rank to its end, and reports its exit."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop, f"its supervisor got {number.name}")
@@ -114,7 +114,7 @@ class Supervisor:
             self._files.socket.unlink(missing_ok=True)
 
     def stop(self, why: str) -> None:
-        """End the rank; the first reason given is the one that is told."""
+        """Ends the rank; the first reason is the one that is reported."""
         if not self._over and not self._stopped.is_set():
             self._reason = f"stopped: {why}"
             self._phase = "stopping"
@@ -148,7 +148,7 @@ class Supervisor:
         await self._door.farewell(_LINGER_S if self._over else 0)
 
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
-        """Run one command to its end, or to ours."""
+        """Runs one command to its end, or to a stop."""
         self._phase = phase
         self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
         if phase == "running" and self._order.container:
@@ -174,7 +174,7 @@ class Supervisor:
         grace_s = min(_STRAGGLER_GRACE_S, self._order.grace_s)
         if self._container:
             if not end.done():
-                await children.clear(0)  # first the client: it might still create what is to be removed
+                await children.clear(0)  # first the client: it might still create the container
             await self._container.bury()
         return await children.clear(grace_s if end.done() else 0)
 
@@ -207,11 +207,11 @@ class Supervisor:
         if self._container:
             code, how = self._container.ending(code, self._log.tail())
             return code, how + hint
-        who = "its preparation" if self._phase == "preparing" else "the engine"
-        return code, f"{who} {meaning(code)}{hint}"
+        program = "its preparation" if self._phase == "preparing" else "the engine"
+        return code, f"{program} {meaning(code)}{hint}"
 
     def _begin_output(self) -> Children:
-        """The pipe that the rank prints to, and the one who may start something that does."""
+        """Opens the pipe for the rank's output, and returns the starter of its processes."""
         order = self._order
         make_private(Path(order.log_path).parent)
         self._output, writer = os.pipe2(os.O_CLOEXEC)
@@ -229,10 +229,10 @@ class Supervisor:
 
     def _drain(self) -> None:
         while self._read_output():
-            pass  # nothing of the rank is alive: this ends
+            pass  # no process of the rank is alive: this ends
 
     def _announce(self) -> None:
-        """Tell the starter, once, and let go of what it gave us."""
+        """Sends the first status to the starter, once, and closes the descriptors that came from it."""
         if self._ready < 0:
             return
         with suppress(BrokenPipeError):  # the starter was interrupted: the lease decides
@@ -240,7 +240,7 @@ class Supervisor:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        with suppress(OSError):  # a defect of ours should be told somewhere
+        with suppress(OSError):  # a defect of the supervisor should leave a trace
             os.dup2(os.open(self._order.log_path, os.O_WRONLY | os.O_APPEND), 2)
         os.close(self._ready)
         self._ready = -1
@@ -271,7 +271,7 @@ def _now() -> str:
 
 
 def _daemonise() -> int:
-    """Leave the starter's session and its children; what is written to the descriptor returned is printed by the parent."""
+    """Leaves the starter's session; the parent prints the text that is written to the returned descriptor."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     if os.fork() == 0:
         os.close(reader)
@@ -280,13 +280,13 @@ def _daemonise() -> int:
         return writer
     os.close(writer)
     with os.fdopen(reader, "rb") as first:
-        said = first.read()  # until the child has announced itself, or is gone
-    os.write(1, said)
-    os._exit(0 if said else 1)
+        status = first.read()  # until the child has announced itself, or is gone
+    os.write(1, status)
+    os._exit(0 if status else 1)
 
 
 def _reset_signals() -> None:
-    """Restores the signals that our starter ignored or blocked, so that the engine receives them."""
+    """Restores the signals that the starter ignored or blocked, so that the engine receives them."""
     for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError):  # the C library keeps two for itself
             signal.signal(number, signal.SIG_DFL)
@@ -294,7 +294,7 @@ def _reset_signals() -> None:
 
 
 def main(spec_file: str, lock_fd: str) -> NoReturn:
-    """Supervise the rank that `spec_file` describes. `lock_fd` is kept open, and with it the rank's lock held."""
+    """Supervises the rank that `spec_file` describes. `lock_fd` stays open, which holds the rank's lock."""
     path = Path(spec_file).absolute()
     order = Order.take(path)
     os.set_inheritable(int(lock_fd), False)

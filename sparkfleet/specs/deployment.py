@@ -1,4 +1,4 @@
-"""`deployments/*.yaml`: what is to be served under one public model name."""
+"""`deployments/*.yaml`: the deployment of one public model name."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ Pins = Annotated[tuple[NodeName, ...], Unique()]
 
 
 class Parallel(Spec):
-    """Number of ways in which the weights are split. The planner decides what is left out."""
+    """Number of ways in which the weights are split. The planner sets the fields that are left out."""
 
     tp: Degree | None = None
     """Tensor parallel: every layer is split over this many ranks."""
     pp: Degree | None = None
-    """Pipeline parallel: the layers are dealt out over this many stages."""
+    """Pipeline parallel: the layers are split over this many stages."""
     ep: Degree | None = None
-    """Expert parallel: the experts are dealt out over this many ranks."""
+    """Expert parallel: the experts are split over this many ranks."""
 
 
 class SpeculationChoice(Spec):
-    """A speculative method and its settings. What is left out, the planner decides."""
+    """A speculative method and its settings. The planner sets the fields that are left out."""
 
     method: Literal["auto", Method]
     """The way draft tokens are made. `auto`: the planner decides; `none`: no speculation."""
     tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     """Draft tokens per step (k)."""
     draft: ModelId | None = None
-    """Checkpoint that makes the drafts, where the model does not bring it."""
+    """Checkpoint that proposes the draft tokens, if the model has none for it."""
 
     def _problems(self) -> Iterator[Problem]:
         if self.tokens is not None and self.method in ("auto", "none"):
-            yield Problem(("tokens",), f"given, but method {self.method} makes no drafts. Expected none.")
+            yield Problem(("tokens",), f"given, but method {self.method} has no draft tokens. Expected none.")
         if self.draft is not None and self.method in ("auto", "none", "ngram"):
             yield Problem(("draft",), f"given, but method {self.method} needs no checkpoint. Expected none.")
 
 
 def _speculation(given: Any) -> Any:
-    """`speculation: mtp` is short for `speculation: {method: mtp}`. Unknown methods of both are told here."""
+    """Expand `speculation: mtp` to `speculation: {method: mtp}`, and refuse unknown methods in both forms."""
     method = given.get("method") if isinstance(given, dict) else given
     if isinstance(method, str) and method not in ("auto", *get_args(Method)):
         refuse([Problem((), unknown("method", method, get_args(Method), also=["auto"]))])
@@ -93,23 +93,23 @@ class Constraints(Spec):
     context: Context | None = None
     """Longest prompt + completion of one request, tokens. Left out: the planner decides."""
     concurrency: Concurrency | None = None
-    """Requests that are to decode together. Left out: the planner decides."""
+    """Requests that decode together. Left out: the planner decides."""
     parallel: Parallel | None = None
-    """How the weights are split. Left out: the planner decides."""
+    """Degrees in which the weights are split. Left out: the planner decides."""
     speculation: Speculate = SpeculationChoice(method="auto")
     """Speculative decoding: `auto`, `none`, a method, or `{method: mtp, tokens: 3}`."""
     image: Image | None = None
-    """Container image to use instead of a known one; a digest keeps it from changing under you."""
+    """Container image to use instead of a known one; with a digest it cannot change between starts."""
     engine_args: Arguments = ()
     """Further arguments of the engine's command line, one per item; numbers in quotes."""
     env: Environment = Field(default=FrozenDict(), repr=False)
-    """Environment variables of the engine; values in quotes. They may be secret: errors do not show them."""
+    """Environment variables of the engine; values in quotes. Values may be secret: errors do not show them."""
     nodes: Pins = ()
     """Nodes that may be used. Left out: any."""
     replicas: Replicas | None = None
     """Engine instances. Left out: the planner decides."""
     memory: MemorySize | None = None
-    """Memory that is set aside, such as "24 GiB". Only `engine: custom` takes it, and needs it; others' is predicted."""
+    """Memory to reserve per rank, such as "24 GiB". Required by `engine: custom`, and only for it: others' is predicted."""
 
     @property
     def memory_bytes(self) -> int | None:
@@ -118,7 +118,7 @@ class Constraints(Spec):
 
 
 class VariantEntry(Spec):
-    """A variant as it is written. What is left out is as in the deployment."""
+    """A variant in its file. Fields that are left out are those of the deployment."""
 
     model: ModelId
     """The checkpoint: Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory."""
@@ -127,9 +127,9 @@ class VariantEntry(Spec):
     context: Context | None = None
     """Longest prompt + completion of one request to this variant, tokens."""
     concurrency: Concurrency | None = None
-    """Requests that are to decode together in this variant."""
+    """Requests that decode together in this variant."""
     parallel: Parallel | None = None
-    """How the weights of this variant are split."""
+    """Degrees in which the weights of this variant are split."""
     speculation: Speculate | None = None
     """Speculative decoding of this variant."""
     image: Image | None = None
@@ -143,56 +143,56 @@ class VariantEntry(Spec):
     replicas: Replicas | None = None
     """Engine instances of this variant."""
     memory: MemorySize | None = None
-    """Memory per rank that is set aside for this variant."""
+    """Memory to reserve per rank of this variant."""
 
 
 class Variant(Constraints):
-    """One checkpoint with everything that holds for it: the variant's own words over the deployment's."""
+    """One checkpoint with all its settings: those of the variant over those of the deployment."""
 
     model: ModelId
     runtime: Literal["auto", RuntimeName] = "auto"
     command: Arguments = ()
     port: int | None = None
-    """Where a custom workload listens; None for every other engine."""
+    """Port of a custom workload; None for every other engine."""
     health: str | None = None
-    """Where a custom workload says that it is well; None: it does not say where."""
+    """Path of a custom workload's health check; None: not given."""
 
 
 class Deployment(Constraints):
     """Request to serve one public model name: a model or variants of it, and an objective."""
 
     name: PublicName
-    """The public model name: what clients write into the `model` field of a request."""
+    """The public model name, for the `model` field of requests."""
     model: ModelId | None = None
     """The checkpoint: Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory."""
     variants: tuple[VariantEntry, ...] = Field(default=(), max_length=64)
-    """Unlike replicas under one name, instead of `model`: each request goes to one that can serve it."""
+    """Different checkpoints under one name, instead of `model`: each request goes to one that can serve it."""
     objective: Objective = "interactive"
-    """What to be best at: the speed of one request, the `throughput` of all, or the `context`'s length."""
+    """The aim: `interactive` speed of one request, `throughput` of all requests, or `context` length."""
     content: TextKind = "mixed"
     """Kind of text that is mostly written: it decides how many drafts are right. `code`, `edits` and `agent` repeat what the
     prompt has, so that drafts looked up in it (NGRAM) may be chosen."""
     needs: Annotated[tuple[Literal["vision", "tools"], ...], Unique()] = ()
-    """What every variant must be able to do."""
+    """Capabilities that every variant must have."""
     license: Literal["open", "any"] = "any"
     """`open`: only checkpoints under an open-source license."""
     keys: Annotated[tuple[KeyName, ...], Field(min_length=1), Unique()] | None = None
     """Names of the API keys that may use it. Left out: every key."""
     runtime: Literal["auto", RuntimeName] = "auto"
-    """How engines run on a node: a container, or a process of an environment that is there."""
+    """Run engines in a container, or as a process of an environment that is installed on the node."""
     command: Arguments = ()
     """For `engine: custom`: the command line, one argument per item; with an image, inside its container."""
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """For `engine: custom`: the port that it listens on."""
     health: HttpPath | None = None
-    """For `engine: custom`: the path that answers 200 when it is ready, and while it is well, also at work: where it has not
-    for a minute, it is started anew. Left out: /health, asked until it is ready and not again."""
+    """For `engine: custom`: the path that returns 200 when the workload is ready, and as long as it is healthy, also under
+    load. After a minute without a 200 it is restarted. Left out: /health, probed only until the workload is ready."""
     silence: Annotated[int, Field(ge=10, le=86_400)] | None = None
-    """Seconds without a word after which a starting engine is taken for hung. Left out: 900, and 120 for its first token. A
-    start that goes on talking has four times as long, 900 at least, and what reading its weights takes."""
+    """Seconds without output after which a starting engine is considered hung. Left out: 900, and 120 for its first token. A
+    start that keeps writing to its log has four times as long, at least 900, plus the time to read its weights."""
 
     def resolved(self) -> tuple[Variant, ...]:
-        """The variants with everything that holds for them, in the order they are written. At least one."""
+        """The variants with all their settings, in the order of the file. At least one."""
         return tuple(self._merged(entry) for entry in self._entries())
 
     def _entries(self) -> tuple[VariantEntry, ...]:
@@ -221,29 +221,35 @@ class Deployment(Constraints):
     def _only_for_custom(self) -> Iterator[Problem]:
         for name in ("command", "port", "health"):
             if getattr(self, name):
-                yield Problem((name,), "given, but only `engine: custom` takes it. Expected none.")
+                yield Problem((name,), "given, but only `engine: custom` has it. Expected none.")
 
 
 def _runtime_problems(variant: Variant, at: Where) -> Iterator[Problem]:
     if variant.runtime == "process" and variant.image:
-        yield Problem((*at, "image"), "given, but `runtime: process` uses none. Expected one or the other.")
+        yield Problem((*at, "image"), "given, but `runtime: process` has none. Expected one or the other.")
 
 
 def _custom_problems(variant: Variant, at: Where) -> Iterator[Problem]:
-    """Requires the declarations of a custom workload, and refuses fields that cannot apply to it."""
+    """Missing declarations of a custom workload, and fields that cannot apply to it."""
     if variant.memory is None:
-        yield Problem((*at, "memory"), 'missing. `engine: custom` has to say what it uses, such as "24 GiB".')
+        yield Problem(
+            (*at, "memory"), 'missing. `engine: custom` requires the memory per rank, such as "24 GiB".'
+        )
     if variant.port is None:
-        yield Problem(("port",), "missing. `engine: custom` has to say on which port it listens.")
+        yield Problem(("port",), "missing. `engine: custom` requires the port on which it listens.")
     if variant.runtime == "process" and not variant.command:
-        yield Problem(("command",), "missing. `engine: custom` has to say which command to run as a process.")
+        yield Problem(("command",), "missing. `engine: custom` requires the command of the process.")
     if variant.runtime == "container" and not variant.image:
-        yield Problem((*at, "image"), "missing. `engine: custom` has to say which image to run.")
+        yield Problem((*at, "image"), "missing. `engine: custom` requires the image of the container.")
     if variant.runtime == "auto" and not (variant.image or variant.command):
-        yield Problem((*at, "image"), "missing. `engine: custom` has to say which image or command to run.")
+        yield Problem((*at, "image"), "missing. `engine: custom` requires an image or a command.")
     if variant.parallel is not None:
         yield Problem((*at, "parallel"), "given, but a custom workload is not split. Expected none.")
     if variant.speculation.method not in ("auto", "none"):
-        yield Problem((*at, "speculation"), "given, but a custom workload sets its own. Expected none.")
+        yield Problem(
+            (*at, "speculation"), "given, but a custom workload has its own settings. Expected none."
+        )
     if variant.engine_args:
-        yield Problem((*at, "engine_args"), "given for `engine: custom`. Expected them in `command`.")
+        yield Problem(
+            (*at, "engine_args"), "given for `engine: custom`. Expected these arguments in `command`."
+        )

@@ -1,8 +1,7 @@
-"""YAML text as plain values that remember their lines, and plain values as YAML text.
+"""Reads YAML text as plain values with their lines, and writes plain values as YAML text.
 
-Reads what YAML 1.2 calls the core schema: `no`, `on`, `1:30` and `2024-01-01` are text, only true and false
-are booleans. Tags, several documents, repeated keys and keys that are not text are refused; aliases are
-followed within limits.
+The values are those of YAML 1.2's core schema: `no`, `on`, `1:30` and `2024-01-01` are text, only true and false are
+booleans. Tags, several documents, repeated keys and keys that are not text are refused; aliases are followed within limits.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CORE = {
 
 
 class UnreadableError(Exception):
-    """The text is no document at all. `line` counts from 1; None: it is about the whole of it."""
+    """The text is no YAML document. `line` counts from 1; None: the error concerns the whole text."""
 
     def __init__(self, line: int | None, text: str) -> None:
         super().__init__(text)
@@ -39,7 +38,7 @@ class UnreadableError(Exception):
 
 
 class FileProblem(NamedTuple):
-    """One thing that is wrong in a file."""
+    """One error in a file."""
 
     line: int | None
     where: Where
@@ -47,20 +46,20 @@ class FileProblem(NamedTuple):
 
 
 class Document(NamedTuple):
-    """Parses a text: mappings become dicts, lists become tuples."""
+    """A parsed text: mappings are dicts, lists are tuples."""
 
     value: Any
     lines: dict[Where, int]
     """The line of every key and list item, from 1."""
     findings: tuple[FileProblem, ...]
-    """What was left out of `value`: repeated keys, and keys that are not text."""
+    """Entries that are left out of `value`: repeated keys, and keys that are not text."""
 
 
 def read(text: str) -> Document:
-    """The one document in `text`.
+    """Parse the one document in `text`.
 
     Raises:
-        UnreadableError: it is not YAML, or beyond the limits of this module.
+        UnreadableError: the text is not YAML, or exceeds the limits of this module.
     """
     if len(text) > MAX_BYTES:
         raise UnreadableError(None, f"has {len(text)} characters. Expected at most {MAX_BYTES}.")
@@ -91,17 +90,19 @@ def _compose(text: str) -> yaml.Node | None:
         return loader.only_document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        spaces = " Expected spaces: YAML is not indented by tabs." if r"'\t'" in said else ""
-        raise UnreadableError(mark.line + 1 if mark else None, f"not YAML: {escape(said)}.{spaces}") from None
-    except (ValueError, OverflowError):  # what PyYAML lets out for "\UFFFFFFFF" and for %YAML 1.<5000 digits>
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        spaces = " Expected spaces: YAML is not indented by tabs." if r"'\t'" in reason else ""
+        raise UnreadableError(
+            mark.line + 1 if mark else None, f"not YAML: {escape(reason)}.{spaces}"
+        ) from None
+    except (ValueError, OverflowError):  # PyYAML raises them for "\UFFFFFFFF" and for %YAML 1.<5000 digits>
         raise UnreadableError(
             loader.line + 1, "not YAML: a number in an escape or a directive is too large."
         ) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes; refuses tags, and more nodes or depth than people write."""
+    """Composes nodes. Refuses tags, and more nodes or depth than a person writes."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -116,7 +117,7 @@ class _Loader(yaml.SafeLoader):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.check_event()  # makes it current
+        self.check_event()  # sets `current_event`
         event = self.current_event
         line = event.start_mark.line + 1
         if tag := getattr(event, "tag", None):
@@ -130,7 +131,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Values:
-    """Turns nodes into plain values, and keeps what the values forget."""
+    """Converts nodes to plain values, and collects their lines and errors."""
 
     def __init__(self) -> None:
         self.lines: dict[Where, int] = {}
@@ -157,7 +158,7 @@ class _Values:
             if key in values:
                 first = self.lines[*where, key]
                 self.findings.append(
-                    FileProblem(line, (*where, key), f"given already on line {first}. Expected once.")
+                    FileProblem(line, (*where, key), f"already given on line {first}. Expected once.")
                 )
                 continue
             self.lines[*where, key] = line
@@ -168,7 +169,7 @@ class _Values:
         if node.tag == f"{_TAG}str":
             return str(node.value)
         found = f"the key {escape(node.value[:60])}" if isinstance(node, yaml.ScalarNode) else "a key"
-        text = f"{found} is not text. Expected text; write it in quotes."
+        text = f"{found} is not text. Expected text; put it in quotes."
         self.findings.append(FileProblem(node.start_mark.line + 1, where, text))
         return None
 
@@ -195,7 +196,7 @@ def _limit(count: int, depth: int, line: int) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either YAML 1.1 or the core schema would take for something else than text."""
+    """Quotes text that YAML 1.1 or the core schema would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

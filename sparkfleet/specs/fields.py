@@ -1,4 +1,4 @@
-"""The kinds of text and containers that a spec is made of, each with the words for what is expected."""
+"""Types of text and containers in specs, each with the words of its error message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Where = tuple[str | int, ...]
-"""The way to a field from the top of a file: `("links", 0, "rails")`."""
+"""Path of a field from the top of a file: `("links", 0, "rails")`."""
 
 PROBLEMS = "problems"
 """Type of the validation error that carries a tuple of `Problem`s in its context."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: the field, as seen from what is checked, and what was found and expected."""
+    """One error: the path of the field from the checked value, and the words with the found and the expected value."""
 
     where: Where
     text: str
@@ -36,29 +36,29 @@ class Problem(NamedTuple):
 def refuse(problems: Iterable[Problem]) -> None:
     """Raise one validation error with all `problems`; nothing if there are none."""
     if found := tuple(problems):
-        said = " ".join(f"{'.'.join(map(str, where))}: {text}".removeprefix(": ") for where, text in found)
-        raise PydanticCustomError(PROBLEMS, "{said}", {"said": said, "problems": found})
+        words = " ".join(f"{'.'.join(map(str, where))}: {text}".removeprefix(": ") for where, text in found)
+        raise PydanticCustomError(PROBLEMS, "{words}", {"words": words, "problems": found})
 
 
 def escape(text: str) -> str:
-    """`text` on one line; whatever a terminal could act on is written as an escape."""
+    """`text` on one line, with control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def quote(text: str) -> str:
-    """`text` in quotes on one line, cut where it is long."""
+    """`text` in quotes on one line, shortened to 60 characters."""
     return f'"{escape(text if len(text) <= 60 else text[:59] + "…")}"'
 
 
 def nearest(found: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The known name closest to `found`; None if none is similar."""
     if len(found) > 64:  # comparing is quadratic in the length
         return None
     return next(iter(get_close_matches(found, list(known), n=1)), None)
 
 
 def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:
-    """The sentence for a name that is not one of `known`. `also` may be suggested, but is not listed."""
+    """The message for a name that is not in `known`. Names in `also` may be suggested, but are not listed."""
     names = tuple(known)
     listed = ", ".join(names[:40]) + (", …" if len(names) > 40 else "")
     meant = nearest(found, (*names, *also))
@@ -69,7 +69,7 @@ def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] 
 class Spec(Value):
     """A `Value` that people write. The docstring under a field is its description in the JSON Schema.
 
-    What was given stays out of the text of pydantic's own errors: it may hold a secret.
+    Pydantic's own error texts do not show the input: it may contain a secret.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True, hide_input_in_errors=True)
@@ -80,12 +80,12 @@ class Spec(Value):
         return self
 
     def _problems(self) -> Iterable[Problem]:
-        """Checks fields that are each valid but contradict one another."""
+        """Errors of fields that are valid alone but contradict each other."""
         return ()
 
 
 class FrozenDict(Mapping[K, V]):
-    """A mapping that stays as it is: hashable, picklable, a plain object in JSON."""
+    """An immutable mapping: hashable, picklable, a plain object in JSON."""
 
     __slots__ = ("_items",)
 
@@ -122,7 +122,7 @@ class FrozenDict(Mapping[K, V]):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         plain = handler(schema)
-        # Pydantic's patternProperties lets a key of any other form pass, with any value.
+        # With pydantic's patternProperties, a key of any other form is valid, with any value.
         for pattern, value in plain.pop("patternProperties", {}).items():
             plain["propertyNames"] = {"pattern": pattern, **plain.get("propertyNames", {})}
             plain["additionalProperties"] = value
@@ -131,7 +131,7 @@ class FrozenDict(Mapping[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Text that matches `pattern` as a whole. Forms say what is allowed, never what is not."""
+    """Text that matches `pattern` as a whole. Patterns list what is allowed, never what is forbidden."""
 
     pattern: str
     expected: str
@@ -148,7 +148,7 @@ class Form:
         return {**handler(schema), "pattern": f"^(?:{self.pattern})$", "maxLength": self.longest}
 
     def check(self, text: str) -> str:
-        """`text` itself, or the error that says what is expected."""
+        """`text` itself. Raises an error with the expected form."""
         if len(text) > self.longest:
             raise PydanticCustomError(
                 "form", "{expected}", {"expected": f"at most {self.longest} characters"}
@@ -160,7 +160,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """A list in which nothing stands twice."""
+    """A list without duplicates."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
@@ -171,7 +171,7 @@ class Unique:
         return {**handler(schema), "uniqueItems": True}
 
     def check(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        """`items` themselves, or the error that names what stands twice."""
+        """`items` themselves. Raises an error with the duplicates."""
         twice = [quote(item) for item, count in Counter(items).items() if count > 1]
         refuse([Problem((), f"{', '.join(twice)} is given twice. Expected each once.")] if twice else [])
         return items
@@ -255,6 +255,6 @@ _UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "MB": 10**6, "GB": 10**9, "T
 
 
 def size_bytes(size: str) -> int:
-    """Bytes of a `MemorySize`: "24 GiB" is 25769803776. Fractions of a byte are cut off."""
+    """Bytes of a `MemorySize`, rounded down: "24 GiB" is 25769803776."""
     unit = size.lstrip("0123456789. ")
     return int(Decimal(size.removesuffix(unit)) * _UNITS[unit])

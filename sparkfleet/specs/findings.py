@@ -23,20 +23,20 @@ def explained(
         for loc in (error["loc"] for error in errors if error["type"] == "extra_forbidden")
     }
     for error in errors:
-        for where, text in _told(model, error):
+        for where, text in _problems(model, error):
             # A misspelt field is not also a missing one.
             if where in document.lines or where not in meant:
                 yield FileProblem(_line(document, where), where, text)
 
 
-def _told(model: type[BaseModel], error: ErrorDetails) -> Iterator[tuple[Where, str]]:
+def _problems(model: type[BaseModel], error: ErrorDetails) -> Iterator[tuple[Where, str]]:
     field_or_value = error["type"] == "extra_forbidden" or not _is_key(error["loc"])
     where = error["loc"] if field_or_value else error["loc"][:-1]
     if error["type"] == PROBLEMS:
         for inner, text in error["ctx"]["problems"]:
             yield (*where, *inner), text
     elif error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]:
-        # Pydantic counts only the right items of a list, and a list of wrong ones is not also too short.
+        # Pydantic counts only valid items of a list; a list with invalid items is not reported as too short as well.
         yield where, _sentence(model, error)
 
 
@@ -49,13 +49,13 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     if kind == "literal_error":
         return _not_listed(model, given, loc)
     if kind == "string_type" and isinstance(given, bool | int | float):
-        return f"found {_found(given, loc)}. Expected text; write it in quotes."
+        return f"found {_found(given, loc)}. Expected text; put it in quotes."
     expected = _EXPECTED.get(kind, "{msg}").format(msg=escape(error["msg"]), **error.get("ctx", {}))
     return f"found {_found(given, loc)}. Expected {expected}.{_in_full(kind, given)}"
 
 
 def _in_full(kind: str, given: Any) -> str:
-    """A hint for "32k", which is how people say 32768."""
+    """A hint for "32k", a common short form of 32768."""
     if kind != "int_type" or not isinstance(given, str) or not re.fullmatch(r"[0-9]{1,6}[kK]", given):
         return ""
     return f" Did you mean {int(given[:-1]) * 1024}?"
@@ -85,7 +85,7 @@ _EXPECTED = {
 
 
 def _found(given: Any, where: Where) -> str:
-    """Arguments in words. Values of environment variables are omitted: they may be secret."""
+    """The found value in words. Values of environment variables are omitted: they may be secret."""
     if given is None:
         return "nothing"
     if isinstance(given, dict | tuple):
@@ -148,7 +148,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _line(document: Document, where: Where) -> int:
-    """The line of `where`, or of the nearest thing around it that is in the file."""
+    """The line of `where`, or of the innermost field around it that is in the file."""
     while where not in document.lines:
         where = where[:-1]
     return document.lines[where]

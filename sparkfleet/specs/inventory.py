@@ -1,4 +1,4 @@
-"""`inventory.yaml`: the nodes of a fleet, the cables between them, and where its endpoint listens."""
+"""`inventory.yaml`: the nodes of a fleet, the cables between them, and the address of its endpoint."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _RAIL_ADDRESS = Form(
 
 
 def _ip(text: str) -> str:
-    """Rejects text that resembles an IP address and is none."""
+    """Refuse text that looks like an IP address and is none."""
     return _demand(not _numeric(text) or _parsed(text) is not None, text, "is no IP address", _ADDRESS)
 
 
 def _one_machine(text: str) -> str:
-    """An IP address must be one that a single machine can have."""
+    """Refuse IP addresses that no single machine can have."""
     return _demand(not _numeric(text) or _single(_parsed(text)), text, "is no machine's address", _ADDRESS)
 
 
 def _on_a_rail(text: str) -> str:
-    """An address inside its subnet: neither the subnet itself nor its broadcast address."""
+    """Refuse addresses that no netdev can have, such as the subnet's own or its broadcast address."""
     try:
         usable = _usable(ip_interface(text))
     except ValueError:
@@ -92,7 +92,7 @@ RailAddress = Annotated[str, _RAIL_ADDRESS, AfterValidator(_on_a_rail)]
 
 
 class Jump(Spec):
-    """A host that SSH goes through to reach a node."""
+    """An SSH jump host on the way to a node."""
 
     address: Address
     """Its IP address or host name."""
@@ -110,16 +110,16 @@ class EngineHome(Spec):
     """Location of an engine on a node."""
 
     python: AbsolutePath
-    """The Python interpreter of the environment that holds the engine, on the node."""
+    """The Python interpreter of the engine's environment on the node."""
 
 
 class Node(Spec):
-    """One machine, and how to reach it."""
+    """One machine, with its address and login."""
 
     address: Address
-    """`local` for the machine that this file is on; otherwise an IP address or host name to reach by SSH."""
+    """`local` for this machine; otherwise an IP address or host name for SSH."""
     user: UserName | None = None
-    """Whom to log in as. Required over SSH."""
+    """The user to log in as. Required over SSH."""
     port: Port = 22
     """Port of its SSH server."""
     host_key: HostKey | None = None
@@ -127,7 +127,7 @@ class Node(Spec):
     identity_file: HomePath | None = None
     """Private key to log in with. Left out: the SSH agent and ~/.ssh/config decide."""
     jump: Jump | None = None
-    """A host to go through."""
+    """A jump host on the way to the node."""
     engines: FrozenDict[EngineName, EngineHome] = FrozenDict()
     """Engines that are installed on the node, for deployments that run as processes."""
 
@@ -150,7 +150,7 @@ class Node(Spec):
 
     def _ssh_problems(self) -> Iterator[Problem]:
         if self.user is None:
-            yield Problem(("user",), "missing. Expected whom to log in as over SSH.")
+            yield Problem(("user",), "missing. Expected the user to log in as over SSH.")
         if self.host_key is None:
             expected = 'Expected the fingerprint of the node\'s SSH host key ("SHA256:…")'
             yield Problem(("host_key",), f"missing. {expected}; run `sparkfleet init` to read and pin it.")
@@ -180,7 +180,7 @@ class Link(Spec):
     """A cable between two nodes, or between a node and a switch. One QSFP cable is two rails."""
 
     nodes: Annotated[tuple[NodeName, ...], Field(min_length=1, max_length=2)]
-    """The two nodes that the cable joins, or the one that it joins to a switch."""
+    """The two nodes at the ends of the cable, or the one node if the other end is a switch."""
     switch: NodeName | None = None
     """The switch at the other end of the cable: a name of your choice."""
     rails: Annotated[tuple[Rail, ...], Field(min_length=1, max_length=16)]
@@ -190,7 +190,9 @@ class Link(Spec):
         if len(self.nodes) == 2 and self.nodes[0] == self.nodes[1]:
             yield Problem(("nodes", 1), f"found {quote(self.nodes[1])} twice. Expected another node.")
         if (len(self.nodes) == 1) == (self.switch is None):
-            yield Problem(("nodes",), "make no cable. Expected two nodes, or one node and a `switch`.")
+            yield Problem(
+                ("nodes",), "do not describe a cable. Expected two nodes, or one node and a `switch`."
+            )
         for index, rail in enumerate(self.rails):
             yield from self._rail_problems(rail, ("rails", index))
 
@@ -205,7 +207,7 @@ class Link(Spec):
                 found = f"{end.address} is not in {first.network}, the subnet of the other end"
                 yield Problem(where, f"{found}. Expected both ends of a rail in one subnet.")
             elif end.interface.ip == first.ip:
-                found = f"{end.interface.ip} is the address of the other end too"
+                found = f"{end.interface.ip} is also the address of the other end"
                 yield Problem(where, f"{found}. Expected an address of its own.")
 
 
@@ -213,11 +215,11 @@ class Gateway(Spec):
     """Address of the OpenAI endpoint."""
 
     host: ListenAddress = "127.0.0.1"
-    """Address to listen on; 127.0.0.1 keeps the endpoint on this machine, 0.0.0.0 opens it to others."""
+    """Address to listen on. 127.0.0.1: reachable from the head node only; 0.0.0.0: from the network."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     """Port to listen on; 0: any free one."""
     max_body_mb: Annotated[int, Field(ge=1, le=4096)] = 32
-    """Largest request body, MB (10^6 bytes). Larger ones are answered with 413."""
+    """Largest request body, MB (10^6 bytes). Larger ones get HTTP 413."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -237,12 +239,12 @@ class Inventory(Spec):
     links: Annotated[tuple[Link, ...], Field(max_length=4096)] = ()
     """The cables. `sparkfleet init` finds them."""
     gateway: Gateway = Gateway()
-    """Where the endpoint listens."""
+    """Address of the endpoint."""
     environment: AbsolutePath | None = None
-    """Python of an environment that every node has and that holds this very sparkfleet, such as one on a shared disk.
-    Left out: `sparkfleet up` makes one on each node."""
+    """Python of an environment with this version of sparkfleet that every node has, such as one on a shared disk. Left out:
+    `sparkfleet up` makes one on each node."""
     timeouts: Timeouts = Timeouts()
-    """How long is waited before an engine is taken for dead or started again."""
+    """Waits before an engine is considered dead or started again."""
 
     def _problems(self) -> Iterator[Problem]:
         if not self.nodes:
@@ -262,7 +264,7 @@ class Inventory(Spec):
         for name, node in self.nodes.items():
             first = seen.setdefault((node.address, node.port, node.jump), name)
             if first != name:
-                found = f"{node.address} is the machine of the node {first} already"
+                found = f"{node.address} is already the address of node {first}"
                 yield Problem(("nodes", name, "address"), f"{found}. Expected each machine once.")
 
     def _rail_ends(self, node: str) -> Iterator[tuple[Where, RailEnd]]:
@@ -274,24 +276,24 @@ class Inventory(Spec):
 
 
 def _crossed(node: str, ends: tuple[tuple[Where, RailEnd], ...]) -> Iterator[Problem]:
-    """A device that serves two rails of `node`, and two of its rails in one subnet."""
+    """Errors of a node: a device on two rails, or two rails in one subnet."""
     for field in ("netdev", "rdma"):
         seen: set[str] = set()
         for where, end in ends:
             device: str | None = getattr(end, field)
             if device in seen:
-                found = f"{device} of {node} is on another rail already"
+                found = f"{device} of {node} is already on another rail"
                 yield Problem((*where, field), f"{found}. Expected one of its own.")
             seen |= {device} if device else set()
     yield from _one_subnet(node, ends)
 
 
 def _one_subnet(node: str, ends: tuple[tuple[Where, RailEnd], ...]) -> Iterator[Problem]:
-    """The kernel sends for a subnet through one device: the second rail in it would carry nothing."""
+    """Errors of rails in one subnet: the kernel sends through one device per subnet, so the second rail would be idle."""
     outer = None
     for where, end in sorted(ends, key=lambda item: _order(item[1].interface)):
         network = end.interface.network
-        # Subnets are nested or apart, so in this order one look back is enough.
+        # Subnets are nested or disjoint, so in this order the previous one is the only one to compare.
         if outer is not None and network.overlaps(outer):
             found = f"{end.address} is in {outer}, the subnet of another rail of {node}"
             yield Problem((*where, "address"), f"{found}. Expected a subnet of its own for each rail.")

@@ -1,7 +1,7 @@
-"""Files that people wrote as inventories and deployments, or everything that is wrong with them.
+"""Loads inventory and deployment files, or reports every error in them.
 
-Every error is a `SpecError` with one line per problem:
-`file:line: field.path: what was found. What is expected. Did you mean …?`
+The error is a `SpecError` with one line per problem:
+`file:line: field.path: the found value. The expected value. Did you mean …?`
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from sparkfleet.specs.inventory import Inventory
 AnyPath = str | PathLike[str]
 M = TypeVar("M", bound=Spec)
 
-_NO_INVENTORY = "The inventory says which machines there are; nothing is done without one."
-_GET_INVENTORY = (
-    "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY names one that is elsewhere."
-)
+_NO_INVENTORY = "The inventory lists the machines of the fleet; this command needs one."
+_GET_INVENTORY = "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY gives another path."
 
 _MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
-"""Fields that one kind of file has to have, and the other never has."""
+"""Fields that one kind of file requires, and that the other never has."""
 _KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deployment"}
 
 MAX_FINDINGS = 100
-"""Lines of one error; what goes beyond is counted."""
+"""Most lines of one error; further problems are counted."""
 
 
 class NoFile(SpecError):
@@ -43,7 +41,7 @@ class NoFile(SpecError):
 
 
 def load_inventory(path: AnyPath) -> Inventory:
-    """The inventory in a file. Raises SpecError with every problem in it."""
+    """Load an inventory file. Raises SpecError with every problem in it."""
     try:
         return _load(Inventory, path)[0]
     except NoFile as error:
@@ -51,15 +49,15 @@ def load_inventory(path: AnyPath) -> Inventory:
 
 
 def load_deployment(path: AnyPath) -> Deployment:
-    """The deployment in a file. Raises SpecError with every problem in it."""
+    """Load a deployment file. Raises SpecError with every problem in it."""
     return _load(Deployment, path)[0]
 
 
 def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
-    """The deployments in several files, in their order.
+    """Load several deployment files, in their order.
 
     Raises:
-        SpecError: with every problem in every file; two files with one public name are a problem too.
+        SpecError: with every problem in every file; the same public name in two files is a problem too.
     """
     loaded: list[Deployment] = []
     errors: list[str] = []
@@ -70,7 +68,7 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
             deployment, document = _load(Deployment, path)
             line = document.lines["name",]
             if first := places.get(deployment.name):
-                taken = f"{quote(deployment.name)} is the name in {first} already. Expected one of its own."
+                taken = f"{quote(deployment.name)} is already the name in {first}. Expected one of its own."
                 raise _error(file, [FileProblem(line, ("name",), taken)])
             places[deployment.name] = f"{escape(file)}:{line}"
             loaded.append(deployment)
@@ -82,17 +80,17 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
 
 
 def parse_inventory(text: str, name: str = "inventory.yaml") -> Inventory:
-    """The inventory in `text`. `name` stands for the file in errors. Raises SpecError with every problem."""
+    """Parse an inventory. `name` is the file's name in errors. Raises SpecError with every problem."""
     return _parse(Inventory, text, name)[0]
 
 
 def parse_deployment(text: str, name: str = "deployment.yaml") -> Deployment:
-    """The deployment in `text`. `name` stands for the file in errors. Raises SpecError with every problem."""
+    """Parse a deployment. `name` is the file's name in errors. Raises SpecError with every problem."""
     return _parse(Deployment, text, name)[0]
 
 
 def to_yaml(spec: Inventory | Deployment) -> str:
-    """`spec` as a file that loads to an equal one. What is as by default is left out."""
+    """`spec` as YAML that loads to an equal one. Fields with their default value are left out."""
     fields = spec.model_dump(mode="json", exclude_defaults=True)
     first = {name: fields.pop(name) for name in ("name", "model", "variants") if name in fields}
     return dump(first | fields)
@@ -116,13 +114,13 @@ def _parse(model: type[M], text: str, name: str) -> tuple[M, Document]:
 
 
 def _other_kind(model: type[Spec], document: Document) -> Iterator[FileProblem]:
-    """That the file is an inventory where a deployment is expected, or the other way round."""
+    """The error of a file that is an inventory instead of a deployment, or the reverse."""
     keys = document.value if isinstance(document.value, dict) else {}
     if any(key in keys for key in _MARKS[model]):
         return
     for kind, marks in _MARKS.items():
         for key in (key for key in keys if key in marks):
-            found = f"belongs in {_KINDS[kind]}, and that is what this file is. Expected {_KINDS[model]}."
+            found = f"is a field of {_KINDS[kind]}, which this file seems to be. Expected {_KINDS[model]}."
             yield FileProblem(document.lines[key,], (key,), found)
 
 
@@ -162,7 +160,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _validated(model: type[M], given: Any) -> tuple[M | None, list[ErrorDetails]]:
-    """The model, or every error. Unknown fields are taken out once, so that checks behind them run too."""
+    """The model, or every error. Unknown fields are removed once, so that the checks between fields run too."""
     errors: list[ErrorDetails]
     try:
         return model.model_validate(given), []
@@ -185,13 +183,13 @@ def _without(value: Any, unwanted: set[Where], where: Where = ()) -> Any:
 
 def _error(name: str, findings: Iterable[FileProblem]) -> SpecError:
     in_order = sorted(dict.fromkeys(findings), key=lambda finding: finding.line or 0)
-    lines = [_said(name, finding) for finding in in_order[:MAX_FINDINGS]]
+    lines = [_line(name, finding) for finding in in_order[:MAX_FINDINGS]]
     if len(in_order) > MAX_FINDINGS:
         lines.append(f"{escape(name)}: and {len(in_order) - MAX_FINDINGS} more problems.")
     return SpecError("\n".join(lines))
 
 
-def _said(name: str, finding: FileProblem) -> str:
+def _line(name: str, finding: FileProblem) -> str:
     place = escape(name) if finding.line is None else f"{escape(name)}:{finding.line}"
     return ": ".join(part for part in (place, _dotted(finding.where), finding.text) if part)
 

@@ -1,4 +1,4 @@
-"""`python -m sparkfleet.specs.schema [--check]`: the JSON Schemas that editors complete spec files with."""
+"""`python -m sparkfleet.specs.schema [--check]`: writes the JSON Schemas with which editors complete spec files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "schema"
-"""Where the schemas are kept in the source tree."""
+"""Directory of the schemas in the source tree."""
 
 _EITHER = {
     "oneOf": [
@@ -22,11 +22,11 @@ _EITHER = {
         {"required": ["variants"], "properties": {"variants": {"minItems": 1}}},
     ]
 }
-"""`model` or `variants`: what the model checks between fields and pydantic cannot know."""
+"""`model` or `variants`, but not both: a check between fields, which pydantic does not put into a schema."""
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without a title for every field: it would only say the field's name again."""
+    """Schemas without a title for every field, which would only repeat the field's name."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -41,16 +41,14 @@ def schemas() -> dict[str, str]:
 
 
 def stale(directory: Path) -> tuple[str, ...]:
-    """Names of the schema files in `directory` that are missing or not what `schemas` says."""
+    """Names of the schema files in `directory` that are missing or differ from `schemas`."""
     return tuple(name for name, text in schemas().items() if _content(directory / name) != text)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the schemas, or with `--check` say which are not current and exit with 1."""
+    """Write the schemas, or with `--check` list those that are not current and exit with 1."""
     parser = argparse.ArgumentParser(prog="python -m sparkfleet.specs.schema", description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 where a file is not current"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
     parser.add_argument("directory", type=Path, nargs="?", default=DIRECTORY, help="default: docs/schema")
     options = parser.parse_args(argv)
     names = stale(options.directory)

@@ -1,7 +1,7 @@
 """Waits of a fleet before it declares an engine dead or restarts it. Seconds.
 
-They are values of the inventory: a test of minutes waits for seconds by the same code, and a fleet with a habit of its own
-(a prefill that moves no figure, a workload that is slow to answer) need not be changed in its source.
+They are fields of the inventory: tests wait seconds instead of minutes with the same code, and a fleet with unusual engines
+(a prefill during which no counter moves, a workload with a slow health check) needs no change of the source.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class Timeouts(Spec):
     """Waits of a fleet, seconds. Leave them out unless you know why: each default has its reason."""
 
     stuck_s: Seconds = 20.0
-    """With work in hand and no figure that moves for this long, an engine is asked for a token: short enough for somebody
-    who waits."""
+    """An engine with requests in flight is probed with one token if none of its counters has moved for this long: short
+    enough for a person who waits for an answer."""
     idle_s: Seconds = 60.0
-    """The same of an engine that has nothing in hand by its own figures. If it hangs, they show nothing: vLLM writes them
-    after a step, TensorRT-LLM after an answer, so that a hang which began in a rest reads like the rest going on."""
+    """The same for an engine that is idle by its own metrics. A hang does not show in them: vLLM updates them after a step,
+    TensorRT-LLM after an answer, so an engine that hung while idle keeps looking idle."""
     proof_s: Seconds = 30.0
-    """The least that the token is waited for; a long prefill has longer."""
+    """Shortest time limit of that probe; it is longer during a long prefill."""
     health_every_s: Seconds = 10.0
-    """Between two questions to a custom workload for its health."""
+    """Time between two health checks of a custom workload."""
     unwell_s: Seconds = 60.0
-    """A custom workload that has answered no question for this long hangs: what it does for a client may keep it from
-    answering for a while, and one that is stopped takes all of its clients' work with it."""
+    """A custom workload without a successful health check for this long is considered hung. Work for a client may delay a
+    check for a while, and a restart would lose the work of all its clients."""
     pause_s: Seconds = 1.0
-    """Before an engine is started again that has just ended for the second time; twice as long each further time."""
+    """Pause before an engine that has ended twice is started again; it doubles each further time."""
     longest_pause_s: Seconds = 60.0
-    """The most of that: an engine takes about that long to load, or more, so that a longer pause would be noticed."""
+    """Longest such pause. An engine takes about as long to load, or longer, so a longer pause would be noticeable."""

@@ -1,4 +1,4 @@
-"""An inventory as a person would write it: one line per node and per end of a rail, with comments."""
+"""Writes an inventory as a person would: one line per node and per end of a rail, with comments."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sparkfleet.specs.inventory import Inventory, Link, Node, RailEnd
 from sparkfleet.specs.load import parse_inventory, to_yaml
 
 _PLAIN = re.compile(r"[A-Za-z_~/][A-Za-z0-9_./~-]*|[0-9]{1,3}(\.[0-9]{1,3}){3}(/[0-9]{1,2})?")
-"""Text that YAML reads as itself in any place; words that it reads as something else are taken out below."""
+"""Text that needs no quotes in YAML, except for the words below."""
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "~"})
 _WIDE = 130
-"""Columns that a line may have."""
+"""Longest line, columns."""
 
 
 def write_inventory(inventory: Inventory, *, about: Sequence[str] = (), doubts: Sequence[str] = ()) -> str:
-    """The text of an inventory that loads to an equal one.
+    """An inventory as YAML text that loads to an equal one.
 
     Args:
-        inventory: what to write; what is as by default is left out.
+        inventory: fields with their default value are left out.
         about: lines of a comment at the top.
-        doubts: sentences about links that were not taken in, as comments beside the links.
+        doubts: sentences about links that were left out, as comments beside the links.
     """
     text = "\n".join(_lines(inventory, about, doubts)) + "\n"
     try:
         same = parse_inventory(text) == inventory
     except SpecError:
         same = False
-    # Whatever the plain form cannot say, the dumper can.
+    # The dumper can write every value; the plain form cannot.
     return text if same else to_yaml(inventory)
 
 
@@ -92,7 +92,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Plain where YAML reads it as the same text; a JSON string is a YAML string."""
+    """Plain if YAML reads it as the same text; else a JSON string, which is a YAML string."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value)

@@ -114,7 +114,7 @@ class _Stager:
         return await self._fleet.ask(node, "hub_download", self._pull_request(node, None), Manifest)
 
     async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
-        """Pull and copy until every node has it, planned anew after each pass while that makes progress."""
+        """Pull and copy until every node has the model; plan again after each pass that made progress."""
         failed: list[NodeError] = []
         left = None
         while True:

@@ -1,6 +1,6 @@
 """The metrics of the gateway and of the controller. Times in seconds, sizes in tokens.
 
-Each object brings its metrics into a registry of its own, so that two of them can live in one process.
+Each object registers its metrics in a registry of its own, so that one process can have two of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATHS = frozenset(
         "/v1/score",
     }
 )
-"""The paths that have a label value of their own; a client cannot make up new ones."""
+"""Paths with a label value of their own; a client cannot create new ones."""
 
 TOKEN_BUCKETS_S = (
     0.001,
@@ -49,7 +49,7 @@ TOKEN_BUCKETS_S = (
     30,
     120,
 )
-"""Between two chunks: finest where a Spark decodes, 5 to 100 tok/s (design, section 10)."""
+"""Buckets of the ITL: finest in the range of a Spark's decode, 5 to 100 tok/s."""
 WAIT_BUCKETS_S = (
     0.001,
     0.005,
@@ -72,10 +72,10 @@ WAIT_BUCKETS_S = (
     80,
     120,
 )
-"""To the first chunk: from a warm prefix to a long context that is prefilled cold."""
+"""Buckets of the TTFT: from a warm prefix to the cold prefill of a long context."""
 REQUEST_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1800)
 START_BUCKETS_S = (5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
-"""Of a group: from a tiny model on a CPU to hundreds of gigabytes that are still to be fetched."""
+"""Buckets of a group's start: from a tiny model on a CPU to the download of hundreds of gigabytes."""
 
 
 class GatewayMetrics:
@@ -90,25 +90,25 @@ class GatewayMetrics:
             registry=registry,
         )
         self.in_flight = Gauge(
-            "sparkfleet_requests_in_flight", "Requests being answered.", ["model"], registry=registry
+            "sparkfleet_requests_in_flight", "Requests in flight.", ["model"], registry=registry
         )
         self.ttft = Histogram(
             "sparkfleet_ttft_seconds",
-            "From a complete request to the first chunk of a streamed answer.",
+            "TTFT: time from a complete request to the first chunk of a streamed answer.",
             ["model"],
             buckets=WAIT_BUCKETS_S,
             registry=registry,
         )
         self.itl = Histogram(
             "sparkfleet_itl_seconds",
-            "Between two chunks of a streamed answer.",
+            "ITL: time between two chunks of a streamed answer.",
             ["model"],
             buckets=TOKEN_BUCKETS_S,
             registry=registry,
         )
         self.duration = Histogram(
             "sparkfleet_request_seconds",
-            "From the request's headers to the end of its answer.",
+            "Time from the request's headers to the end of its answer.",
             ["model"],
             buckets=REQUEST_BUCKETS_S,
             registry=registry,
@@ -126,7 +126,7 @@ class GatewayMetrics:
             registry=registry,
         )
         self.retries = Counter(
-            "sparkfleet_retries", "Requests asked again of another engine.", ["model"], registry=registry
+            "sparkfleet_retries", "Requests sent again to another engine.", ["model"], registry=registry
         )
         build_info(registry)
 
@@ -147,7 +147,7 @@ class ControlMetrics:
         )
         self.start = Histogram(
             "sparkfleet_start_seconds",
-            "From the decision to start a group to its first token.",
+            "Time from the decision to start a group to its first token.",
             ["deployment"],
             buckets=START_BUCKETS_S,
             registry=registry,
@@ -169,20 +169,20 @@ class ControlMetrics:
         )
         self.joined = Gauge(
             "sparkfleet_node_joined",
-            "1 where Ray on a node is part of the fleet.",
+            "1 if Ray on a node is part of the fleet.",
             ["node"],
             registry=registry,
         )
         build_info(registry)
 
     def show_state(self, deployment: str, group: str, state: str, known: tuple[str, ...]) -> None:
-        """Say that a group is in `state`, and in none of the others in `known`."""
+        """Sets a group's state to `state`, and the others in `known` to 0."""
         for name in known:
             self.group_state.labels(deployment, group, name).set(name == state)
 
 
 def path_label(path: str) -> str:
-    """The path as a label: itself where it is a known one, else "other"."""
+    """The path as a label: itself if it is a known one, else "other"."""
     return path if path in PATHS else "other"
 
 

@@ -166,7 +166,7 @@ class TestHubIds:
         error = await one("openai/gpt-os-120b@v2")
         assert isinstance(error, FactError)
         assert (
-            "openai/gpt-os-120b (revision v2) is not in the Hub's cache on this machine, spark1 or spark2"
+            "openai/gpt-os-120b (revision v2) is not in the Hub cache of this machine, spark1 or spark2"
             in error.what
         )
         assert "`sparkfleet models pull openai/gpt-os-120b@v2`" in error.do
@@ -213,7 +213,7 @@ class TestDirectories:
         nodes["spark1"] = FakeChannel("spark1", {program(): NodeError("spark1: no answer in 10 s.")})
         error = await one("/models/x")
         assert error.what == "/models/x: is not a directory on this machine or spark2."
-        assert error.means == "spark1 could not be asked: no answer in 10 s."
+        assert error.means == "spark1 could not be searched: no answer in 10 s."
 
     async def test_a_silent_node_does_not_hide_what_another_has(self, there, one, nodes):
         nodes["spark1"] = FakeChannel("spark1", {program(): NodeError("spark1: no answer in 10 s.")})
@@ -243,7 +243,7 @@ class TestWhoIsAsked:
         cached(nodes["spark1"].hub)
         found = (await search({"Org/Name": ("spark1",)}, inventory, nodes))["Org/Name"]
         assert isinstance(found, FactError)
-        assert "on this machine, and not known by name" in found.what
+        assert "of this machine, and not known by name" in found.what
         assert nodes["spark1"].asked == 0
 
     async def test_each_once_for_everything(self, inventory, nodes):
@@ -311,7 +311,7 @@ class TestVerbs:
         code, out, err = sparkfleet("apply", deployment, "-i", file)
         assert code == 1
         assert "+ start  m" in out
-        assert "Nobody is there to agree" in err
+        assert "Nothing was changed: this needs a confirmation" in err
 
     def test_dry_run(self, sparkfleet, deployment, file):
         code, out, _ = sparkfleet("apply", "--dry-run", deployment, "-i", file)
@@ -322,7 +322,7 @@ class TestVerbs:
     def test_assuming_asks_nobody(self, sparkfleet, deployment, file, nodes, verb):
         code, _, err = sparkfleet(*verb, deployment, "-i", file, "--assume", "dgx-spark")
         assert code == 1
-        assert "not in the Hub's cache on this machine, and not known by name" in err
+        assert "not in the Hub cache of this machine, and not known by name" in err
         assert nodes["spark1"].asked == nodes["spark2"].asked == 0
 
     def test_inspect(self, sparkfleet, file):
@@ -340,7 +340,7 @@ class TestVerbs:
         monkeypatch.chdir(tmp_path / "empty")
         code, _, err = sparkfleet("inspect", "Org/Name")
         assert code == 1
-        assert "on this machine, and not known by name" in err
+        assert "of this machine, and not known by name" in err
 
     def test_inspect_of_what_is_here_reads_no_inventory(self, sparkfleet, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
@@ -407,7 +407,7 @@ def test_plan_has_exact_sizes_from_the_hub_and_names_their_origin(sparkfleet, re
 def test_offline_nothing_is_asked(sparkfleet, repository, two_sparks):
     code, _, err = sparkfleet("plan", "chat.yaml", "-i", two_sparks, "--assume", "dgx-spark", "--offline")
     assert code == 1
-    assert "is not in the Hub's cache on this machine" in err
+    assert "is not in the Hub cache of this machine" in err
     assert "0123456" not in err
 
 

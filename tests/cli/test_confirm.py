@@ -25,7 +25,7 @@ class Terminal:
 def test_a_person_is_asked(monkeypatch):
     person = Terminal(monkeypatch, True, False)
     confirm("Apply?")
-    with pytest.raises(SparkfleetError, match="Not agreed, so nothing was changed"):
+    with pytest.raises(SparkfleetError, match="Nothing was changed: the answer was no"):
         confirm("Delete m?")
     assert person.asked == ["Apply?", "Delete m?"]
 
@@ -38,7 +38,7 @@ def test_yes_asks_nobody(monkeypatch):
 
 def test_nobody_is_there(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    with pytest.raises(SparkfleetError, match="Nobody is there") as refused:
+    with pytest.raises(SparkfleetError, match="this needs a confirmation") as refused:
         confirm("Apply?")
     assert "--yes" in refused.value.do
     assert capsys.readouterr().err == "Apply?\n"

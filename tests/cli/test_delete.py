@@ -51,7 +51,7 @@ def delete(sparkfleet, monkeypatch, tmp_path, controller):
 
 
 def test_for_people(delete, controller):
-    assert delete("m", "--yes") == (0, "m is gone.\n", "")
+    assert delete("m", "--yes") == (0, "m was deleted.\n", "")
     assert controller.names == []
 
 
@@ -64,11 +64,11 @@ def test_for_programs(delete, controller):
 def test_nothing_is_deleted_unasked(delete, controller):
     code, out, err = delete("m", "--json")
     assert (code, out) == (1, "")
-    assert err.startswith("Delete m?\nerror: Nobody is there to agree")
+    assert err.startswith("Delete m?\nerror: Nothing was changed: this needs a confirmation")
     assert controller.names == ["m"]
 
 
 def test_a_name_that_is_none(delete):
     code, _, err = delete("n", "--yes")
     assert code == 1
-    assert "There is no deployment 'n'.\nThere are: m." in err
+    assert "There is no deployment 'n'.\nDeployments: m." in err

@@ -176,4 +176,4 @@ def test_what_is_refused_is_told_as_plan_tells_it(dry_run, sparkfleet, deploymen
 def test_what_only_a_dry_run_takes_is_refused_elsewhere(sparkfleet, deployments, two_sparks, option):
     code, out, err = sparkfleet("apply", deployments / "qwen3-30b-a3b.yaml", *option, "-i", two_sparks)
     assert (code, out) == (ERROR, "")
-    assert f"{option[0]}: only with --dry-run" in err
+    assert f"{option[0]} needs --dry-run" in err

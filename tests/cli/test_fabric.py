@@ -77,7 +77,7 @@ def test_plan_for_programs(sparkfleet, fleet, two_sparks):
 def test_nothing_to_do(sparkfleet, fleet, two_sparks):
     fleet["views"] = (view(1, "192.168.100.1/24", 9000), view(2, "192.168.100.2/24", 9000))
     code, out, _ = sparkfleet("fabric", "apply", "-i", two_sparks)
-    assert (code, "as it should be" in out) == (0, True)
+    assert (code, "No change: every rail has its address." in out) == (0, True)
 
 
 @pytest.mark.parametrize("verb", ["plan", "apply"])
@@ -86,13 +86,13 @@ def test_without_a_cable_no_rail_is_said_to_be_right(sparkfleet, fleet, two_spar
     code, out, _ = sparkfleet("fabric", verb, "-i", two_sparks)
     assert code == 0
     assert "No cable" in out
-    assert "as it should be" not in out
+    assert "no change" not in out.lower()
 
 
 def test_apply_asks(sparkfleet, fleet, two_sparks):
     code, _, err = sparkfleet("fabric", "apply", "-i", two_sparks)
     assert code == 1
-    assert "Nobody is there to agree" in err
+    assert "Nothing was changed: this needs a confirmation" in err
     assert sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[0] == 0
 
 
@@ -100,7 +100,7 @@ def test_what_was_taken_back_is_an_error_with_the_reasons(sparkfleet, fleet, two
     fleet["applied"] = FabricOutcome(kept=False, problems=("spark2: no answer.",))
     code, _, err = sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)
     assert code == 1
-    assert "taken back" in err
+    assert "was undone" in err
     assert "spark2: no answer." in err
 
 

@@ -64,4 +64,4 @@ def test_a_builtin_model_that_was_never_served(sparkfleet, monkeypatch, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code, _, err = sparkfleet("inspect", "builtin:tiny")
     assert code == 1
-    assert "when it is first served" in err
+    assert "on its first start" in err

@@ -195,7 +195,10 @@ class TestWords:
 
 def test_what_the_canary_read_is_shown(capsys, spec, plan):
     read = {"text_perplexity": 123.4, "own_perplexity": 1.25, "own_agreement": 0.98, "accepted_share": 0.61}
-    words = "perplexity of a known text 123, of its own answer 1.25, 98% of it chosen again, 61% of drafts accepted"
+    words = (
+        "perplexity of a known text 123, of its own answer 1.25, 98% of the answer's tokens chosen again,"
+        " 61% of draft tokens accepted"
+    )
     assert canary_words(report(measured=read)) == words
     assert canary_words(report(measured={}, unchecked=("acceptance",))) == "not checked: acceptance"
     assert canary_words(report()) == ""
@@ -205,6 +208,4 @@ def test_what_the_canary_read_is_shown(capsys, spec, plan):
 
 def test_a_group_that_says_nothing_any_more_is_not_told_as_ready(capsys, spec, plan):
     describe._show(running(spec, plan, report(silent_s=240.4)), [])
-    assert "group m/g1/0 was ready; nothing was heard of it for 240 s" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "group m/g1/0 was ready; no report for 240 s" in " ".join(capsys.readouterr().out.split())

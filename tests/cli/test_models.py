@@ -106,16 +106,16 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
 
     with_deployments(monkeypatch, Deployment(name="d", model="tests/tiny@main"))
     code, out, _ = sparkfleet("models", "prune", "--yes")
-    assert "nothing to remove" in out
+    assert "Nothing to remove" in out
     assert snapshot.is_dir()
 
     with_deployments(monkeypatch)
     code, out, _ = sparkfleet("models", "prune", "--keep", "tests/tiny", "--yes")
-    assert "nothing to remove" in out
+    assert "Nothing to remove" in out
     code, out, err = sparkfleet("models", "prune")
     assert code == 1
     assert "tests/tiny" in out
-    assert "Remove 1 model from the nodes?\nerror: Nobody is there to agree" in err
+    assert "Remove 1 model from the nodes?\nerror: Nothing was changed: this needs a confirmation" in err
     code, out, err = sparkfleet("models", "prune", "--json")
     assert (code, out) == (1, "")
     assert "tests/tiny" in err
@@ -125,7 +125,7 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
         {"model": "tests/tiny", "commit": COMMIT, "freed_bytes": {"a": 5023}}
     ]
     assert not (hub / "models--tests--tiny").exists()
-    assert "no model" in sparkfleet("models", "list")[1]
+    assert "No node has a model." in sparkfleet("models", "list")[1]
 
 
 def test_push_of_what_nobody_has_says_how_to_get_it(sparkfleet, home):

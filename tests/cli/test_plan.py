@@ -73,8 +73,8 @@ def test_apply_tells_what_is_infeasible_as_plan_does(sparkfleet, deployments, tw
     assert "license-nvidia-open-model" in applied[1]
     assert planned[2] == ""
     assert applied[2].splitlines() == [
-        "error: Nothing was applied, because nothing in this fleet can serve nemotron-3-super.",
-        "Change the deployment or the inventory where a reason above says so, or leave its file out.",
+        "error: Nothing was applied: this fleet cannot serve nemotron-3-super.",
+        "Change the deployment or the inventory as the reasons above suggest, or leave its file out.",
     ]
 
 
@@ -203,7 +203,7 @@ def test_nodes_that_do_not_answer_can_be_assumed(sparkfleet, deployments, two_sp
     assert err.splitlines() == [
         "error: spark1: no answer",
         "Look at its cable.",
-        "`--assume dgx-spark` plans without asking the nodes.",
+        "`--assume dgx-spark` plans without contacting the nodes.",
     ]
 
 

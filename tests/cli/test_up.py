@@ -50,8 +50,8 @@ def test_up_for_people(fleet, running):
     code, out, err = fleet("up", running=running)
     assert (code, err) == (0, "")
     first, *advice = out.splitlines()
-    assert first == f"{'Running already' if running else 'Up'}. Endpoint: http://127.0.0.1:8000/v1"
-    assert [line[:16] for line in advice] == ([] if running else ["After a reboot a"])
+    assert first == f"{'Already running' if running else 'Up'}. Endpoint: http://127.0.0.1:8000/v1"
+    assert [line[:16] for line in advice] == ([] if running else ["a: has neither s"])
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -69,6 +69,6 @@ def test_up_for_programs(fleet, running):
 
 
 def test_down(fleet):
-    assert fleet("down") == (0, "Down. `sparkfleet up` brings back what was served.\n", "")
+    assert fleet("down") == (0, "Down. `sparkfleet up` starts the deployments again.\n", "")
     code, out, _ = fleet("down", "--json")
     assert (code, json.loads(out)) == (0, {"version": 1, "fleet": "home", "up": False})

@@ -40,11 +40,11 @@ async def test_why_is_an_event(store, clock):
     await next_process(store, clock).begin(OSError("no Serve"))
     await next_process(store, clock).begin(RuntimeError("a\ntraceback"))
     assert [(event.subject, event.kind, event.message) for event in store.events()] == [
-        ("controller", "error", "its work failed: OSError('no Serve'); it is started again"),
+        ("controller", "error", "its work failed: OSError('no Serve'); it restarts"),
         (
             "controller",
             "error",
-            "its work failed: RuntimeError('a\\ntraceback'); it is started again in 1 s",
+            "its work failed: RuntimeError('a\\ntraceback'); it restarts in 1 s",
         ),
     ]
 
@@ -54,7 +54,7 @@ async def test_the_next_process_tells_why_until_its_own_work_has_begun(store, cl
     assert first.trouble == ""
     await first.begin(OSError("no Serve"))
     second = next_process(store, clock)
-    assert second.trouble == first.trouble == "its work failed: OSError('no Serve'); it is started again"
+    assert second.trouble == first.trouble == "its work failed: OSError('no Serve'); it restarts"
     second.works()
     assert second.trouble == ""
 
@@ -63,7 +63,7 @@ async def test_what_cannot_be_written_down_waits_longest(store, clock):
     ends = next_process(store, clock)
     store.close()
     assert await ends.begin(OSError("no space")) == 60
-    assert ends.trouble == "its work failed: OSError('no space'); it is started again in 60 s"
+    assert ends.trouble == "its work failed: OSError('no space'); it restarts in 60 s"
 
 
 async def test_it_fails_after_the_pause_and_says_why_meanwhile(store, clock, monkeypatch):

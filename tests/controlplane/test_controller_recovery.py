@@ -16,7 +16,7 @@ async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
     await world.controller.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
     events = await world.controller.events(0, "tiny", 0)
     assert any(event.kind == "fallback" and "too little memory" in event.message for event in events)
     assert "out of memory" in world.store.failures()[0].words
@@ -32,7 +32,7 @@ async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
         await world.controller.report(diagnosed(rung=rung))
         world.apps.become("tiny", 1, "failed")
         await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1, 2]
+    assert [order.rung for order in world.apps.launches] == [0, 1, 2]
 
 
 async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(world):
@@ -53,7 +53,7 @@ async def test_a_restarted_controller_knows_the_rung(world):
     await world.controller.reconcile()
     world.apps.apps.clear()
     await world.restarted().reconcile()
-    assert world.apps.orders[-1].rung == 1
+    assert world.apps.launches[-1].rung == 1
 
 
 async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(world):
@@ -64,7 +64,7 @@ async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(
     await world.controller.reconcile()
     status = world.controller.status().deployments[0]
     assert status.state == "failed"
-    assert len(world.apps.orders) == 1
+    assert len(world.apps.launches) == 1
     assert await world.put() == 2
 
 
@@ -89,7 +89,7 @@ async def test_what_may_pass_is_not_held_against_it(world, cause):
         world.apps.become("tiny", 1, "failed")
         await world.controller.reconcile()
         await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 0, 1]
     assert world.store.failures() == ()
 
 
@@ -100,7 +100,7 @@ async def test_what_was_not_started_is_not_held_against_it(world):
     await world.controller.report(diagnosed().model_copy(update={"diagnosis": refused}))
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
     assert world.store.failures() == ()
 
 
@@ -175,7 +175,7 @@ async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):
         await world.controller.report(report())
         await world.controller.report(diagnosed())
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
 async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
@@ -200,7 +200,7 @@ async def test_a_restarted_controller_knows_what_did_not_start(world):
     world.restarted()
     await world.look()
     await world.controller.reconcile()
-    assert len(world.apps.orders) == 1
+    assert len(world.apps.launches) == 1
     assert world.controller.status().deployments[0].state == "failed"
     assert await world.put() == 2, "applying the same file again tries again"
     assert world.apps.apps["tiny", 2, 0].status == "starting"
@@ -234,7 +234,7 @@ async def test_a_restarted_controller_does_not_let_a_group_fail_to_start_for_eve
         await world.controller.report(report())
         await world.controller.report(diagnosed())
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
 async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
@@ -253,7 +253,7 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     await world.look()
     await world.controller.reconcile()
     await world.controller.reconcile()
-    assert [order.seats[0].node for order in world.apps.orders] == ["that", "this"]
+    assert [order.seats[0].node for order in world.apps.launches] == ["that", "this"]
     events = await world.controller.events(0, "tiny", 0)
     assert any("that is gone; next: this" in event.message for event in events)
 
@@ -265,11 +265,11 @@ async def test_a_group_that_was_ready_and_no_longer_starts_goes_down_its_ladder(
     world.apps.become("tiny", 1, "starting")
     for _ in range(recovery.RESTARTS):
         await world.controller.reconcile()
-        assert [order.rung for order in world.apps.orders] == [0]
+        assert [order.rung for order in world.apps.launches] == [0]
         await world.controller.report(report())
         await world.controller.report(diagnosed())
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
 async def test_a_group_that_was_ready_and_starts_at_no_rung_is_given_up(world):

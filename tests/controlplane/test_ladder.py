@@ -1,7 +1,7 @@
 import pytest
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.ladder import passed_by, rung_with_less, rung_without, step
-from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.perf.prediction import Band, Prediction, Speculation
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rung

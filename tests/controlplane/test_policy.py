@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from policy_world import NODES, PolicyWorld, application, desired, observed, seen
 
 from sparkfleet.controlplane import policy
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import EndGroup, GiveUp, RestartGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
-from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase, GroupReport

@@ -2,11 +2,11 @@ from control_values import deployment, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.actions import BeginAttempt, EndAttempt, StartGroup
 from sparkfleet.controlplane.policy.decide import decide as decide_state
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.controlplane.state.store import Desired, Standing
 
 GIVEN_UP = {"standings": {("m", 2, 0): Standing(given_up=True)}}
 
@@ -75,7 +75,7 @@ def test_without_room_for_both_the_old_one_goes_first():
 
 def test_one_that_serves_nobody_is_not_said_to_serve_or_to_be_in_want_of_memory():
     (gone,) = decide({"m": 2}, [app(1, "starting")], {"m": False})
-    assert (verb(gone), gone.reason) == ("retire", "it serves nobody, and generation 2 takes its place")
+    assert (verb(gone), gone.reason) == ("retire", "it is not ready, and generation 2 takes its place")
     for status in ("starting", "failed", "retiring"):
         (new,) = decide({"m": 2}, [app(1, status)], {"m": True})
         assert (verb(new), new.reason) == ("deploy", "not running yet")

@@ -4,9 +4,9 @@ import pytest
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy import fallback as module
 from sparkfleet.controlplane.policy import state as seen
-from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.perf.prediction import Band
@@ -55,16 +55,16 @@ async def said(world, kind):
 async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_needs_less(world):
     await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.orders] == [0], "once is an accident"
+    assert [order.rung for order in world.apps.launches] == [0], "once is an accident"
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.orders] == [0, 2]
+    assert [order.rung for order in world.apps.launches] == [0, 2]
     (why,) = await said(world, "fallback")
     assert "memory ran out 2 times within 60 minutes while it served" in why
     assert len(world.controller.status().deployments[0].passed[0]) == 2
     assert world.store.failures() == (), "it did start"
     await falls(world, "memory", rung=2)
     await falls(world, "memory", rung=2)
-    assert [order.rung for order in world.apps.orders] == [0, 2], "none needs less"
+    assert [order.rung for order in world.apps.launches] == [0, 2], "none needs less"
 
 
 async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
@@ -82,7 +82,7 @@ async def test_other_falls_and_those_of_long_ago_leave_it_at_its_rung(world, mon
     await put(world, ladder((9.0, "this"), (5.0, "this")))
     for _ in range(3):
         await falls(world, cause)
-    assert [order.rung for order in world.apps.orders] == [0]
+    assert [order.rung for order in world.apps.launches] == [0]
 
 
 async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_smaller_rung_is_back(
@@ -95,15 +95,15 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
     await put(world, ladder((9.0, "this"), (5.0, "that")))
     for _ in range(2):
         await falls(world, "memory")
-    assert [order.rung for order in world.apps.orders] == [0], "the smaller one waits for its node"
+    assert [order.rung for order in world.apps.launches] == [0], "the smaller one waits for its node"
     world.nodes.away = set()
     await world.look()
     with monkeypatch.context() as later:
         later.setattr(module, "STARVED_S", 0.0)
         await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0]
+    assert [order.rung for order in world.apps.launches] == [0]
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.orders] == [0, 1]
+    assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
 # --- a node that does not come back
@@ -119,7 +119,7 @@ async def stranded(world, monkeypatch):
     await put(world, ladder((1.0, "that")))
     await world.ready(1)
     world.apps.become("tiny", 1, "starting")
-    world.controller._heard.forget(())
+    world.controller._reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
     for _ in range(3):
@@ -136,7 +136,7 @@ async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(
     entry = (await stranded.table()).models["tiny"]
     assert (entry.state, entry.detail) == ("failed", status.detail)
     assert await said(stranded, "waits") == [status.detail], "once"
-    assert len(stranded.apps.orders) == 1
+    assert len(stranded.apps.launches) == 1
 
 
 async def test_when_its_node_is_back_it_starts(stranded):
@@ -178,7 +178,7 @@ async def test_that_the_older_one_is_started_again_is_told(outlived):
     await outlived.controller.reconcile()
     status = outlived.controller.status().deployments[0]
     assert status.state == "failed"
-    assert "generation 1 is being started again" in status.detail
+    assert "generation 1 is restarting" in status.detail
     assert (await outlived.table()).models["tiny"].detail == status.detail
     await outlived.ready(1)
     assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)
@@ -193,7 +193,7 @@ async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_tha
     await world.controller.reconcile()
     assert {key: app.status for key, app in world.apps.apps.items()} == {("tiny", 1, 0): "running"}
     (why,) = await said(world, "waits")
-    assert "how much memory is free on this" in why
+    assert "free memory of this is not known" in why
     world.nodes.away = set()
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 2, 0].status == "starting"
@@ -222,14 +222,14 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
     await world.ready(1)
     if not serves:
         world.apps.become("tiny", 1, "starting")
-        world.controller._heard.forget(())
+        world.controller._reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
     await put(world, ladder((1.0, "that"), (1.0, "this")), concurrency=8)
     world.apps.finish()
     for _ in range(2):
         await world.controller.reconcile()
-    placed = [(order.generation, order.seats[0].node) for order in world.apps.orders]
+    placed = [(order.generation, order.seats[0].node) for order in world.apps.launches]
     assert placed == [(1, "that")] + ([] if serves else [(2, "that"), (2, "this")])
 
 

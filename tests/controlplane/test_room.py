@@ -2,8 +2,8 @@
 
 from control_values import deployment, plan
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.memory_admission import fitting
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.units import GIB
 
 

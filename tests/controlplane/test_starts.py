@@ -6,13 +6,13 @@ import pytest
 from control_values import deployment, plan
 from controller_world import World, diagnosed, report
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy import pending_starts as module
 from sparkfleet.controlplane.policy.actions import BeginAttempt, EndAttempt
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.pending_starts import is_uncertain, learn_boots, lost
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.units import GIB
@@ -50,10 +50,10 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
     await world.put(rungs=2)
     rungs = []
     for boot in range(10):
-        rungs.append(world.apps.orders[-1].rung)
-        count = len(world.apps.orders)
+        rungs.append(world.apps.launches[-1].rung)
+        count = len(world.apps.launches)
         await back(world, f"boot {boot}")
-        if len(world.apps.orders) == count:
+        if len(world.apps.launches) == count:
             break
     assert rungs == [0, 0, 1, 1], "each rung twice"
     assert world.controller.status().deployments[0].state == "failed"
@@ -63,7 +63,7 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
     assert "`sparkfleet apply` tries once more" in last
     assert world.store.failures(), "the next plan does not try it first"
     assert await world.put(rungs=2) == 2, "an explicit wish is tried again"
-    assert world.apps.orders[-1].generation == 2
+    assert world.apps.launches[-1].generation == 2
 
 
 async def starting_on(world, *lies_on):
@@ -106,9 +106,9 @@ async def test_nothing_is_started_before_its_node_has_said_which_boot_it_is(else
     power_cycle(elsewhere, "second")
     await elsewhere.controller.reconcile()
     await comes_back(elsewhere, "")
-    assert len(elsewhere.apps.orders) == 1
+    assert len(elsewhere.apps.launches) == 1
     await comes_back(elsewhere, "second")
-    assert len(elsewhere.apps.orders) == 2
+    assert len(elsewhere.apps.launches) == 2
     assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
 
 
@@ -116,7 +116,7 @@ async def test_a_node_that_does_not_say_which_boot_it_is_is_not_waited_for_for_e
     power_cycle(elsewhere, "second")
     monkeypatch.setattr(module, "ASK_S", 0.0)
     await elsewhere.controller.reconcile()
-    assert len(elsewhere.apps.orders) == 2
+    assert len(elsewhere.apps.launches) == 2
 
 
 async def test_a_controller_that_comes_back_alone_counts_nothing(world):
@@ -124,7 +124,7 @@ async def test_a_controller_that_comes_back_alone_counts_nothing(world):
     await world.put()
     await back(world, "first")
     assert world.store.rungs("tiny", 1) == {}
-    assert len(world.apps.orders) == 2
+    assert len(world.apps.launches) == 2
 
 
 async def test_a_reboot_of_a_node_whose_group_is_ready_is_no_start_that_failed(world):
@@ -153,9 +153,9 @@ async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(
     elsewhere.apps.become("tiny", 1, "starting")
     for boot in ("second", "third"):
         await elsewhere.controller.report(report(node="that"))
-        assert elsewhere.apps.orders[-1].rung == 0
+        assert elsewhere.apps.launches[-1].rung == 0
         await comes_back(elsewhere, boot)
-    assert [order.rung for order in elsewhere.apps.orders] == [0, 1]
+    assert [order.rung for order in elsewhere.apps.launches] == [0, 1]
     assert "that went away while it was starting" in (await words(elsewhere, "fallback"))[-1]
 
 
@@ -177,7 +177,7 @@ async def test_a_last_word_of_what_is_given_up_does_not_bring_it_back(elsewhere)
     await comes_back(elsewhere, "second")
     assert elsewhere.store.rungs("tiny", 1) == {0: Standing(given_up=True)}
     assert elsewhere.store.starts() == {}
-    assert len(elsewhere.apps.orders) == 1
+    assert len(elsewhere.apps.launches) == 1
 
 
 async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(elsewhere):
@@ -185,7 +185,7 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
     await comes_back(elsewhere, "second")
     await comes_back(elsewhere, "second")
     assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
-    assert [order.rung for order in elsewhere.apps.orders] == [0, 0]
+    assert [order.rung for order in elsewhere.apps.launches] == [0, 0]
 
 
 async def fails(world, cause="unknown"):
@@ -197,7 +197,7 @@ async def fails(world, cause="unknown"):
 
 
 def rungs(world):
-    return [order.rung for order in world.apps.orders]
+    return [order.rung for order in world.apps.launches]
 
 
 @pytest.mark.parametrize("cause", ["unknown", "transient"])

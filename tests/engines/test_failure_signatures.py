@@ -92,7 +92,7 @@ def test_of_what_has_served_a_line_that_is_missing_tells_nothing():
 def test_without_a_sign_the_last_line_that_looks_like_an_error_is_told():
     found = classify(failed("boom: SomeError: no", "bye", exit_code=3))
     assert found.evidence == "boom: SomeError: no"
-    assert str(found) == "unknown: It ended with code 3."
+    assert str(found) == "unknown: It ended with exit code 3."
 
 
 def test_a_hostile_log_costs_little_and_prints_nothing_odd():
@@ -137,11 +137,11 @@ ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', says: s, e
     [
         ("a: [", "engines/signatures.yaml: "),
         ("version: 2", "expected `version: 1`"),
-        (ENTRY % ("known", "abcd", ""), "a: .*a known issue has a rule"),
+        (ENTRY % ("known", "abcd", ""), "a: .*a known issue needs a rule"),
         (ENTRY % ("odd", "abcd", ""), "a: cause: "),
         (ENTRY % ("memory", "ab(cd", ""), "a: pattern: .*no regular expression"),
         (ENTRY % ("memory", "abcd", ", odd: 1"), "a: odd: "),
-        (ENTRY % ("memory", "abcd", "") + ENTRY.splitlines()[2] % ("port", "abcd", ""), "stands twice"),
+        (ENTRY % ("memory", "abcd", "") + ENTRY.splitlines()[2] % ("port", "abcd", ""), "is in the file twice"),
         ("version: 1\nsignatures: [1]", "0: "),
     ],
 )  # fmt: skip

@@ -287,7 +287,7 @@ async def test_the_program_dies_on_demand() -> None:
         (["--fault", "die:x"], "'die:x' is not KIND[:AFTER]"),
         (["--token-env", "SPARKFLEET_NOT_SET"], "SPARKFLEET_NOT_SET is not set"),
         (["--port", "x"], "invalid int"),
-        (["--ranks", "2"], "--ranks: several need --meet"),
+        (["--ranks", "2"], "--ranks: more than one rank needs --meet"),
         (["--meet", "nowhere"], "'nowhere' is not HOST:PORT"),
     ],
 )

@@ -189,7 +189,7 @@ def test_mpirun_goes_over_the_rail_with_the_groups_own_key(pair):
 @pytest.mark.parametrize("address", ["spark2.local", "fd00::2"])
 def test_where_mpi_cannot_meet_is_said(launch, address):
     """In a ring ranks meet on the management network, where a node may be known by its name."""
-    with pytest.raises(EngineError, match="IPv4 addresses only, and " + re.escape(address)):
+    with pytest.raises(EngineError, match="needs IPv4 addresses, and " + re.escape(address)):
         launch(**{**TWO, "where": {"peers": ("192.168.100.11", address)}})
 
 

@@ -153,6 +153,6 @@ async def test_of_an_infeasible_plan_nothing_is_carried_out(session, controller,
     prepared = await prepare_apply(session, [TINY, large])
     if not prepared.planned.decided.plan.refused:
         pytest.fail("99 groups fit one node")
-    with pytest.raises(Infeasible, match="nothing in this fleet can serve large"):
+    with pytest.raises(Infeasible, match="this fleet cannot serve large"):
         await carry_out(session, prepared)
     assert controller.asked == []

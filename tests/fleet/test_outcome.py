@@ -57,15 +57,15 @@ def test_at_the_first_rung_there_is_nothing_to_explain():
 def test_at_a_lower_rung_why_and_what_is_lost_against_the_first():
     assert lines(1, (WHY[:1],)) == [
         "rung 2 of 3: spark1 · TP=1 · SGLang 0.5.12 · NGRAM k=3",
-        f"not rung 1, spark1 · TP=1 · SGLang 0.5.12 · NEXTN k=3: {WHY[0]}",
+        f"rung 1 not used, spark1 · TP=1 · SGLang 0.5.12 · NEXTN k=3: {WHY[0]}",
         "against rung 1: predicted 12.7 instead of 22.6 tok/s alone (-44 %)",
     ]
 
 
 def test_every_rung_above_is_explained_and_a_loss_that_is_not_known_is_said_to_be():
     told = lines(2, (WHY,))
-    assert [line.partition(",")[0] for line in told[1:3]] == ["not rung 1", "not rung 2"]
-    assert told[3] == "against rung 1: what that costs is not predicted"
+    assert [line.partition(",")[0] for line in told[1:3]] == ["rung 1 not used", "rung 2 not used"]
+    assert told[3] == "against rung 1: the difference in speed is not predicted"
 
 
 def test_apply_ends_with_it(capsys):
@@ -75,7 +75,7 @@ def test_apply_ends_with_it(capsys):
     first, *rest = out.splitlines()
     assert first.startswith("m is ready: TTFT 200 ms")
     assert "[2 GiB] left" in out, "not read as markup"
-    assert "what that costs is not predicted" in rest[-1]
+    assert "the difference in speed is not predicted" in rest[-1]
 
 
 def test_each_group_has_its_own_rung(capsys):
@@ -87,21 +87,21 @@ def test_each_group_has_its_own_rung(capsys):
 
 
 def test_what_failed_says_why_of_each_rung(capsys):
-    given_up = deployment(passed=((*WHY, "unknown: it ended with code 1."),), state="failed")
+    given_up = deployment(passed=((*WHY, "unknown: it ended with exit code 1."),), state="failed")
     assert [line.partition(",")[0] for line in failed_lines(given_up)] == [
-        "not rung 1",
-        "not rung 2",
-        "not rung 3",
+        "rung 1 not used",
+        "rung 2 not used",
+        "rung 3 not used",
     ]
     apply._report({"m": given_up})
-    assert "it ended with code 1" in capsys.readouterr().err
+    assert "it ended with exit code 1" in capsys.readouterr().err
 
 
 def test_describe_shows_it(capsys):
     describe._show(deployment(report(rung=1), passed=(WHY[:1],)), [])
     assert "    against rung 1: predicted 12.7 instead of 22.6" in capsys.readouterr().out
     describe._show(deployment(passed=(WHY,), state="failed"), [])
-    assert "  not rung 2, " in capsys.readouterr().out
+    assert "  rung 2 not used, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("passed", [(), ((),)])

@@ -34,7 +34,7 @@ def session(tmp_path):
             True,
             "its work failed: OSError()",
             PATIENCE_S,
-            "is being restarted: its work failed: OSError().",
+            "is restarting: its work failed: OSError().",
         ),
         (True, False, "", PATIENCE_S, "its controller has not answered"),
     ],

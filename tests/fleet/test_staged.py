@@ -99,7 +99,9 @@ async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
     found = await pinned(Nowhere(), plans, (), events.append)
     assert found == tuple(with_digests(one, {TAG: IMAGE}) for one in plans)
     assert asked == [(TAG, ("a", "b", "c"), "if-missing")]
-    assert events == [FactFound(line=f"{TAG} is sha256:{'a' * 12}… as on a; c: another, which is not used")]
+    assert events == [
+        FactFound(line=f"{TAG} is sha256:{'a' * 12}…, as on a; the other image of this tag on c is not used")
+    ]
 
 
 async def test_with_a_digest_nothing_is_asked(asked):

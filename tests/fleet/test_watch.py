@@ -72,7 +72,7 @@ async def test_it_ends_when_all_are_ready_or_have_failed():
 @pytest.mark.parametrize("after", [{}, {"a": "stopping"}])
 async def test_what_somebody_else_deletes_is_not_waited_for_for_ever(after):
     client = Told(fleet(a="starting"), fleet(**after))
-    with pytest.raises(ControlError, match="a: somebody deleted it"):
+    with pytest.raises(ControlError, match="a: was deleted"):
         await until_settled(client, {"a": 1}, 0)
 
 
@@ -107,9 +107,9 @@ async def test_events_of_what_is_waited_for_are_sent_once_and_steps_between():
         (group(step=StartupPhase(phase="warming")), FleetStep.WARMING_UP, ""),
         (group(step=StartupPhase(phase="up")), FleetStep.FIRST_TOKEN, ""),
         (
-            group(GroupPhase.PROBING, StartupPhase(phase="up"), "asking for a token"),
+            group(GroupPhase.PROBING, StartupPhase(phase="up"), "requesting a first token"),
             FleetStep.FIRST_TOKEN,
-            "asking for a token",
+            "requesting a first token",
         ),
         (group(generation=0), FleetStep.WAITING, "why it waits"),
     ],

@@ -101,7 +101,7 @@ async def test_what_is_wrong_is_said(house: Door) -> None:
         _, _, shown = await house.post(**body)
         return str(json.loads(shown)["error"]["message"])
 
-    assert await message(model="huge") == 'There is no model "huge". There is: failed, starting, tiny.'
+    assert await message(model="huge") == 'There is no model "huge". Available: failed, starting, tiny.'
     assert (
         await message(model="starting")
         == 'The model "starting" is starting: loading weights. Try again in 42 s.'
@@ -133,7 +133,7 @@ async def test_nobody_gets_in_without_a_key(door: Door, path: str, headers: dict
         error = (await answer.json())["error"]
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == "Bearer"
-        assert ("No API key" in error["message"]) == (not headers)
+        assert ("has no API key" in error["message"]) == (not headers)
     assert not door.engine.requests
     assert door.value("sparkfleet_errors_total", model="", kind="unauthorised") == 1
 

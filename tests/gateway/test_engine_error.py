@@ -62,7 +62,7 @@ def test_fields_side_by_side_are_put_where_clients_look_for_them() -> None:
         ("[1]", 429, "[1]", "rate_limit_error"),
         ("[" * 100_000, 500, "[" * engine_error.LONGEST_TEXT, "server_error"),
         (b"\xff\x00", 500, "\ufffd\x00", "server_error"),
-        ("", 503, "The engine answered 503 and did not say why.", "server_error"),
+        ("", 503, "The engine returned 503 without a reason.", "server_error"),
         ('{"message": 7, "type": 8}', 400, '{"message": 7, "type": 8}', "invalid_request_error"),
     ],
 )

@@ -61,7 +61,7 @@ DEEP = b'{"model":"m","x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 @pytest.mark.parametrize(
     ("headers", "body", "code", "says"),
     [
-        (JSON, b"", "missing_model", 'Say which model it is for: "?model=NAME"'),
+        (JSON, b"", "missing_model", 'Add the model to the query ("?model=NAME")'),
         (JSON, b"{}", "missing_model", 'Add "model" to the body'),
         (JSON, b'{"model": ""}', "missing_model", "names no model"),
         (JSON, b'{"model": null}', "missing_model", "names no model"),

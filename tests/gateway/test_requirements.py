@@ -285,7 +285,7 @@ async def test_what_no_group_can_do_is_refused_for_good(open_door: OpenDoor, sta
     status, headers, body = await door.post(**said(IMAGE), tools=[TOOL])
     error = json.loads(body)["error"]
     assert (status, error["code"], error["type"]) == (400, "unsupported_by_model", "invalid_request_error")
-    assert 'The model "tiny" does not take images or video' in error["message"]
+    assert 'images or video, which the model "tiny" does not take' in error["message"]
     assert "vision tower" in error["message"]
     assert "Leave them out" in error["message"]
     assert "tools" not in error["message"]
@@ -307,7 +307,7 @@ async def test_tools_that_nobody_takes_are_named(open_door: OpenDoor) -> None:
     _, _, body = await door.post(tools=[TOOL])
     error = json.loads(body)["error"]
     assert error["param"] == "tools"
-    assert "does not take tools" in error["message"]
+    assert 'has tools, which the model "tiny" does not take' in error["message"]
     assert "--tool-call-parser" in error["message"]
 
 

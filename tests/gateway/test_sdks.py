@@ -76,12 +76,12 @@ async def test_openai_responses(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_openai_errors_are_of_their_kind(paced: Door, client: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="There is: tiny") as caught:
+    with pytest.raises(openai.NotFoundError, match="Available: tiny") as caught:
         await client.chat.completions.create(model="huge", messages=[ASKED])
     assert caught.value.code == "model_not_found"
     assert caught.value.param == "model"
     async with openai.AsyncOpenAI(base_url=paced.url + "/v1", api_key="sk-wrong", max_retries=0) as stranger:
-        with pytest.raises(openai.AuthenticationError, match="not known here"):
+        with pytest.raises(openai.AuthenticationError, match="API key is unknown"):
             await stranger.models.list()
 
 
@@ -128,7 +128,7 @@ async def test_anthropic_message_as_a_stream(paced: Door, claude: anthropic.Asyn
 
 
 async def test_anthropic_errors_are_of_their_kind(paced: Door, claude: anthropic.AsyncAnthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="There is: tiny"):
+    with pytest.raises(anthropic.NotFoundError, match="Available: tiny"):
         await claude.messages.create(model="huge", max_tokens=1, messages=[ASKED])
     paced.engine.fault = InjectedFault(kind="die", after=3)
     with pytest.raises(anthropic.APIError, match="failed while answering"):

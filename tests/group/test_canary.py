@@ -34,16 +34,16 @@ def test_agreement_counts_the_tokens_that_the_model_would_choose_again():
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Sanity(text_perplexity=50_000.0), "plain English is noise"),
-        (Sanity(text_perplexity=8.0, own_perplexity=300.0), "own answer improbable"),
+        (Sanity(text_perplexity=50_000.0), "the perplexity of plain English is"),
+        (Sanity(text_perplexity=8.0, own_perplexity=300.0), "perplexity of its own answer is 300.0"),
         (Sanity(text_perplexity=8.0, own_perplexity=9.0, own_agreement=0.3), "30% of its own tokens"),
         (
             Sanity(text_perplexity=8.0, method="mtp", accepted_share=0.05),
             "5.0% of the draft tokens (at least 10%)",
         ),
         (Sanity(text_perplexity=8.0, method="dflash", accepted_share=0.03), "at least 4%"),
-        (Sanity(text_perplexity=math.inf), "plain English is noise"),
-        (Sanity(only="!"), "'!' again and again"),
+        (Sanity(text_perplexity=math.inf), "the perplexity of plain English is"),
+        (Sanity(only="!"), "repeats '!' only, which indicates NaN logits"),
     ],
 )
 def test_what_is_wrong_is_said(found, words):
@@ -177,13 +177,13 @@ async def test_tokens_that_the_model_did_not_choose(engine):
     found = await Server(own=UNLIKELY).check(engine)
     assert found.text_perplexity == pytest.approx(math.exp(-LIKELY))
     assert found.own_perplexity == pytest.approx(math.exp(-UNLIKELY)), "of the sampled tokens alone"
-    assert "improbable" in found.complaint()
+    assert "perplexity of its own answer" in found.complaint()
     assert found.own_agreement == 0.0
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 async def test_a_text_that_is_noise_to_the_model(engine):
-    assert "plain English is noise" in (await Server(text_own=UNLIKELY).check(engine)).complaint()
+    assert "the perplexity of plain English is" in (await Server(text_own=UNLIKELY).check(engine)).complaint()
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -198,7 +198,7 @@ async def test_without_token_ids_nothing_is_concluded_of_the_text(engine):
 async def test_without_token_ids_the_probabilities_are_those_of_the_generation(engine):
     noise = told(OWN_TOKENS, own=-9.0)
     found = await Server(gives_ids=False, logprobs=noise).check(engine)
-    assert "improbable" in found.complaint()
+    assert "perplexity of its own answer" in found.complaint()
     assert AS_GENERATED in found.unchecked()
     assert "its own answer's perplexity" not in found.unchecked()
 

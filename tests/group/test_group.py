@@ -73,7 +73,7 @@ async def test_a_rank_that_is_held_by_another_group_is_waited_for(world, monkeyp
     monkeypatch.setattr(rank_module, "OWNED_S", 0.3)
     first, second = world.group(), world.group()
     await first.start()
-    with pytest.raises(EngineError, match="held by somebody else"):
+    with pytest.raises(EngineError, match="still held by another process"):
         await second.start()
     await first.stop(drain_s=0)
 
@@ -216,9 +216,9 @@ async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
         return Scored(ids=tuple(range(21)), scores=(Score(own=-11.0, best=-1.0),) * 20)
 
     monkeypatch.setattr(Probe, "scores", noise)
-    with pytest.raises(EngineError, match="plain English is noise"):
+    with pytest.raises(EngineError, match="the perplexity of plain English is"):
         await world.group().start()
-    assert "noise" in world.reports[-1].diagnosis.says
+    assert "the perplexity of plain English" in world.reports[-1].diagnosis.says
     assert world.runtime.stopped == [world.rank_id()]
 
 
@@ -235,7 +235,7 @@ async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
 
     monkeypatch.setattr(module, "wait_healthy", never)
     monkeypatch.setattr(module, "START_PROGRESS_S", 0.02)
-    with pytest.raises(EngineError, match="said nothing"):
+    with pytest.raises(EngineError, match="printed no log line"):
         await world.group(silence_s=0.05).start()
     assert world.runtime.stopped == [world.rank_id()]
 
@@ -300,7 +300,7 @@ async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
     path = tmp_path / "rank.log"
     path.write_text(
         "[sparkfleet] 2026-11-20 18:00:00,123 running: vllm serve x\nApplication startup complete.\n"
-        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: it was asked to stop\n"
+        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: by its owner's request\n"
         "[sparkfleet] 2026-11-20 18:02:00,123 preparing: build\nbuilt\n"
         "[sparkfleet] 2026-11-20 18:02:01,123 running: vllm serve x\nfirst line\n"
     )

@@ -58,7 +58,7 @@ async def test_before_the_host_wedges_the_group_is_stopped(world, monkeypatch):
     group = world.group()
     await group.start()
     monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
-    assert "memory are left on this" in await asyncio.wait_for(group.watch(), 5)
+    assert "of memory left: the group was stopped" in await asyncio.wait_for(group.watch(), 5)
     assert world.runtime.stopped == [world.rank_id()]
     await group.stop(drain_s=0)
 
@@ -88,7 +88,7 @@ async def test_memory_is_watched_on_while_it_starts_when_its_node_did_not_answer
     left = hiccups(monkeypatch, 100 << 30, away, away, 100 << 30, away, 1 << 20)
     monkeypatch.setattr(module, "wait_healthy", never)
     monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
-    with pytest.raises(EngineError, match="memory are left on this"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await asyncio.wait_for(world.group().start(), 10)
     assert left == [1 << 20], "it was asked again each time"
     assert world.runtime.stopped == [world.rank_id()]
@@ -100,7 +100,7 @@ async def test_memory_is_watched_on_while_it_serves_when_its_node_did_not_answer
     await group.start()
     away = NodeError("this: the node or its rank's actor is gone")
     left = hiccups(monkeypatch, away, away, 100 << 30, away, 1 << 20)
-    assert "memory are left on this" in await asyncio.wait_for(group.watch(), 10)
+    assert "of memory left: the group was stopped" in await asyncio.wait_for(group.watch(), 10)
     assert left == [1 << 20]
     assert world.runtime.stopped == [world.rank_id()]
     await group.stop(drain_s=0)
@@ -151,7 +151,7 @@ async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
     group = world.group(timeouts=STUCK)
     await group.start()
     stuck(monkeypatch, silent)
-    assert "generates nothing" in await asyncio.wait_for(group.watch(), 5)
+    assert "generates no tokens" in await asyncio.wait_for(group.watch(), 5)
     assert world.runtime.stopped == [world.rank_id()]
     assert not world.reports[-1].was_starting
     await group.stop(drain_s=0)
@@ -174,7 +174,7 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
     watched = asyncio.create_task(group.watch())
     done, _ = await asyncio.wait({watched}, timeout=5 if probed else 0.5)
     if probed:
-        assert watched.result().startswith("It runs and is not well: /health did not answer 200")
+        assert watched.result().startswith("It runs but is not healthy: /health did not return 200")
         assert world.runtime.stopped == [world.rank_id()]
         assert world.reports[-1].phase is GroupPhase.FAILED
         assert not world.reports[-1].was_starting
@@ -225,7 +225,7 @@ async def test_memory_is_watched_while_the_canary_asks(world, monkeypatch):
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Probe, "one_token", compiles)
-    with pytest.raises(EngineError, match="memory are left on this"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await asyncio.wait_for(world.group().start(), 10)
     assert asked
     assert world.runtime.stopped == [world.rank_id()]
@@ -243,7 +243,7 @@ async def test_one_node_that_does_not_answer_hides_no_other_that_runs_out_of_mem
         return 1 << 20
 
     monkeypatch.setattr(LocalRank, "memory", memory)
-    assert "memory are left on b" in await asyncio.wait_for(group.watch(), 5)
+    assert "b has only" in await asyncio.wait_for(group.watch(), 5)
     await group.stop(drain_s=0)
 
 

@@ -2,8 +2,8 @@ import pytest
 from address_values import cable, inventory, spark
 from control_values import deployment, plan
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.launches import launches_for
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.rank_place import spec_here

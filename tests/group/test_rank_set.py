@@ -128,11 +128,11 @@ async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate
     monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 1 << 60})
     world = World(tmp_path)
     await world.take()
-    with pytest.raises(EngineError, match="memory are left on this") as caught:
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left") as caught:
         await world.ranks.watch_memory()
     told = await world.ranks.diagnose(caught.value, None)
     assert told.cause is Cause.MEMORY
-    assert "left on this" in told.says
+    assert "of memory left: the group was stopped" in told.says
     assert told.lasts_s > 0
 
 
@@ -169,7 +169,7 @@ async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     world = World(tmp_path)
     candidate = world.order.candidate.model_copy(update={"model": "org/nowhere"})
-    world.holders[0]._order = world.order.model_copy(update={"candidate": candidate})
+    world.holders[0]._launch = world.order.model_copy(update={"candidate": candidate})
     told = await world.refused()
     assert told.cause is Cause.MISSING
     assert "org/nowhere" in told.says
@@ -181,7 +181,7 @@ async def test_what_somebody_else_holds_is_told_as_it_was_seen(tmp_path, monkeyp
     world.write_log(OF_NEXTN)
     told = await world.refused()
     assert told.cause is Cause.UNKNOWN
-    assert "held by somebody else" in told.says
+    assert "still held by another process" in told.says
     assert told.lasts_s == 0
 
 
@@ -197,7 +197,9 @@ async def test_a_group_that_ended_a_moment_ago_waits_before_it_starts_again(tmp_
         await world.take(world.anew())
         await world.ranks.stop()
     assert slept == [1, 2]
-    assert world.waited == [f"waiting {seconds} s: it has just ended" for seconds in (1, 2)]
+    assert world.waited == [
+        f"waiting {seconds} s before the restart: its last run has just ended" for seconds in (1, 2)
+    ]
 
 
 async def test_what_is_adopted_waits_for_nothing(tmp_path):
@@ -272,12 +274,12 @@ async def test_of_two_groups_the_one_that_was_started_last_ends_a_shortage(tmp_p
     first, second = await two_groups(tmp_path, monkeypatch)
     looks = shortages(monkeypatch, 250)
     watched = asyncio.create_task(watch(first.ranks))
-    with pytest.raises(EngineError, match="memory are left on this"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watch(second.ranks)
     await second.ranks.stop()
     await looked(looks, 20)
     assert not watched.done(), "what the other gave back takes its time"
-    with pytest.raises(EngineError, match="memory are left on this"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watched
 
 
@@ -316,6 +318,6 @@ async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(
 
     if why != "wedges":
         monkeypatch.setattr(first.holders[0], "is_followed", asked)
-    with pytest.raises(EngineError, match="memory are left on this"):
+    with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watch(first.ranks)
     assert len(looks) == 1

@@ -75,7 +75,7 @@ async def test_one_that_moves_is_asked_nothing():
 
 async def test_one_that_owes_the_token_too_long_is_stuck():
     engine = Engine(STILL, [60])
-    with pytest.raises(EngineError, match="generates nothing: no token in time"):
+    with pytest.raises(EngineError, match="generates no tokens: no token in time"):
         await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
     assert engine.asked == [0.1]
 
@@ -92,7 +92,7 @@ async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
     """TensorRT-LLM, one slot: the token comes when the long answer before it is done."""
     engine = Engine(STILL, [0.3])
     assert await lives(engine)
-    with pytest.raises(EngineError, match="generates nothing"):
+    with pytest.raises(EngineError, match="generates no tokens"):
         await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
 
 
@@ -107,14 +107,14 @@ async def test_a_connection_that_breaks_is_no_engine_that_died():
 
 async def test_a_hang_that_began_while_it_was_idle_is_seen():
     engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
-    with pytest.raises(EngineError, match="generates nothing"):
+    with pytest.raises(EngineError, match="generates no tokens"):
         await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
 
 
 async def test_requests_that_only_wait_are_work():
     patient = QUICK.model_copy(update={"idle_s": 60.0})
     engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
-    with pytest.raises(EngineError, match="generates nothing"):
+    with pytest.raises(EngineError, match="generates no tokens"):
         await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, patient), 5)
 
 
@@ -147,7 +147,7 @@ async def unwell_after(answers, unwell_s):
 
 async def test_a_custom_workload_that_is_not_well_for_long_is_told():
     words, asked = await unwell_after([True, False], unwell_s=0.1)
-    assert "/well did not answer 200 for 0 s" in words
+    assert "/well did not return 200 for 0 s" in words
     assert f"{len(asked) - 1} times in a row" in words
     assert asked[-1] - asked[1] >= 0.1
 

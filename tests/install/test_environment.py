@@ -21,7 +21,7 @@ def node(name, *pythons, made="/home/me/env/bin/python", steps=()):
         if request["verb"] == "look":
             found = [[version, f"/usr/bin/python{version}"] for version in pythons]
             return said(program_result({"pythons": found}))
-        node.orders[name] = request
+        node.launches[name] = request
         events = ({"event": "step", "text": step} for step in steps)
         return said(program_result({"python": made, "fresh": True}, *events))
 
@@ -32,15 +32,15 @@ def said(stdout, exit_code=0):
     return Completed(argv=PROGRAM.argv, exit_code=exit_code, stdout=stdout, stderr="")
 
 
-node.orders = {}
+node.launches = {}
 
 
 async def test_every_node_gets_the_same_with_a_python_that_all_have():
     channels = {"a": node("a", "3.12", "3.11"), "b": node("b", "3.11", "3.13")}
     pythons = await install(channels, None, lambda name, step: None)
     assert pythons == {"a": "/home/me/env/bin/python", "b": "/home/me/env/bin/python"}
-    assert {order["python"] for order in node.orders.values()} == {"/usr/bin/python3.11"}
-    assert node.orders["a"]["digest"] == node.orders["b"]["digest"]
+    assert {order["python"] for order in node.launches.values()} == {"/usr/bin/python3.11"}
+    assert node.launches["a"]["digest"] == node.launches["b"]["digest"]
 
 
 async def test_this_machine_uses_the_environment_that_runs():
@@ -51,7 +51,7 @@ async def test_this_machine_uses_the_environment_that_runs():
 async def test_beside_this_machine_its_own_python_counts():
     channels = {"a": LocalChannel("a"), "b": node("b", "3.99", OWN)}
     await install(channels, None, lambda name, step: None)
-    assert node.orders["b"]["python"] == f"/usr/bin/python{OWN}"
+    assert node.launches["b"]["python"] == f"/usr/bin/python{OWN}"
 
 
 async def test_nodes_without_a_python_in_common_are_told():

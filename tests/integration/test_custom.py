@@ -52,7 +52,7 @@ def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_com
     fleet.lab.set("spark1", {"holder_mib": "0"})
     fleet.until(lambda: fleet.is_ready("newer") and fleet.is_ready("older"), timeout=120)
     assert fleet.group("older")["ranks"][0]["pid"] == before, fleet.ok("describe", "older")
-    assert "Only 2.5 GiB of memory are left on spark1: the group is stopped" in fleet.ok("describe", "newer")
+    assert "spark1 has only 2.5 GiB of memory left: the group was stopped" in fleet.ok("describe", "newer")
 
 
 @pytest.mark.full
@@ -66,7 +66,7 @@ def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_se
     fleet.until(lambda: not fleet.is_ready("speech"), timeout=unwell_s + 30)
     fleet.until(lambda: fleet.is_ready("speech"), timeout=120)
     assert fleet.group("speech")["ranks"][0]["pid"] != before
-    assert "is not well: /health did not answer 200" in fleet.ok("describe", "speech")
+    assert "is not healthy: /health did not return 200" in fleet.ok("describe", "speech")
 
 
 def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):

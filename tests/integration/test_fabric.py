@@ -229,7 +229,7 @@ def test_apply_asks_for_permission_and_then_makes_the_rails(lab, sparkfleet, tmp
     assert "NOPASSWD: /usr/local/sbin/sparkfleet-rails" in refused
     permit(lab, refused)
     assert "Kept" in sparkfleet("fabric", "apply", "--yes").stdout
-    assert "as it should be" in sparkfleet("fabric", "plan").stdout
+    assert "no change" in sparkfleet("fabric", "plan").stdout
     assert len(seen(lab)[1].links[0].rails) == 2
     # The permission is for this program alone.
     refused = lab.exec("spark1", ["sudo", "-n", "id"])

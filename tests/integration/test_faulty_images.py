@@ -167,9 +167,14 @@ def of_sparks(fleet):
     ("name", "fault", "more", "words"),
     [
         ("vllm-mtp", KNOWN, "engine: vllm\nspeculation: mtp\n", ["mtp-illegal-memory-access"]),
-        ("vllm-hangs", HANGS, "engine: vllm\nsilence: 15\n", ["loading (tiny)", "· 40%", "said nothing for 1"]),
+        (
+            "vllm-hangs",
+            HANGS,
+            "engine: vllm\nsilence: 15\n",
+            ["loading (tiny)", "· 40%", "printed no log line for 1"],
+        ),
         ("vllm-silent", SILENT, "engine: vllm\nsilence: 15\n", ["no token in 15 s"]),
-        ("vllm-garbage", GARBAGE, "engine: vllm\n", ["its answer is '!' again and again"]),
+        ("vllm-garbage", GARBAGE, "engine: vllm\n", ["the output repeats '!' only"]),
     ],
 )
 def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, more, words):

@@ -50,7 +50,7 @@ def test_a_strict_spread_lands_on_both(fleet):
 
 def test_up_again_changes_nothing(fleet):
     before = fleet.processes("spark1")
-    assert "Running already" in fleet.ok("up")
+    assert "Already running" in fleet.ok("up")
     assert len(fleet.processes("spark1")) == len(before)
 
 

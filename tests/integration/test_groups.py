@@ -140,7 +140,7 @@ def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(serv
         fleet.until(lambda: asking.whole_since(again), timeout=60)
     assert not asking.dishonest, asking.dishonest
     events = fleet.ok("describe", "tiny")
-    assert "generates nothing" in events
+    assert "generates no tokens" in events
 
 
 @pytest.mark.full
@@ -149,7 +149,7 @@ def test_one_that_hangs_while_it_is_idle_is_replaced(served):
     before = pids(served)
     hang(served)
     replaced(served, before)
-    assert "generates nothing" in served.ok("describe", "tiny")
+    assert "generates no tokens" in served.ok("describe", "tiny")
     assert says(served)
 
 
@@ -216,7 +216,7 @@ def test_a_rail_that_is_away_for_long_ends_the_group_and_it_is_replaced_as_a_who
         replaced(fleet, before)
         again = time.time()
         fleet.until(lambda: asking.whole_since(again), timeout=60)
-    assert failures(fleet)[fell].startswith("It runs and generates nothing")
+    assert failures(fleet)[fell].startswith("It runs but generates no tokens")
     assert not asking.dishonest, asking.dishonest
     fleet.until(lambda: alone_on(fleet, "spark1") and alone_on(fleet, "spark2"), timeout=60)
 

@@ -56,7 +56,7 @@ def digest(image):
 
 def test_both_nodes_run_the_image_that_the_tag_stood_for(fleet):
     assert wanted(fleet) == {f"{TAG}@sha256:{digest(fleet.image)}"}
-    assert f"{TAG} is sha256:{digest(fleet.image)[:12]}… as on spark1" in fleet.said
+    assert f"{TAG} is sha256:{digest(fleet.image)[:12]}…, as on spark1" in fleet.said
     first, second = (runs(fleet, node) for node in NODES)
     assert first == second
     assert first[0] == f"localhost/sparkfleet-staged:{digest(fleet.image)}"

@@ -233,7 +233,8 @@ def test_describe_and_logs_say_what_happened(fleet):
     said = fleet.ok("describe", "tiny")
     assert "ready" in said
     assert re.search(
-        r"canary: perplexity of a known text [\d.]+, of its own answer 1\.\d+, 100% of it chosen again", said
+        r"canary: perplexity of a known text [\d.]+, of its own answer 1\.\d+, 100% of the answer's tokens chosen again",
+        said,
     )
     assert fleet.json("describe", "tiny")["deployment"]["groups"][0]["measured"]["ttft_ms"] > 0
     assert fleet.ok("logs", "tiny", "--tail", "5").strip()

@@ -3,7 +3,12 @@ import pytest
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.known_models import known_checkpoint
-from sparkfleet.knowledge.published_checkpoints import load_published, published, read_published, scheme_of_bits
+from sparkfleet.knowledge.published_checkpoints import (
+    load_published,
+    published,
+    read_published,
+    scheme_of_bits,
+)
 
 FILES_OF_OTHER_ENGINES = ("gguf", "exl3")
 WITHOUT_SHAPES = (
@@ -80,7 +85,15 @@ def test_weights_only_is_a_way_to_multiply():
 
 @pytest.mark.parametrize(
     ("bits", "name"),
-    [(16, None), (8.25, "mxfp8"), (8.13, "int8"), (8, "fp8"), (4.94, "nvfp4"), (4.25, "mxfp4"), (4.13, "int4")],
+    [
+        (16, None),
+        (8.25, "mxfp8"),
+        (8.13, "int8"),
+        (8, "fp8"),
+        (4.94, "nvfp4"),
+        (4.25, "mxfp4"),
+        (4.13, "int4"),
+    ],
 )
 def test_bits_name_a_format(bits, name):
     scheme = scheme_of_bits(bits)

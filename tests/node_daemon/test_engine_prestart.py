@@ -4,7 +4,8 @@ import pytest
 from control_values import deployment, inventory, plan
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, UpRequest
-from sparkfleet.controlplane.state.store import Standing, Store
+from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.node_daemon import engine_prestart
 from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.runtime.fleet_paths import FleetPaths

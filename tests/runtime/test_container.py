@@ -336,7 +336,7 @@ async def test_a_life(daemon, runtime, running, herald, in_container, tool):
     assert (await rank.status()).pid == daemon.clients[0] != pid
     stopped = await rank.stop()
     assert (stopped.phase, stopped.exit_code) == (Phase.EXITED, -signal.SIGTERM)
-    assert stopped.reason == "stopped: it was asked to stop"
+    assert stopped.reason == "stopped: by its owner's request"
     assert process(pid) is None
     assert daemon.made == {}
     assert (tool, "stop", "-t", "3", f"id-of-{name_of(spec)}") in daemon.calls
@@ -407,7 +407,7 @@ async def test_a_lack_of_memory_is_on_record(daemon, running, herald, in_contain
     daemon.out_of_memory = True
     end = await (await running(in_container(herald.script("os.kill(os.getpid(), 9)")))).wait()
     assert end.exit_code == -signal.SIGKILL
-    assert end.reason.endswith("or by a person (out of memory, says the container's record)")
+    assert end.reason.endswith("or by a person (out of memory, by podman's record)")
     assert daemon.made == {}
 
 
@@ -461,7 +461,7 @@ async def test_the_owner_removes_what_a_killed_supervisor_left(
     pid = await herald.hear_pid()
     os.kill(supervisor_of(await rank.status()), signal.SIGKILL)
     end = await rank.wait()
-    assert end.reason.startswith("its supervisor was killed, and the engine with it; killed what was left: ")
+    assert end.reason.startswith("its supervisor was killed, and the engine with it; also killed: ")
     assert f"container {name_of(spec)} ({tool})" in end.reason
     assert process(pid) is None
     assert daemon.made == {}

@@ -56,7 +56,7 @@ async def test_a_tool_that_does_not_answer(programs, monkeypatch):
     install(programs, "docker", "#!/bin/sh\nread forever < /dev/zero\n")
     assert await ask(("docker", "ps")) is None
     assert await ask(("podman", "ps")) is None
-    with pytest.raises(NodeError, match=r"docker did not say in 0 s whether the image x is on this node\n"):
+    with pytest.raises(NodeError, match=r"docker did not answer in 0 s if the image x is on this node\n"):
         await tool_for("x")
 
 

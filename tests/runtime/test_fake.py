@@ -33,7 +33,7 @@ async def test_a_life(fake, spec):
     assert (await rank.status()).owned
     assert await fake.list() == (await rank.status(),)
     assert (await rank.stop()).phase is Phase.EXITED
-    assert (await rank.wait()).reason == "stopped: it was asked to stop"
+    assert (await rank.wait()).reason == "stopped: by its owner's request"
     assert fake.stopped == [spec.id]
     assert await fake.list() == ()
     assert (await fake.start(spec)).pid != started.pid
@@ -55,7 +55,7 @@ async def test_there_is_one_owner_at_a_time(fake, spec):
     assert again
     await rank.close()
     assert (await again.status()).owned
-    with pytest.raises(NodeError, match="was let go"):
+    with pytest.raises(NodeError, match="was released"):
         await rank.wait()
 
 
@@ -86,7 +86,7 @@ async def test_a_lease_runs_out_for_those_that_nobody_owns(fake, spec):
     assert (await rank.status()).phase is Phase.RUNNING
     await rank.close()
     fake.expire(spec.id)
-    assert (await fake.post_mortem(spec.id)).reason == "stopped: nobody owned it for 30 s"
+    assert (await fake.post_mortem(spec.id)).reason == "stopped: no owner for 30 s"
 
 
 async def test_a_preparation(fake, make_spec):

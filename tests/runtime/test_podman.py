@@ -196,7 +196,7 @@ async def test_a_life(runtime, running, in_container):
     assert (stopped.phase, stopped.exit_code, stopped.reason) == (
         Phase.EXITED,
         0,
-        "stopped: it was asked to stop",
+        "stopped: by its owner's request",
     )
     assert "bye" in log(spec)
     assert containers() == []
@@ -273,8 +273,7 @@ async def test_the_owner_removes_what_a_killed_supervisor_left(running, in_conta
     os.kill(supervisor_of(await rank.status()), signal.SIGKILL)
     end = await rank.wait()
     assert end.reason == (
-        "its supervisor was killed, and the engine with it; "
-        f"killed what was left: container {name_of(spec)} (podman)"
+        f"its supervisor was killed, and the engine with it; also killed: container {name_of(spec)} (podman)"
     )
     assert containers() == []
 

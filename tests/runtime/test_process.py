@@ -60,7 +60,7 @@ async def test_start_own_stop(runtime, herald, make_spec, ended):
     supervisor = supervisor_of(started.pid)
     stopped = await rank.stop()
     assert (stopped.phase, stopped.exit_code) == (Phase.EXITED, -signal.SIGTERM)
-    assert stopped.reason == "stopped: it was asked to stop"
+    assert stopped.reason == "stopped: by its owner's request"
     assert process(started.pid) is None
     assert await rank.wait() == await rank.status() == await rank.stop() == stopped
     await rank.close()
@@ -135,7 +135,7 @@ def test_a_life_on_uvloop(tmp_path, make_spec):
         await runtime.sweep(frozenset())
         return stopped
 
-    assert uvloop.run(live()).reason == "stopped: it was asked to stop"
+    assert uvloop.run(live()).reason == "stopped: by its owner's request"
 
 
 # Starting
@@ -155,7 +155,7 @@ async def test_another_port_is_no_other_command(runtime, herald, make_spec):
 
 async def test_another_digest_is_refused(runtime, herald, make_spec):
     first = await runtime.start(make_spec(herald.script(IDLE)))
-    with pytest.raises(NodeError, match="home/qwen/g1/0/0 runs already, with another command"):
+    with pytest.raises(NodeError, match="home/qwen/g1/0/0 already runs, with another command"):
         await runtime.start(make_spec(herald.script("signal.pause()")))
     assert (await runtime.list())[0].pid == first.pid
 
@@ -223,7 +223,7 @@ async def test_nothing_to_run(runtime, make_spec):
 async def test_a_supervisor_that_does_not_come_up_is_explained(runtime, make_spec, monkeypatch):
     broken = (sys.executable, "-c", "import os; os.wrong")
     monkeypatch.setattr(process_module, "_SUPERVISOR", broken)
-    with pytest.raises(NodeError, match=r"did not come up\nAttributeError: .*wrong") as refused:
+    with pytest.raises(NodeError, match=r"did not start\nAttributeError: .*wrong") as refused:
         await runtime.start(make_spec(("true",), secret_env=(("TOKEN", "s3cret-token"),)))
     assert "s3cret" not in str(refused.value)
     assert [p.suffix for p in (runtime._run_dir).iterdir()] == [".lock"]
@@ -249,7 +249,7 @@ async def test_an_id_that_cannot_be_a_label(runtime, make_spec, rank_id):
 
 async def test_a_log_that_cannot_be_written(tmp_path, runtime, make_spec):
     (tmp_path / "file").write_text("")
-    with pytest.raises(NodeError, match=r"did not come up\n.*/file"):
+    with pytest.raises(NodeError, match=r"did not start\n.*/file"):
         await runtime.start(make_spec(("true",), log_path=str(tmp_path / "file" / "log")))
 
 
@@ -276,7 +276,7 @@ async def test_there_is_one_owner_at_a_time(runtime, running, herald, make_spec,
     await rank.close()
     second = await runtime.own(rank_id)
     assert second
-    with pytest.raises(NodeError, match="was let go"):
+    with pytest.raises(NodeError, match="was released"):
         await rank.wait()
     await second.close()
 
@@ -301,7 +301,7 @@ async def test_a_rank_that_nobody_owns_ends(runtime, herald, make_spec, ended):
     supervisor = supervisor_of(started.pid)
     await ended(started.pid)
     await ended(supervisor)
-    assert (await runtime.post_mortem(started.id)).reason == "stopped: nobody owned it for 1.5 s"
+    assert (await runtime.post_mortem(started.id)).reason == "stopped: no owner for 1.5 s"
     assert alive(runtime, started.id) == []
 
 

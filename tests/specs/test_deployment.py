@@ -142,7 +142,7 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draf
         ),
         (
             "speculation: {method: none, tokens: 3}",
-            "speculation.tokens: given, but method none makes no drafts. Expected none.",
+            "speculation.tokens: given, but method none has no draft tokens. Expected none.",
         ),
         (
             "speculation: {method: ngram, draft: a/b}",
@@ -163,7 +163,7 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draf
         ("context: 1.5", "context: found the number 1.5. Expected a whole number."),
         ("context: 0", "context: found the number 0. Expected at least 1."),
         ("engine_args:  # none", "engine_args: found nothing. Expected a list."),
-        ("engine_args: [--port, 80]", "engine_args[1]: found the number 80. Expected text; write it in quotes."),
+        ("engine_args: [--port, 80]", "engine_args[1]: found the number 80. Expected text; put it in quotes."),
         (
             'engine_args: ["a\\nb"]',
             'engine_args[0]: found "a\\nb". Expected one line of text without control characters.',
@@ -177,10 +177,10 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draf
         ("keys: []", "keys: found a list of 0. Expected at least 1."),
         ("parallel: {tp: 2, tpx: 2}", 'parallel.tpx: unknown field "tpx". Known: tp, pp, ep. Did you mean "tp"?'),
         ("image: Registry/Name", 'image: found "Registry/Name". Expected an image: [registry/]name[:tag][@sha256:digest].'),
-        ("memory: 24", "memory: found the number 24. Expected text; write it in quotes."),
+        ("memory: 24", "memory: found the number 24. Expected text; put it in quotes."),
         ("memory: 24 GB/s", 'memory: found "24 GB/s". Expected a size with its unit, such as "24 GiB".'),
-        ("port: 80", "port: given, but only `engine: custom` takes it. Expected none."),
-        ("runtime: process\nimage: a:b", "image: given, but `runtime: process` uses none. Expected one or the other."),
+        ("port: 80", "port: given, but only `engine: custom` has it. Expected none."),
+        ("runtime: process\nimage: a:b", "image: given, but `runtime: process` has none. Expected one or the other."),
         ("variants: [{model: a/b}]", "`model` or `variants`: both are given. Expected exactly one of them."),
         ("nodes: [Spark1]", 'nodes[0]: found "Spark1". Expected a-z, 0-9 and inner dashes, at most 32 characters.'),
     ],
@@ -195,29 +195,29 @@ def test_a_wrong_field(line: str, expected: str) -> None:
     [
         (
             "memory: 1 GiB\nport: 80",
-            ["image: missing. `engine: custom` has to say which image or command to run."],
+            ["image: missing. `engine: custom` requires an image or a command."],
         ),
         (
             "image: a\ncommand: [b]",
             [
-                'memory: missing. `engine: custom` has to say what it uses, such as "24 GiB".',
-                "port: missing. `engine: custom` has to say on which port it listens.",
+                'memory: missing. `engine: custom` requires the memory per rank, such as "24 GiB".',
+                "port: missing. `engine: custom` requires the port on which it listens.",
             ],
         ),
         (
             "memory: 1 GiB\nport: 80\nruntime: container\ncommand: [b]",
-            ["image: missing. `engine: custom` has to say which image to run."],
+            ["image: missing. `engine: custom` requires the image of the container."],
         ),
         (
             "memory: 1 GiB\nport: 80\nruntime: process",
-            ["command: missing. `engine: custom` has to say which command to run as a process."],
+            ["command: missing. `engine: custom` requires the command of the process."],
         ),
         (
             "memory: 1 GiB\nport: 80\nimage: a\nparallel: {tp: 2}\nspeculation: mtp\nengine_args: [a]",
             [
                 "parallel: given, but a custom workload is not split. Expected none.",
-                "speculation: given, but a custom workload sets its own. Expected none.",
-                "engine_args: given for `engine: custom`. Expected them in `command`.",
+                "speculation: given, but a custom workload has its own settings. Expected none.",
+                "engine_args: given for `engine: custom`. Expected these arguments in `command`.",
             ],
         ),
     ],
@@ -230,7 +230,7 @@ def test_a_wrong_custom_workload(given: str, expected: list[str]) -> None:
 def test_a_wrong_variant_is_named() -> None:
     text = "name: x\nport: 80\nvariants:\n  - model: a/b\n  - model: a/c\n    engine: custom\n    image: a"
     assert problems(text) == [
-        'd.yaml:5: variants[1].memory: missing. `engine: custom` has to say what it uses, such as "24 GiB".'
+        'd.yaml:5: variants[1].memory: missing. `engine: custom` requires the memory per rank, such as "24 GiB".'
     ]
 
 
@@ -322,7 +322,7 @@ def test_a_misspelt_field_is_told_once_and_checks_behind_it_run() -> None:
     ]
     assert problems("name: x\nmodel: a/b\nobjectiv: context\nport: 80\n") == [
         'd.yaml:3: objectiv: unknown field "objectiv". ' + KNOWN + ' Did you mean "objective"?',
-        "d.yaml:4: port: given, but only `engine: custom` takes it. Expected none.",
+        "d.yaml:4: port: given, but only `engine: custom` has it. Expected none.",
     ]
 
 

@@ -60,8 +60,8 @@ def test_a_repeated_key() -> None:
     document = read("a: 1\nb: {c: 1,\n  c: 2}\na: 3")
     assert document.value == {"a": 1, "b": {"c": 1}}
     assert document.findings == (
-        FileProblem(3, ("b", "c"), "given already on line 2. Expected once."),
-        FileProblem(4, ("a",), "given already on line 1. Expected once."),
+        FileProblem(3, ("b", "c"), "already given on line 2. Expected once."),
+        FileProblem(4, ("a",), "already given on line 1. Expected once."),
     )
 
 
@@ -70,7 +70,7 @@ def test_a_key_that_is_not_text(key: str) -> None:
     document = read(f"a: 1\n? {key}\n: x")
     assert document.value == {"a": 1}
     assert [(finding.line, finding.where) for finding in document.findings] == [(2, ())]
-    assert "is not text. Expected text; write it in quotes." in document.findings[0].text
+    assert "is not text. Expected text; put it in quotes." in document.findings[0].text
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(

@@ -87,7 +87,7 @@ def test_it_is_frozen() -> None:
         ),
         (
             f"address: spark, host_key: '{KEY}'",
-            "nodes.n.user: missing. Expected whom to log in as over SSH.",
+            "nodes.n.user: missing. Expected the user to log in as over SSH.",
         ),
         (
             "address: local, user: u",
@@ -123,7 +123,7 @@ def test_it_is_frozen() -> None:
         ("address: local, port: 22x", 'nodes.n.port: found "22x". Expected a whole number.'),
         ("address: local, port: 65536", "nodes.n.port: found the number 65536. Expected at most 65535."),
         ("address: local, port: true", "nodes.n.port: found true. Expected a whole number."),
-        ("address: 10", "nodes.n.address: found the number 10. Expected text; write it in quotes."),
+        ("address: 10", "nodes.n.address: found the number 10. Expected text; put it in quotes."),
         ("address: local, jump: me@host", 'nodes.n.jump: found "me@host". Expected a mapping (`key: value` lines).'),
         (
             "address: local, jump: {address: h, user: u}",
@@ -212,7 +212,7 @@ def test_nothing_a_shell_could_act_on(field: str, text: str) -> None:
         (
             "a, b",
             "      - [{netdev: e, address: 10.1.0.1/24}, {netdev: e, address: 10.1.0.1/24}]",
-            "links[0].rails[0][1].address: 10.1.0.1 is the address of the other end too. "
+            "links[0].rails[0][1].address: 10.1.0.1 is also the address of the other end. "
             "Expected an address of its own.",
         ),
         (
@@ -223,7 +223,7 @@ def test_nothing_a_shell_could_act_on(field: str, text: str) -> None:
         (
             "a",
             "      - [{netdev: e, address: 10.1.0.1/24}]",
-            "links[0].nodes: make no cable. Expected two nodes, or one node and a `switch`.",
+            "links[0].nodes: do not describe a cable. Expected two nodes, or one node and a `switch`.",
         ),
         (
             "a, c",
@@ -280,15 +280,15 @@ def test_a_device_on_two_rails() -> None:
       - [{netdev: e0, rdma: r0, address: 10.2.0.1/24}, {netdev: e1, address: 10.2.0.2/24}]
 """
     assert problems(one_link("a, b", rails)) == [
-        "i.yaml:10: links[0].rails[1][0].netdev: e0 of a is on another rail already. Expected one of its own.",
-        "i.yaml:10: links[0].rails[1][0].rdma: r0 of a is on another rail already. Expected one of its own.",
+        "i.yaml:10: links[0].rails[1][0].netdev: e0 of a is already on another rail. Expected one of its own.",
+        "i.yaml:10: links[0].rails[1][0].rdma: r0 of a is already on another rail. Expected one of its own.",
     ]
 
 
 def test_one_machine_twice() -> None:
     text = "fleet: f\nhead: a\nnodes:\n  a: {address: local}\n  b:\n    address: local\n"
     assert problems(text) == [
-        "i.yaml:6: nodes.b.address: local is the machine of the node a already. Expected each machine once."
+        "i.yaml:6: nodes.b.address: local is already the address of node a. Expected each machine once."
     ]
 
 

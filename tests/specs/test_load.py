@@ -100,9 +100,9 @@ def test_all_problems_at_once_in_the_order_of_the_file() -> None:
     assert str(caught.value).splitlines() == [
         'i.yaml:1: fleet: found "Home". Expected a-z, 0-9 and inner dashes, at most 32 characters.',
         f'i.yaml:3: nodes.a.usr: unknown field "usr". {known} Did you mean "user"?',
-        "i.yaml:4: nodes: the key 2 is not text. Expected text; write it in quotes.",
-        "i.yaml:5: fleet: given already on line 1. Expected once.",
-        "i.yaml:6: head: found the number 3. Expected text; write it in quotes.",
+        "i.yaml:4: nodes: the key 2 is not text. Expected text; put it in quotes.",
+        "i.yaml:5: fleet: already given on line 1. Expected once.",
+        "i.yaml:6: head: found the number 3. Expected text; put it in quotes.",
     ]
 
 
@@ -110,12 +110,12 @@ def test_a_file_of_the_other_kind() -> None:
     with pytest.raises(SpecError) as caught:
         parse_inventory("name: x\nmodel: a/b\nnodes: [a]", "i.yaml")
     assert str(caught.value) == (
-        "i.yaml:2: model: belongs in a deployment, and that is what this file is. Expected an inventory."
+        "i.yaml:2: model: is a field of a deployment, which this file seems to be. Expected an inventory."
     )
     with pytest.raises(SpecError) as caught:
         parse_deployment("fleet: x\nhead: a\nnodes: {a: {address: local}}", "d.yaml")
     assert str(caught.value) == (
-        "d.yaml:1: fleet: belongs in an inventory, and that is what this file is. Expected a deployment."
+        "d.yaml:1: fleet: is a field of an inventory, which this file seems to be. Expected a deployment."
     )
 
 
@@ -179,7 +179,7 @@ def test_names_are_unique_across_files_and_all_files_are_checked(tmp_path: Path)
     with pytest.raises(SpecError) as caught:
         load_deployments(tmp_path / name for name in ("a", "b", "c", "missing", "e"))
     assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
-        'b:2: name: "x" is the name in a:1 already. Expected one of its own.',
+        'b:2: name: "x" is already the name in a:1. Expected one of its own.',
         "c:1: `model` or `variants`: neither is given. Expected exactly one of them.",
         "missing: no such file. Expected a YAML file.",
         'e:3: engine: unknown engine "vlm". Known: auto, vllm, sglang, trtllm, custom. Did you mean "vllm"?',

@@ -32,7 +32,7 @@ class World:
             apps=self.apps,
             metrics=self.metrics,
             endpoint="http://127.0.0.1:8000/v1",
-            orders_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
+            launches_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
             nodes=self.nodes,
             here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),
         )

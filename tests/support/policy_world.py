@@ -5,6 +5,7 @@ from functools import cache
 
 from control_values import deployment, plan
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import (
     BeginAttempt,
     EndGroup,
@@ -17,7 +18,6 @@ from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import Now, SeenNodes
 from sparkfleet.controlplane.state.status import App, NodeReport
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.group.report import GroupPhase, GroupReport
 
 NODES = ("this", "that")

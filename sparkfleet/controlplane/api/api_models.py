@@ -13,13 +13,13 @@ from sparkfleet.values import Value
 
 
 class ApplyRequest(Value):
-    """A deployment and the plan that its owner agreed to."""
+    """A deployment and the plan that its owner confirmed."""
 
     spec: Deployment
     plan: DeploymentPlan
     who: str
     retry: bool = False
-    """Begin at the top of the ladders, also where nothing else would change."""
+    """Start at the top of the ladders, even if nothing else would change."""
 
 
 class KeyRequest(Value):
@@ -34,11 +34,11 @@ class OnNode(Value):
     fleet: str
     """The fleet's name."""
     state_dir: str | None = None
-    """Its state directory on the node. None: the node decides, by its user's home."""
+    """Its state directory on the node. None: the default in its user's home."""
 
     @property
     def paths(self) -> FleetPaths:
-        """The fleet's directories on the node that this runs on."""
+        """The fleet's directories on this node."""
         return FleetPaths(Path(self.state_dir)) if self.state_dir else FleetPaths.default(self.fleet)
 
 
@@ -47,13 +47,13 @@ class UpRequest(OnNode):
 
     inventory: Inventory
     apply: tuple[ApplyRequest, ...] = ()
-    """Deployments to ask for at once, so that their engines start beside Ray."""
+    """Deployments to apply at once, so that their engines start while Ray starts."""
 
 
 class Prepared(Value):
     """Answer of `boot prepare`: everything that other nodes and clients need to join the head.
 
-    It holds secrets. It travels over channels only, and is kept in 0600 files.
+    It holds secrets, so it is sent over channels only and kept in 0600 files.
     """
 
     address: HeadAddress
@@ -70,7 +70,7 @@ class JoinRequest(OnNode):
     host: str
     """Its address towards the other nodes."""
     ray: str
-    """Where the head's Ray listens, `address:port`."""
+    """Address of the head's Ray, `address:port`."""
     ray_token: str
     engine_secret: str
 
@@ -79,8 +79,8 @@ class Role(Value):
     """Role of a node in its fleet, kept in its state directory so that it resumes after a reboot."""
 
     python: str
-    """The interpreter that does it."""
+    """The interpreter that resumes the role."""
     up: UpRequest | None = None
     """On the head."""
     join: JoinRequest | None = None
-    """On any other node. Its secrets are not kept here but in files of their own."""
+    """On any other node. Its secrets are in files of their own, not here."""

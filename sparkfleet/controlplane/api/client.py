@@ -1,4 +1,4 @@
-"""A client of the controller's API: what the CLI speaks."""
+"""Client of the controller's API, for the CLI."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from sparkfleet.errors import ControlError
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
 Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
-"""From an address on the head to one here that leads there, while it is entered."""
+"""Forwards an address on the head to one on this machine, while it is entered."""
 
 PATIENCE_S = 20.0
-"""A controller that Ray restarts is back within 3 to 8 s; calls wait that out."""
+"""Seconds for which calls wait for a controller that does not answer: Ray restarts it within 3 to 8 s."""
 
 
 class Failing(ControlError):
-    """The controller is there, and failed to do what it was asked for."""
+    """Error that the controller itself returned."""
 
 
 class FleetClient:
-    """Talks to one fleet's controller. Use as an asynchronous context manager.
+    """Client of one fleet's controller. Use as an asynchronous context manager.
 
     Args:
-        address: where the fleet's head listens.
+        address: addresses of the fleet's head.
         token: the fleet's API token.
-        patience_s: how long a call keeps trying a controller that does not answer.
+        patience_s: time for which a call retries a controller that does not answer.
         reach: makes the head's loopback reachable from here, such as `Channel.forward`; None if this is the head.
     """
 
@@ -53,9 +53,9 @@ class FleetClient:
         self._open = contextlib.AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
         self.version = ""
-        """Which sparkfleet the controller is of; "" before it was asked, and where it failed to say."""
+        """Version of the controller's sparkfleet; "" before the first answer, and if the answer has none."""
         self.trouble = ""
-        """Why the controller's own work did not go on when it was asked for its version; "" if it did."""
+        """Failure of the controller's own work at the time of `check`; "" if it works."""
 
     async def __aenter__(self) -> Self:
         url = self.address.api
@@ -78,7 +78,7 @@ class FleetClient:
         return FleetClient(self.address, self._token, self._patience_s, self._reach)
 
     async def fleet(self) -> FleetStatus:
-        """The whole fleet as it is now. Raises ControlError where the controller is of another sparkfleet's kind."""
+        """The whole fleet as it is now. Raises ControlError if the controller's version does not match."""
         answer = await self._call("GET", "/v1/fleet")
         try:
             return FleetStatus.model_validate_json(json.dumps(answer))
@@ -86,28 +86,28 @@ class FleetClient:
             raise unlike(str(answer.get("sparkfleet", "?"))) from error
 
     async def ask_version(self) -> None:
-        """Ask which sparkfleet the controller is of, and whether its work goes on."""
+        """Reads the controller's version and the failure of its work, if any."""
         answer = await self._call("GET", "/v1/fleet")
         self.version, self.trouble = str(answer.get("sparkfleet", "?")), str(answer.get("trouble", ""))
 
     async def serves(self) -> bool:
-        """True if anything of any deployment is left. Understands a controller of another release, too."""
+        """True if any deployment still has a group. Works with a controller of another release, too."""
         return bool((await self._call("GET", "/v1/fleet")).get("deployments"))
 
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
-        """Ask for a deployment: its generation, and whether that changed anything."""
+        """Applies a deployment. Returns its generation, and True if that changed anything."""
         name = quote(request.spec.name, safe="")
         answer = await self._call("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
 
     async def delete(self, name: str, who: str) -> None:
-        """No longer serve a deployment."""
+        """Deletes a deployment."""
         await self._call("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
 
-        Raises ControlError where the controller is of another sparkfleet's kind.
+        Raises ControlError if the controller's version does not match.
         """
         params = {"after": str(after), "wait": str(int(wait_s))}
         if deployment is not None:
@@ -121,7 +121,7 @@ class FleetClient:
             raise unlike(self.version) from error
 
     async def all_events(self, deployment: str) -> list[Event]:
-        """Every event of a deployment that is kept, oldest first: an answer has only so many of them."""
+        """All kept events of a deployment, oldest first, over as many answers as it takes."""
         found: list[Event] = []
         while more := await self.events(found[-1].id if found else 0, deployment):
             found += more
@@ -138,18 +138,18 @@ class FleetClient:
         return answer
 
     async def revoke_key(self, name: str) -> dict[str, str]:
-        """Make a key worthless: its `id` and `name`."""
+        """Revokes a key. Returns its `id` and `name`."""
         answer: dict[str, str] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
     async def stop(self) -> None:
-        """Stop every group; what is wanted is not forgotten."""
+        """Stops every group and keeps the desired state."""
         await self._call("POST", "/v1/stop")
 
     async def _call(
         self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """One call, tried again while nobody answers: the controller may be being restarted."""
+        """One call, retried while there is no answer: the controller may be restarting."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         while True:
             try:
@@ -167,8 +167,8 @@ class FleetClient:
         async with self._session.request(method, path, data=body, params=params, timeout=timeout) as response:
             if response.content_type != "application/json":
                 raise ControlError(
-                    f"The controller answered {response.status} to {method} {path}, and did not say why.",
-                    means="It is of another version than this command, or something else listens there.",
+                    f"The controller returned {response.status} for {method} {path}, without a reason.",
+                    means="Its version differs from this command's, or another program listens on its port.",
                 )
             answer: dict[str, Any] = await response.json()
         if "error" in answer:
@@ -190,13 +190,13 @@ async def answering(
 ) -> FleetClient | None:
     """A client, if a controller answers at this address; None if none does.
 
-    One that fails is there: whoever takes it for gone would start Ray anew, under groups that serve.
+    One that fails does answer: taking it for gone would restart Ray under groups that serve.
 
     Args:
-        address: where the fleet's head listens.
+        address: addresses of the fleet's head.
         token: the fleet's API token.
         reach: see `FleetClient`.
-        patience_s: how long it is waited for. Where the head's Ray listens, `PATIENCE_S`: it is about to answer.
+        patience_s: time to wait for an answer. `PATIENCE_S` if the head's Ray listens: it is about to answer.
     """
     async with FleetClient(address, token, patience_s=patience_s, reach=reach) as probe:
         try:
@@ -214,18 +214,18 @@ def trouble_of(client: FleetClient | None) -> str:
     """Line about a controller that does not work although its Ray lives; "" if it works.
 
     Args:
-        client: what `answering` has found.
+        client: the result of `answering`.
     """
     if client is None:
         return (
-            f"The head's Ray runs, and its controller has not answered for {PATIENCE_S:.0f} s: it does not come up."
-            " Engines that run go on; the fleet is taken for down, and `sparkfleet up` starts the controller anew."
+            f"The head's Ray runs, but its controller has not answered for {PATIENCE_S:.0f} s: it does not start."
+            " Running engines go on. The fleet counts as down; `sparkfleet up` restarts the controller."
         )
     if not client.trouble:
         return ""
     return (
-        f"The controller is being restarted: {client.trouble}."
-        " What is served is served on; what is asked for is kept, and is done when it is back."
+        f"The controller is restarting: {client.trouble}."
+        " Running groups go on serving; changes are stored, and take effect when it is back."
     )
 
 
@@ -233,14 +233,15 @@ def unlike(version: str) -> ControlError:
     """Line about a controller of another release than this command."""
     return ControlError(
         f"The control plane runs sparkfleet {version}, this command is {__version__}.",
-        means="They may not understand each other.",
-        do="`sparkfleet down` and then `sparkfleet up`, with the newer one, puts it on every node; engines load anew.",
+        means="Two versions may not understand each other.",
+        do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
+        " engines load again.",
     )
 
 
 def _unanswered(address: HeadAddress) -> ControlError:
     return ControlError(
         f"The controller does not answer at {address.api}.",
-        means="The fleet is down, or its controller is being restarted.",
-        do="`sparkfleet up` starts it again; nothing that was asked for is lost.",
+        means="The fleet is down, or its controller is restarting.",
+        do="Run `sparkfleet up` to start it again; the desired state is on the head's disk.",
     )

@@ -29,9 +29,9 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
     """The application.
 
     Args:
-        controller: who answers.
+        controller: answers the requests.
         token: the fleet's API token.
-        registry: what `/metrics` shows.
+        registry: the metrics of `/metrics`.
     """
     api = _Api(controller, registry)
     app = web.Application(middlewares=[_errors, _authenticate(token)], client_max_size=4 << 20)
@@ -117,7 +117,9 @@ def _authenticate(token: str) -> Middleware:
         if request.path in OPEN_PATHS or hmac.compare_digest(given, expected):
             return await handler(request)
         return _error(
-            401, "The API token is missing or wrong.", do="It is in api.token in the state directory."
+            401,
+            "The API token is missing or wrong.",
+            do="Send the token in api.token of the state directory.",
         )
 
     return check
@@ -128,14 +130,14 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ValidationError as error:
-        return _error(400, f"The request is not understood: {error.errors(include_url=False)[0]['msg']}.")
+        return _error(400, f"The request is not valid: {error.errors(include_url=False)[0]['msg']}.")
     except SparkfleetError as error:
         return _error(409, error.what, error.means, error.do)
     except web.HTTPException as error:
         return _error(error.status, f"{request.method} {request.path}: {error.reason}.")
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
-        means = "Its state is on the head's disk: where that is full, or not to be written, nothing can be changed."
+        means = "Its state is on the head's disk: if that is full or read-only, nothing can be changed."
         return _error(500, f"The controller failed: {error!r}.", means)
 
 

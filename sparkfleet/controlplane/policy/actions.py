@@ -1,19 +1,19 @@
-"""Actions of the policy: frozen values, each with its reason. Doing one of them twice changes nothing more."""
+"""Actions of the policy: frozen values, each with its reason. Each is idempotent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.state.store import GroupKey, Standing
+from sparkfleet.controlplane.desired import GroupKey, Standing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """One thing to do or to keep."""
+    """Something to do or to store."""
 
     reason: str
-    """Why, for people."""
+    """The reason, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class GroupAction(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class BeginAttempt(GroupAction):
-    """Keep that a group is being started. A start that has not ended goes on, with the boots in which it began."""
+    """Store a start attempt of a group. An unfinished one goes on, with the boot ids of its beginning."""
 
     nodes: tuple[str, ...]
 
@@ -37,15 +37,15 @@ class StartGroup(BeginAttempt):
 
 @dataclass(frozen=True, kw_only=True)
 class RestartGroup(BeginAttempt):
-    """Start a group again, at the rung where it is now."""
+    """Start a group again, at its current rung."""
 
     answers: bool = False
-    """This answers the failure of its application."""
+    """True if this answers the failure of its application."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndAttempt(GroupAction):
-    """Forget a start: it came up, its failure is counted, or nobody wants it."""
+    """Remove a start attempt: the group is ready, its failure is counted, or it is no longer wanted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +60,26 @@ class EndGroup(GroupAction):
 
 @dataclass(frozen=True, kw_only=True)
 class FailAttempt(GroupAction):
-    """Keep that a start failed and is not answered yet."""
+    """Record that a start failed and is not answered yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnowBoots(GroupAction):
-    """Keep the boots of nodes that were not known when a start began."""
+    """Store boot ids of nodes that were not known when a start began."""
 
     boots: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepStanding(GroupAction):
-    """Keep a group's place on its ladder."""
+    """Store a group's position on its ladder."""
 
     standing: Standing
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderStep(KeepStanding):
-    """Keep a group's place on its ladder and begin a new start there."""
+    """Store a group's position on its ladder and begin a new start there."""
 
     nodes: tuple[str, ...]
 
@@ -101,22 +101,22 @@ class MoveGroup(LadderStep):
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp(KeepStanding):
-    """Start a group no more, until its deployment is applied again."""
+    """Stop starting a group until its deployment is applied again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitForBoots(GroupAction):
-    """Hold a start back until its nodes have reported their boots, or their time is over."""
+    """Hold a start back until its nodes have reported their boot ids, or their time is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitForNodes(GroupAction):
-    """Leave a group at its rung until its nodes are back."""
+    """Keep a group at its rung until its nodes are back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopWaiting(GroupAction):
-    """The nodes of a group are back, or it no longer needs them."""
+    """End the wait of a group: its nodes are back, or it no longer needs them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class WaitForMemory(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class RememberFailure(Action):
-    """Hold a failed start against its candidate; `reason` is shown beside later plans."""
+    """Exclude a candidate that failed to start; later plans show `reason`."""
 
     fingerprint: str
     lasts_s: float = field(default=0.0)
@@ -138,6 +138,6 @@ class RememberFailure(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetFailure(Action):
-    """The candidate has started after all."""
+    """Remove the failure of a candidate that has started."""
 
     fingerprint: str

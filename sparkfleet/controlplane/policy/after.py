@@ -1,6 +1,6 @@
-"""The state that actions leave behind: standings, starts, and what is pending.
+"""The state after actions: ladder positions, start attempts and pending decisions.
 
-Applications, reports and nodes are observed, so no action changes them here: they differ in the next snapshot.
+Applications, reports and nodes are observed, so no action changes them here: the next snapshot shows the change.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from sparkfleet.controlplane.desired import GroupKey, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -28,14 +29,13 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
 from sparkfleet.controlplane.state.status import app_name
-from sparkfleet.controlplane.state.store import GroupKey, Standing
 
 V = TypeVar("V")
 Starts = Mapping[GroupKey, Mapping[str, str]]
 
 
 def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
-    """The state with everything that the actions keep."""
+    """The state with everything that the actions store."""
     for action in actions:
         state = replace(
             state,
@@ -52,7 +52,7 @@ def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
         pending = _settled(pending, action.group)
     if isinstance(
         action, BeginAttempt
-    ):  # so its next failure is another one, also if Serve showed nothing in between
+    ):  # its next failure is then a new one, even if Serve showed no other status in between
         pending = replace(pending, answered=pending.answered - {app_name(*action.group)})
     match action:
         case RestartGroup(group=group, answers=True):
@@ -74,12 +74,12 @@ def _waits_after(pending: Pending, action: Action) -> Pending:
         case StopWaiting(group=group):
             return replace(pending, waiting=_without(pending.waiting, group))
         case WaitForMemory(deployment=name, generation=generation):
-            return replace(pending, told={**pending.told, f"{name}/g{generation}": action.reason})
+            return replace(pending, recorded={**pending.recorded, f"{name}/g{generation}": action.reason})
     return pending
 
 
 def _settled(pending: Pending, group: GroupKey) -> Pending:
-    """Nothing is left open of the group's last start."""
+    """Without open questions about the group's last start."""
     return replace(pending, failed_at=_without(pending.failed_at, group), counted=pending.counted - {group})
 
 
@@ -107,11 +107,11 @@ def _starts(starts: Starts, action: Action, boots: Mapping[str, str]) -> Starts:
 
 
 def begun(before: Mapping[str, str], nodes: Iterable[str], boots: Mapping[str, str]) -> dict[str, str]:
-    """Boots of the nodes of a start that begins or goes on: a boot that is known stays."""
+    """Boot ids of the nodes of a start that begins or goes on: a known one stays."""
     now = {node: boots.get(node, "") for node in nodes}
     return {node: before.get(node) or now.get(node, "") for node in {**before, **now}}
 
 
 def _of_no_older(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
-    """Standings kept beside a group: none of its deployment's older generations, as in the store."""
+    """The other positions to keep: none of the deployment's older generations, as in the store."""
     return {key: value for key, value in values.items() if key[0] != group[0] or key[1] >= group[1]}

@@ -1,7 +1,7 @@
-"""The policy in one place: the rules in their order.
+"""The rules of the policy in their order.
 
-Each rule sees what the rules before it keep (`after`), and the applications as they were observed: what an action does to
-them shows in the next snapshot.
+Each rule sees the state after the actions of the rules before it (`after`), but the applications as they were observed: the
+next snapshot shows the effect of actions on them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULES: tuple[Callable[[FleetState, Now], list[Action]], ...] = (
 
 
 def decide(state: FleetState, now: Now) -> list[Action]:
-    """The actions that bring a fleet nearer to what is wanted, in the order in which they are to be done."""
+    """The actions that bring a fleet nearer to its desired state, in the order of execution."""
     actions: list[Action] = []
     for rule in RULES:
         found = rule(state, now)
@@ -41,7 +41,7 @@ def decide(state: FleetState, now: Now) -> list[Action]:
 
 
 def _restarted_once(actions: list[Action]) -> list[Action]:
-    """Without restarts that a later rule of this round overtakes: its restart, or its end, is of the rung that is kept."""
+    """Without restarts that a later rule of this round replaces: its restart or end belongs to the stored rung."""
     last = {one.group: one for one in actions if isinstance(one, RestartGroup | EndGroup)}
     answered = {one.group for one in actions if isinstance(one, RestartGroup) and one.answers}
     return [

@@ -1,7 +1,7 @@
 """Fallback: groups that do not start, do not stay up, or are planned on nodes that are gone.
 
-A failed start is tried again, takes the next rung of its ladder, or ends it. The rung of a group, its last word and what is
-being started are in the store: a controller that comes back, or its whole node, goes on from there.
+After a failed start a group starts the same rung again, takes the next rung of its ladder, or is given up. Rungs, failures
+and start attempts are in the store: after a restart of the controller, or of its whole node, it continues from there.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     EndAttempt,
@@ -36,30 +37,29 @@ from sparkfleet.controlplane.policy.ladder import (
 from sparkfleet.controlplane.policy.pending_starts import away, lost, went_away
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.planner.rules.failure_memory import fingerprint
 
 BREAKER_FAILURES = 5
 BREAKER_S = 600.0
-"""A group that was ready and failed this often within this time is stopped for good: it would only crash again."""
+"""Failures of a ready group within `BREAKER_S` after which it is stopped: it would only crash again."""
 
 STARVED = 2
 STARVED_S = 3600.0
-"""Memory that ran out this often within this time, while a group served, is no accident: it takes a rung that needs less.
-The window is long because the load of a large model alone takes a quarter of an hour."""
+"""Times that memory ran out within `STARVED_S` while a group served, after which it takes a rung that needs less. The window
+is long because the load of a large model alone takes a quarter of an hour."""
 
 RESTARTS = 3
-"""Starts in a row that fail without an end: Serve gives up a group that never started, and goes on with one that has."""
+"""Failed starts in a row after which the ladder takes over: Serve gives up only a group that has never started."""
 
 GAVE_UP = "It is not started again, so that the node stays up; `sparkfleet apply` tries once more."
-"""Added to the reason if a group took its node down."""
+"""Added to the reason of a group that took its node down."""
 
 
 @dataclass(frozen=True)
 class FallbackCase:
-    """A group of a wanted generation, as the rules of fallback see it."""
+    """A group of a desired generation, the input of the fallback rules."""
 
     state: FleetState
     now: Now
@@ -73,15 +73,15 @@ class FallbackCase:
 
     @property
     def standing(self) -> Standing:
-        """Its place on its ladder."""
+        """Its position on its ladder."""
         return self.state.standing(self.group)
 
 
-# --- starts that took their node down, before anything is started again
+# --- starts that took their node down, counted before any new start
 
 
 def count_lost_starts(state: FleetState, now: Now) -> list[Action]:
-    """A start whose node was restarted meanwhile has failed, whether or not anybody is left to report it."""
+    """Counts starts whose node was restarted meanwhile as failed, even if no process is left to report it."""
     there = {app.group: app for app in state.apps}
     return [
         action
@@ -100,20 +100,20 @@ def _count_lost(
         return []
     taken = _step(state, desired, group, diagnosis, GAVE_UP)
     if app is None or not any(isinstance(action, NextRung) for action in taken):
-        return taken  # Serve goes on by itself at the same rung
+        return taken  # Serve restarts it by itself at the same rung
     return [*taken, _restart(after(state, taken, now), desired, group, diagnosis.says)]
 
 
 def _is_under_way(state: FleetState, app: App) -> bool:
-    """True if neither Serve nor the group has reported that its start failed: that is answered by `answer_failures`."""
+    """True if neither Serve nor the group has reported a failed start, which `answer_failure` would answer."""
     return app.status not in ("failed", "retiring") and app.group not in state.pending.failed_at
 
 
-# --- groups that have an application: the first rule that applies to one decides
+# --- groups that have an application: the first rule that applies decides
 
 
 def keep_groups_up(state: FleetState, now: Now) -> list[Action]:
-    """The first rule that applies to a group of a wanted generation decides what becomes of it."""
+    """Actions of the first rule that applies to each group of a desired generation."""
     return [
         action
         for app in state.mine()
@@ -127,23 +127,23 @@ def _first(one: FallbackCase) -> list[Action]:
 
 
 def stop_what_is_given_up(one: FallbackCase) -> list[Action] | None:
-    """It took its node down, or the controller died before it had stopped it."""
+    """Ends a given-up group that still has an application: it took its node down, or the controller died before its end."""
     if not one.standing.given_up:
         return None
     if one.app.status in ("failed", "retiring"):
-        return []  # what has ended keeps its last words
+        return []  # a group that has ended keeps its message
     return [EndGroup(group=one.group, reason="it is given up")]
 
 
 def answer_failure(one: FallbackCase) -> list[Action] | None:
-    """Serve has given it up: once more, the next rung, or the end of its ladder."""
+    """Answers Serve's failure of a group: the same rung again, the next rung, or the end of its ladder."""
     if one.app.status != "failed":
         return None
     return [] if one.app.name in one.state.pending.answered else _answer(one)
 
 
 def answer_restarts(one: FallbackCase) -> list[Action] | None:
-    """Serve goes on starting it, and it fails each time: it goes down its ladder as if Serve had given it up."""
+    """Moves a group down its ladder that fails at each of Serve's restarts, as if Serve had given it up."""
     if one.standing.restarts < RESTARTS or one.app.status == "running":
         return None
     taken = _answer(one)
@@ -152,7 +152,7 @@ def answer_restarts(one: FallbackCase) -> list[Action] | None:
 
 
 def break_circle(one: FallbackCase) -> list[Action] | None:
-    """It comes up and fails again and again."""
+    """Gives up a group that becomes ready and fails too often."""
     if sum(at > one.now.unix - BREAKER_S for at in one.standing.falls) < BREAKER_FAILURES:
         return None
     words = (
@@ -167,7 +167,7 @@ def break_circle(one: FallbackCase) -> list[Action] | None:
 
 
 def take_less_memory(one: FallbackCase) -> list[Action] | None:
-    """Its memory ran out again and again while it served, and a rung needs less."""
+    """Moves a group whose memory ran out repeatedly while it served to a rung that needs less."""
     if sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
         return None
     plan = one.desired.plan.groups[one.app.replica]
@@ -183,23 +183,23 @@ GROUP_RULES: tuple[Callable[[FallbackCase], list[Action] | None], ...] = (
     break_circle,
     take_less_memory,
 )
-"""None: the rule does not apply."""
+"""In order; a rule that does not apply returns None."""
 
 
 def _answer(one: FallbackCase) -> list[Action]:
-    """Restart it, once a failure that is not counted yet is counted; only keep the failure as long as nodes are asked."""
+    """Counts its failure, unless that is done, and restarts it; first waits for its nodes if they may have caused it."""
     if one.app.status == "failed" and one.group in one.state.pending.counted:
         return [_restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
     report = one.state.report(one.group)
-    diagnosis, said = (report.diagnosis, report.detail) if report else (None, "")
+    diagnosis, detail = (report.diagnosis, report.detail) if report else (None, "")
     if report and not report.was_starting:
-        diagnosis = None  # of how it fell while it served, not of why it does not start
+        diagnosis = None  # it explains a failure while it served, not the failed start
     if diagnosis is None or diagnosis.cause in (Cause.TRANSIENT, Cause.UNKNOWN):
         missing = away(one.state, one.group, nodes_of(one.desired, one.app.replica, one.standing), one.now)
         if missing is None:
             return _ask_nodes(one)
-        diagnosis, said = (went_away(missing), GAVE_UP) if missing else (diagnosis, said)
-    taken = _step(one.state, one.desired, one.group, diagnosis, said or one.app.message)
+        diagnosis, detail = (went_away(missing), GAVE_UP) if missing else (diagnosis, detail)
+    taken = _step(one.state, one.desired, one.group, diagnosis, detail or one.app.message)
     if any(isinstance(action, GiveUp) for action in taken):
         return taken
     why = str(diagnosis) if diagnosis else "it did not start"
@@ -210,33 +210,33 @@ def _answer(one: FallbackCase) -> list[Action]:
 def _ask_nodes(one: FallbackCase) -> list[Action]:
     if one.group in one.state.pending.failed_at:
         return []
-    return [FailAttempt(group=one.group, reason="its nodes are looked at before its failure is answered")]
+    return [FailAttempt(group=one.group, reason="its nodes are checked before its failure is answered")]
 
 
 def _restart(
     state: FleetState, desired: Desired, group: GroupKey, why: str, *, answers: bool = False
 ) -> RestartGroup:
-    """Start a group again, at the rung where it is in `state`."""
+    """Restart of a group at its rung in `state`."""
     nodes = nodes_of(desired, group[2], state.standing(group))
     return RestartGroup(group=group, nodes=nodes, reason=why, answers=answers)
 
 
 def _step(
-    state: FleetState, desired: Desired, group: GroupKey, diagnosis: Diagnosis | None, said: str
+    state: FleetState, desired: Desired, group: GroupKey, diagnosis: Diagnosis | None, detail: str
 ) -> list[Action]:
-    """Count a start that failed.
+    """Counts a failed start.
 
     Args:
-        state: before it is counted.
+        state: the state before it is counted.
         desired: the group's deployment.
-        group: which.
-        diagnosis: why it failed, if that is known.
-        said: added to the reason if there is no rung left.
+        group: its key.
+        diagnosis: the cause, if it is known.
+        detail: added to the reason if there is no rung left.
     """
     plan, before = desired.plan.groups[group[2]], state.standing(group)
     taken = step(plan, before, diagnosis)
     if taken.verb == "end":
-        kept: Action = GiveUp(group=group, standing=taken.standing, reason=f"{taken.words}. {said}")
+        kept: Action = GiveUp(group=group, standing=taken.standing, reason=f"{taken.words}. {detail}")
     else:
         kept = _rung_kept(desired, group, taken.standing, taken.words, again=taken.verb == "again")
     if taken.verb == "again" or diagnosis is None or not diagnosis.lasts_s:
@@ -255,7 +255,7 @@ def _rung_kept(
 
 
 def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
-    """Start a group at a lower rung, for a reason that is none of its starts'."""
+    """Moves a group to a lower rung for a reason other than a failed start."""
     standing, ladder = one.standing, one.desired.plan.groups[one.app.replica].ladder
     lower = Standing(rung=rung, falls=standing.falls, passed=passed_by(standing, rung, why))
     cost = instead(ladder[standing.rung], ladder[rung])
@@ -271,13 +271,13 @@ def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
 
 
 def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
-    """Groups on nodes that do not come back take the first rung that needs none of them, or wait if each needs one."""
+    """Moves groups off nodes that do not come back, to the first rung without them; if there is none, they wait."""
     found = {
         app.group: _leave(FallbackCase(state, now, app, state.wanted[app.deployment])) for app in state.mine()
     }
     waits = {group for group, actions in found.items() if actions is not None}
     ended = [
-        StopWaiting(group=group, reason="its nodes are back, or it needs others")
+        StopWaiting(group=group, reason="its nodes are back, or it moved to others")
         for group in state.pending.waiting
         if group not in waits or any(isinstance(one, MoveGroup) for one in found[group] or ())
     ]
@@ -285,7 +285,7 @@ def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
 
 
 def _leave(one: FallbackCase) -> list[Action] | None:
-    """None: it needs no node that is gone."""
+    """Actions for a group that needs a node that is gone; None if it needs none."""
     gone = one.state.nodes.gone(one.now).intersection(nodes_of(one.desired, one.app.replica, one.standing))
     if not gone or one.app.status == "retiring" or one.standing.given_up:
         return None

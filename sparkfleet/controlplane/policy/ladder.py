@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from sparkfleet.controlplane.state.store import Standing
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 from sparkfleet.values import Value
 
 TRIES = 2
-"""Starts of one rung, where the cause may pass by itself; others get one."""
+"""Starts of one rung if the cause may pass by itself; after other causes there is one."""
 
 
 class Step(Value):
-    """Next rung of a group, and the reason in words."""
+    """The answer to a failed start, and its reason in words."""
 
     verb: Literal["again", "next", "end"]
     standing: Standing
@@ -27,8 +27,8 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
 
     Args:
         group: its plan, with the ladder.
-        standing: where it stood when it failed.
-        diagnosis: why, where that is known.
+        standing: its position when it failed.
+        diagnosis: the cause, if it is known.
     """
     failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
     why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
@@ -52,14 +52,14 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
 
 def passed_by(standing: Standing, rung: int, why: str) -> tuple[str, ...]:
     """Reasons for each skipped rung above `rung`, for a group that skips several rungs for one reason."""
-    missing = standing.rung - len(standing.passed)  # what an earlier release did not write down
+    missing = standing.rung - len(standing.passed)  # reasons that an earlier release did not store
     return (*standing.passed, *("not known",) * missing, *(why,) * (rung - standing.rung))
 
 
 def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:
     """The first rung from `standing` on that needs none of these nodes; None if each needs one.
 
-    Those above it did not start before.
+    The rungs above `standing` have failed before.
     """
     for index, rung in enumerate(group.ladder):
         if index >= standing and not set(rung.candidate.shape.nodes) & set(nodes):
@@ -68,9 +68,9 @@ def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) ->
 
 
 def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) -> int | None:
-    """The first rung below `standing` that is predicted to need less memory than that one; None if none does.
+    """The first rung below `standing` with a lower predicted memory; None if there is none.
 
-    Rungs that need nodes which are away are passed over: what has served there serves better than what waits for them.
+    Skips rungs on nodes that are away: the current one has served, and those could only wait.
     """
     here = group.ladder[standing].prediction.memory_bytes_per_rank.mid
     for at, rung in enumerate(group.ladder[standing + 1 :], standing + 1):
@@ -89,6 +89,6 @@ def instead(before: Rung, after: Rung) -> str:
 
 
 def what(rung: Rung) -> str:
-    """A rung in a few words: where, which engine, and how it speculates."""
+    """A rung in a few words: its nodes, engine and speculation."""
     candidate = rung.candidate
     return f"{'+'.join(candidate.shape.nodes)} · {candidate.engine} · {candidate.speculation}"

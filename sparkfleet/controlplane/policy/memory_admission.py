@@ -1,12 +1,12 @@
-"""Admission of new generations to the memory that is free beside what runs. It is granted once, in order."""
+"""Admission of new generations to the memory that is free beside the running groups. Granted once, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.state import FleetState, Now
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.planner.types.plan import DeploymentPlan
 
 
@@ -24,42 +24,42 @@ def waiting(state: FleetState) -> list[Desired]:
 
 
 def room(state: FleetState, now: Now) -> dict[str, bool | None]:
-    """By name: the waiting generation fits beside what runs; None as long as that is not known."""
+    """True for each deployment whose waiting generation fits beside the running groups; None while that is unknown."""
     loading = filter(state.is_loading, state.wanted.values())
     granted = fitting(waiting(state), loading, state.available)
     return {
-        # It is placed although a node is gone, and goes to a rung that does without: nothing that serves is lost.
+        # It is placed although a node is gone, and then takes a rung without that node: no serving group is lost.
         name: False if fits is None and _is_held_by_gone(state, name, now) else fits
         for name, fits in granted.items()
     }
 
 
 def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
-    """A generation waits, once it is written down, for nodes that do not report their free memory."""
+    """Records the wait of each generation for nodes that do not report their free memory, once."""
     held = [state.wanted[name] for name, fits in room(state, now).items() if fits is None]
     waits = [
         WaitForMemory(
             deployment=one.name,
             generation=one.generation,
-            reason=f"not known how much memory is free on {', '.join(sorted(_silent(state, one)))};"
-            " nothing is stopped for it",
+            reason=f"free memory of {', '.join(sorted(_silent(state, one)))} is not known;"
+            " the old generation keeps running",
         )
         for one in held
     ]
-    told = state.pending.told
-    return [wait for wait in waits if told.get(f"{wait.deployment}/g{wait.generation}") != wait.reason]
+    recorded = state.pending.recorded
+    return [wait for wait in waits if recorded.get(f"{wait.deployment}/g{wait.generation}") != wait.reason]
 
 
 def fitting(
     waiting: Iterable[Desired], loading: Iterable[Desired], available: Mapping[str, int]
 ) -> dict[str, bool | None]:
-    """By name: each of `waiting` fits; None as long as one of its nodes does not report its memory.
+    """True for each of `waiting` that fits, by name; None while one of its nodes does not report its memory.
 
-    Memory is granted once: to the first of those that need it.
+    Memory is granted once: to the first that needs it.
 
     Args:
-        waiting: those that are to be started beside an older generation.
-        loading: those that start now; what they will take is not all taken yet.
+        waiting: generations that are to start beside an older one.
+        loading: generations that start now and have not taken all of their memory yet.
         available: memory of each node that reports it, bytes.
     """
     left = dict(available)
@@ -76,7 +76,7 @@ def fitting(
 
 
 def needed(plan: DeploymentPlan) -> dict[str, int]:
-    """Bytes that the groups of a plan may take on each node, by the high end of what is predicted."""
+    """Bytes that the groups of a plan may take on each node, by the high end of the predicted band."""
     needs: dict[str, int] = {}
     for group in plan.groups:
         for node in group.choice.candidate.shape.nodes:
@@ -85,7 +85,7 @@ def needed(plan: DeploymentPlan) -> dict[str, int]:
 
 
 def _is_held_by_gone(state: FleetState, name: str, now: Now) -> bool:
-    """True if a node that does not come back holds a generation up, and no older one serves until it does."""
+    """True if a generation waits only for nodes that do not come back, and no older one serves meanwhile."""
     gone = state.nodes.gone(now) & _silent(state, state.wanted[name])
     return bool(gone) and not state.serves(name)
 
@@ -95,7 +95,7 @@ def _silent(state: FleetState, desired: Desired) -> set[str]:
 
 
 def _take(left: dict[str, int], plan: DeploymentPlan) -> None:
-    """Count what the groups of a plan may take as taken."""
+    """Subtracts the memory that the groups of a plan may take."""
     for node, need in needed(plan).items():
         if node in left:
             left[node] -= need

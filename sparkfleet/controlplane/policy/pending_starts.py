@@ -1,56 +1,56 @@
-"""Starts that have not ended, and what became of their nodes meanwhile.
+"""Start attempts, persisted before launch, so that one that crashes its node is counted.
 
-A Spark that runs out of memory does not end the start: it wedges and has to be switched off. Whatever would have reported
-the failure is gone with it, and its successor would do the same again after each power cycle. So a start is written down
-before it begins, with the boots of its nodes. A node that is there in another boot, while the start has not ended, was taken
-down by it, or was switched off meanwhile: both count as a start that failed.
+A Spark that runs out of memory does not end the start: it freezes and has to be switched off. The process that would have
+reported the failure is gone with it, and its successor would do the same after each power cycle. So a start is stored
+before it begins, with the boot ids of its nodes. If a node has another boot id while the start has not ended, the start took
+it down, or it was switched off meanwhile: both count as a failed start.
 
-If a node other than rank 0's goes down, the group itself reports the failure before anybody knows why. So its nodes are
-looked at once more before that is answered.
+If a node other than rank 0's goes down, the group itself reports the failure before the cause is known. So its nodes are
+read once more before that is answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.policy.actions import Action, KnowBoots, WaitForBoots
 from sparkfleet.controlplane.policy.state import FleetState, Now, SeenNodes
-from sparkfleet.controlplane.state.store import GroupKey
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 
 ASK_S = 60.0
-"""After a restart of the controller: how long nodes have to report their boots. An actor on each has to start for that."""
+"""Time for nodes to report their boot ids after a restart of the controller: an actor on each has to start for that."""
 
 SILENT_S = 60.0
-"""After a start has failed: how long a node that does not answer is waited for. Ray calls one that lost its power gone after
-55 s: five checks, each of which waits for ten."""
+"""Time to wait for a silent node after a failed start. Ray declares a node without power dead after 55 s: five checks of
+ten seconds each."""
 
 
 def learn_boots(state: FleetState, now: Now) -> list[Action]:
-    """Nodes that were away when a start began are known from when they join."""
+    """Stores the boot ids of nodes that were away when a start began and have joined since."""
     boots = state.nodes.boots
     learnt = {
         group: {node: boots[node] for node, boot in begun.items() if not boot and boots.get(node)}
         for group, begun in state.starts.items()
     }
     return [
-        KnowBoots(group=group, boots=told, reason=f"{', '.join(sorted(told))} reported its boot")
-        for group, told in learnt.items()
-        if told
+        KnowBoots(group=group, boots=known, reason=f"{', '.join(sorted(known))} reported its boot id")
+        for group, known in learnt.items()
+        if known
     ]
 
 
 def lost(starts: Mapping[GroupKey, Mapping[str, str]], nodes: SeenNodes) -> dict[GroupKey, Diagnosis]:
-    """Starts that have not ended and whose nodes were switched off or restarted since, with the diagnosis."""
+    """Unfinished starts whose nodes were switched off or restarted since, with the diagnosis."""
     found = {group: _restarted(begun, nodes) for group, begun in starts.items()}
     return {group: went_away(away) for group, away in found.items() if away}
 
 
 def away(state: FleetState, group: GroupKey, nodes: Sequence[str], now: Now) -> tuple[str, ...] | None:
-    """Nodes of a start that failed which are away, or went down since it began; None as long as that is not known.
+    """Nodes of a failed start that are away or went down since it began; None while that is not known.
 
-    A node that answers a look that began after the failure, in the boot in which the start began, is there. A node that does
+    A node is present if it answers a reading that began after the failure, with the boot id of the start. A node that does
     not answer is away when its time is over.
     """
     seen, others = state.nodes, set(nodes) - {state.nodes.here}
@@ -76,7 +76,7 @@ def is_uncertain(state: FleetState, group: GroupKey, now: Now) -> bool:
 
 
 def hold_back(state: FleetState, group: GroupKey) -> list[Action]:
-    """Begin to wait for the boots of a group's nodes; the wait begins once for all."""
+    """Begins the wait for the boot ids of a group's nodes; one wait serves all groups."""
     if state.pending.asked_at is not None or not state.starts.get(group):
         return []
     return [
@@ -86,11 +86,11 @@ def hold_back(state: FleetState, group: GroupKey) -> list[Action]:
 
 def went_away(nodes: Sequence[str]) -> Diagnosis:
     """The diagnosis of a start whose nodes went away meanwhile."""
-    says = f"{' and '.join(nodes)} went away while it was starting: switched off, cut off, or out of memory."
+    says = f"{' and '.join(nodes)} went away while it was starting: switched off, disconnected, or out of memory."
     return Diagnosis(cause=Cause.AWAY, says=says)
 
 
 def _restarted(begun: Mapping[str, str], nodes: SeenNodes) -> tuple[str, ...]:
-    """Nodes that are there in another boot than the one in which a start began."""
+    """Nodes with another boot id than at the beginning of the start."""
     boots = {node: nodes.boots.get(node, "") for node in begun}
     return tuple(sorted(node for node, boot in begun.items() if boot and boots[node] not in ("", boot)))

@@ -1,7 +1,8 @@
-"""Updates a group's standing when its phase changes."""
+"""Updates a group's ladder position when its phase changes."""
 
 from __future__ import annotations
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -12,14 +13,13 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.fallback import BREAKER_S, STARVED_S
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
-from sparkfleet.controlplane.state.store import Standing
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint
 
 
 def on_report(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
-    """Actions for a report of a group that is in another phase than before."""
+    """Actions for a report with a new phase of a group."""
     if report.phase in BEGINNING:
         return _on_starting(state, report)
     if report.phase is GroupPhase.READY:
@@ -28,7 +28,7 @@ def on_report(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
 
 
 def _on_starting(state: FleetState, report: GroupReport) -> list[Action]:
-    """Keep its start, unless everything is to stop: what is stopped goes on reporting for a moment."""
+    """Stores its start, unless the fleet is stopping: a stopped group still reports for a moment."""
     desired = state.desired_of(report.group)
     if desired is None:
         return []
@@ -37,7 +37,7 @@ def _on_starting(state: FleetState, report: GroupReport) -> list[Action]:
 
 
 def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
-    """Forget what was held against it."""
+    """Clears its failed starts, and the failure of its candidate."""
     ended = EndAttempt(group=report.group, reason="it is ready")
     desired = state.desired.get(report.deployment)
     if desired is None or desired.generation != report.generation:
@@ -53,7 +53,7 @@ def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
 
 
 def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
-    """Count its failure, unless it is of a rung that the group has left already."""
+    """Counts its failure, unless the group has already left that rung."""
     group, standing = report.group, state.standing(report.group)
     if report.rung != standing.rung:
         return []
@@ -71,7 +71,7 @@ def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]
 
 
 def _fallen(standing: Standing, report: GroupReport, now: Now) -> Standing:
-    """One fall more, and one for want of memory if that was the cause; falls that no longer count are dropped."""
+    """Its position with one failure more, by memory if that was the cause, and without those that no longer count."""
     falls = (*(at for at in standing.falls if now.unix - BREAKER_S < at <= now.unix), now.unix)
     starved = tuple(at for at in standing.starved if now.unix - STARVED_S < at <= now.unix)
     if report.diagnosis is not None and report.diagnosis.cause is Cause.MEMORY:

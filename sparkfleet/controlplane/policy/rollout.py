@@ -1,33 +1,33 @@
-"""Rollout: from the applications there are to the generations that are wanted.
+"""Rollout: from the existing applications to the desired generations.
 
 The rules, in order, for each deployment:
 
-1. Nobody wants it: its groups are retired.
-2. A group of the wanted generation does not exist: it is started; beside the older generation if memory allows, after it
+1. It was deleted: its groups are retired.
+2. A group of the desired generation does not exist: it is started; beside the older generation if memory allows, after it
    otherwise.
-3. Every group of the wanted generation serves: the older ones are retired.
-4. The wanted generation failed: the older one goes on serving.
+3. Every group of the desired generation serves: the older ones are retired.
+4. The desired generation failed: the older one goes on serving.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.controlplane.state.store import Desired, GroupKey
 
 
 def retire_unwanted(state: FleetState, now: Now) -> list[Action]:
-    """Groups of deployments that nobody wants are retired."""
+    """Retires groups of deleted deployments."""
     return _retired((app for app in state.apps if app.deployment not in state.wanted), "no longer wanted")
 
 
 def retire_replaced(state: FleetState, now: Now) -> list[Action]:
-    """Groups of older generations are retired once every group of the wanted one serves."""
+    """Retires groups of older generations once every group of the desired one serves."""
     return [
         action
         for desired in state.wanted.values()
@@ -37,7 +37,7 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
 
 
 def make_room(state: FleetState, now: Now) -> list[Action]:
-    """Groups of an older generation are retired first if memory does not hold both."""
+    """Retires groups of an older generation first if memory does not hold both."""
     fits = room(state, now)
     return [
         action
@@ -48,7 +48,7 @@ def make_room(state: FleetState, now: Now) -> list[Action]:
 
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
-    """Groups of wanted generations that do not exist are started, unless an older one has to go first."""
+    """Starts missing groups of desired generations, unless an older one has to end first."""
     fits = room(state, now)
     return [
         action
@@ -70,7 +70,7 @@ def _start(state: FleetState, desired: Desired, group: GroupKey, now: Now) -> li
 
 
 def _older_goes_first(state: FleetState, desired: Desired, fits: bool | None) -> bool:
-    """True while nothing is started beside an older generation: it is given up, does not fit, or nobody knows if it does."""
+    """True while a new generation may not start beside an older one: it is given up, does not fit, or that is unknown."""
     there = [app for app in state.apps if app.deployment == desired.name]
     if not there or any(app.generation == desired.generation for app in there):
         return False
@@ -79,12 +79,12 @@ def _older_goes_first(state: FleetState, desired: Desired, fits: bool | None) ->
 
 def _why_first(state: FleetState, desired: Desired) -> str:
     if any(app.status == "running" for app in _older(state, desired)):
-        return f"no memory for it and generation {desired.generation} at once"
-    return f"it serves nobody, and generation {desired.generation} takes its place"
+        return f"memory does not hold it and generation {desired.generation} at once"
+    return f"it is not ready, and generation {desired.generation} takes its place"
 
 
 def _groups(state: FleetState, desired: Desired) -> dict[GroupKey, App | None]:
-    """Each group that is wanted of a deployment, with its application."""
+    """Each desired group of a deployment, with its application."""
     there = {app.group: app for app in state.apps}
     keys = [(desired.name, desired.generation, at) for at in range(len(desired.plan.groups))]
     return {key: there.get(key) for key in keys}

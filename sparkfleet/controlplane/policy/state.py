@@ -1,16 +1,16 @@
-"""A snapshot of the fleet: everything that the policy decides from, and nothing else."""
+"""Snapshot of the fleet: the whole input of the policy."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Standing
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 
 GONE_S = 180.0
-"""A node that has been away this long is not waited for if a group can run elsewhere: a Spark boots in less."""
+"""Seconds after which a group that can run elsewhere no longer waits for an absent node: a Spark boots in less."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Now:
     """A moment on both clocks, seconds."""
 
     unix: float
-    """Wall clock; what is kept across processes is counted by it."""
+    """Wall clock, for times that are stored."""
     steady: float
-    """A clock that only goes forward; waiting within one process is counted by it."""
+    """A clock that only goes forward, for waits within one process."""
 
     @classmethod
     def at(cls, seconds: float) -> Now:
@@ -30,99 +30,99 @@ class Now:
 
 @dataclass(frozen=True)
 class SeenNodes:
-    """Nodes as they were seen last."""
+    """Latest reading of the nodes."""
 
     here: str = ""
-    """The node that the controller runs on, which is always there."""
+    """The node that the controller runs on, which is always present."""
     boots: Mapping[str, str] = field(default_factory=dict)
     """Boot id of each node that is part of the fleet; "" if it was not read."""
     away_since: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that are not part of the fleet, and since when (steady clock)."""
+    """Nodes that are not part of the fleet, with the time since (steady clock)."""
     looked_at: float | None = None
-    """When the last look at all nodes began (steady clock); None before the first."""
+    """Time at which the last reading of all nodes began (steady clock); None before the first."""
 
     @classmethod
     def only(cls, here: NodeReport) -> SeenNodes:
-        """Nothing is known yet but the controller's own node."""
+        """The controller's own node only, before the first reading."""
         return cls(here=here.name, boots={here.name: here.boot})
 
     def seen(self, nodes: Collection[NodeReport], began: float, now: Now) -> SeenNodes:
-        """After a look that began at `began` (steady clock)."""
+        """The nodes after a reading that began at `began` (steady clock)."""
         own = {self.here: self.boots[self.here]} if self.here in self.boots else {}
         boots = {node.name: node.boot for node in nodes if node.joined} | own
         away = {node.name: self.away_since.get(node.name, now.steady) for node in nodes if not node.joined}
         return replace(self, boots=boots, away_since=away, looked_at=began)
 
     def gone(self, now: Now) -> frozenset[str]:
-        """Nodes that have been away for so long that nothing waits for them that can do without."""
+        """Nodes that have been away for `GONE_S` or longer."""
         return frozenset(name for name, since in self.away_since.items() if now.steady - since >= GONE_S)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """Memory of the controller from round to round, which it may lose with its process."""
+    """Memory of the controller between rounds; it may be lost with its process."""
 
     answered: frozenset[str] = frozenset()
-    """Applications whose failure has been answered, until they are seen in another state."""
+    """Applications whose failure has been answered, until they have another status."""
     counted: frozenset[GroupKey] = frozenset()
-    """Groups whose failed start is counted and which are not started again yet: a second report of it does not count."""
+    """Groups whose failed start is counted and that have not restarted yet: a second report of it does not count."""
     failed_at: Mapping[GroupKey, float] = field(default_factory=dict)
-    """Starts that failed and were not answered yet, and since when that is known (steady clock)."""
+    """Failed starts without an answer, with the time of the failure (steady clock)."""
     waiting: Mapping[GroupKey, str] = field(default_factory=dict)
     """Groups that wait for nodes that may never come back, with the reason."""
-    told: Mapping[str, str] = field(default_factory=dict)
-    """Why a generation (`<deployment>/g<generation>`) waited for memory, as it was written down last."""
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    """Last recorded reason of each generation (`<deployment>/g<generation>`) that waits for memory."""
     asked_at: float | None = None
-    """When nodes were first waited for to report their boots (steady clock)."""
+    """Time at which the wait for boot ids of nodes began (steady clock)."""
 
     def answered_only(self, failed: Collection[str]) -> Pending:
-        """Without the answers of applications that are in another state than failed."""
+        """Without the answers of applications that are no longer failed."""
         return replace(self, answered=self.answered.intersection(failed))
 
 
 @dataclass(frozen=True)
 class FleetState:
-    """Everything that is known of a fleet at one moment. Each part may be left out."""
+    """The known state of a fleet at one moment. Each part may be left out."""
 
     desired: Mapping[str, Desired] = field(default_factory=dict)
-    """Deployments that somebody asked for, by name."""
+    """Applied deployments, by name."""
     apps: tuple[App, ...] = ()
     """Groups that exist, as Ray Serve reports them."""
     reports: tuple[GroupReport, ...] = ()
     """The newest report of each group, however old."""
     fresh: frozenset[str] = frozenset()
-    """Names of those reports that are young enough to count."""
+    """Names of the reports that are recent enough to count."""
     standings: Mapping[GroupKey, Standing] = field(default_factory=dict)
-    """Rung, tries and falls of each group; one that is left out has never failed."""
+    """Ladder position of each group; one that is left out has never failed."""
     starts: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
-    """Starts that have not ended, with the boot of each of their nodes when they began ("" if not known)."""
+    """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
     pending: Pending = field(default_factory=Pending)
     paused: bool = False
-    """Everything is to stop, and nothing is to be forgotten."""
+    """True while every group is to stop and the desired state is kept (`sparkfleet down`)."""
 
     @property
     def wanted(self) -> Mapping[str, Desired]:
-        """Deployments that are to run now."""
+        """Desired deployments; none while paused."""
         return {} if self.paused else self.desired
 
     def standing(self, group: GroupKey) -> Standing:
-        """The group's place on its ladder."""
+        """The group's position on its ladder."""
         return self.standings.get(group, Standing())
 
     def has_given_up(self, deployment: str, generation: int) -> bool:
-        """True if any group of a generation is not started again until it is applied again."""
+        """True if any group of a generation is given up."""
         return any(one.given_up for key, one in self.standings.items() if key[:2] == (deployment, generation))
 
     def desired_of(self, group: GroupKey) -> Desired | None:
-        """The wanted deployment that a group belongs to; None if it is of another generation or not wanted."""
+        """The desired deployment of a group; None if the group's generation or deployment is no longer desired."""
         desired = self.wanted.get(group[0])
         return desired if desired is not None and desired.generation == group[1] else None
 
     def mine(self) -> tuple[App, ...]:
-        """Applications of wanted generations."""
+        """Applications of desired generations."""
         return tuple(app for app in self.apps if self.desired_of(app.group) is not None)
 
     def report(self, group: GroupKey) -> GroupReport | None:
@@ -138,7 +138,7 @@ class FleetState:
         )
 
     def is_loading(self, desired: Desired) -> bool:
-        """True if a group of the wanted generation is starting."""
+        """True if a group of the desired generation is starting."""
         return any(
             report.phase in BEGINNING and report.group[:2] == (desired.name, desired.generation)
             for report in self.reports
@@ -146,11 +146,11 @@ class FleetState:
 
 
 def nodes_of(desired: Desired, replica: int, standing: Standing) -> tuple[str, ...]:
-    """Nodes of a group at the rung where it is."""
+    """Nodes of a group at its current rung."""
     ladder = desired.plan.groups[replica].ladder
     return ladder[min(standing.rung, len(ladder) - 1)].candidate.shape.nodes
 
 
 def name_of(group: GroupKey) -> str:
-    """`<deployment>/g<generation>/<replica>`, as the group itself reports it."""
+    """`<deployment>/g<generation>/<replica>`, as in the group's own reports."""
     return f"{group[0]}/g{group[1]}/{group[2]}"

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerConfig(Value):
-    """Configuration of the controller's actor. It holds no secret: those are read from the state directory."""
+    """Configuration of the controller's actor, without secrets: the actor reads those from the state directory."""
 
     inventory: Inventory
     api: str
@@ -60,7 +60,7 @@ class ControllerActor:
             apps=RayServeBackend(),
             metrics=ControlMetrics(registry),
             endpoint=config.endpoint,
-            orders_of=lambda desired, rungs: launches_for(config.inventory, desired, rungs),
+            launches_of=lambda desired, rungs: launches_for(config.inventory, desired, rungs),
             nodes=self._nodes,
             here=NodeReport(name=config.inventory.head, joined=True, boot=this_boot()),
         )
@@ -71,15 +71,15 @@ class ControllerActor:
         self._work.add_done_callback(_end)
 
     async def report(self, report_json: str) -> None:
-        """A group says where it is."""
+        """Takes a group's report."""
         await self._controller.report(GroupReport.model_validate_json(report_json))
 
     async def register_gateway(self, report_json: str) -> None:
-        """A gateway replica says where it listens."""
+        """Takes a gateway replica's report of its address."""
         await self._controller.register_gateway(GatewayReport.model_validate_json(report_json))
 
     async def table(self, known: int) -> str:
-        """The gateway's table, when it is another one than `known`; JSON."""
+        """The gateway's table as soon as it differs from `known`; JSON."""
         return (await self._controller.table(known)).model_dump_json()
 
     async def ping(self) -> bool:
@@ -99,21 +99,21 @@ class ControllerActor:
 
 
 def _end(work: asyncio.Task[None]) -> None:
-    """End this process where its work has failed: it would answer and do nothing. Ray makes another one."""
+    """Ends this process if its work has failed: it would only answer requests. Ray starts another one."""
     if not work.cancelled() and (error := work.exception()) is not None:
         log.critical("the controller ends", exc_info=error)
         os._exit(1)
 
 
 def _deploy_gateway(config: GatewayConfig, head: str) -> None:
-    """Deploy the gateway, unless it is there: deploying it again would replace replicas that serve."""
+    """Deploys the gateway if it does not exist: a second deploy would replace replicas that serve."""
     if GATEWAY_APP not in serve.status().applications:
         target = gateway_app(config, {NODE_LABEL: head})
         run_without_waiting(serve.RunTarget(target=target, name=GATEWAY_APP, route_prefix=None))
 
 
 def create(config: ControllerConfig) -> None:
-    """Create the controller in the cluster that this process has joined, and wait until it is up."""
+    """Creates the controller in this process's cluster, and waits until it is up."""
     actor = ControllerActor.options(  # type: ignore[attr-defined]  # added by the decorator
         name=CONTROLLER,
         namespace=NAMESPACE,

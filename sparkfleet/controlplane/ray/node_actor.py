@@ -1,6 +1,6 @@
-"""Requests of the controller to the nodes: read their memory, and remove ranks that nobody holds.
+"""Actor on each joined node, through which the controller reads its memory and removes ranks without a holder.
 
-One small actor per node that has joined. It holds no state: it may die and be made again at any time.
+It holds no state: it may die and be created again at any time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_S = 10.0
-"""A node that does not answer for this long is left out of this round."""
+"""Time limit of a node's answer; after it the node is left out of this round."""
 
 
 class NodeActors:
@@ -41,10 +41,10 @@ class NodeActors:
     def __init__(self, names: Collection[str]) -> None:
         self._names = tuple(names)
         self._agents: dict[str, tuple[str, Any]] = {}
-        """By name: Ray's id of the node, and the actor there."""
+        """Ray's id and the actor of each node, by name."""
 
     async def look(self) -> tuple[NodeReport, ...]:
-        """See `Nodes.look`. Memory and boot are unknown where the node has joined and its actor does not answer."""
+        """See `Nodes.look`. Memory and boot are unknown if the node has joined but its actor does not answer."""
         agents = await asyncio.to_thread(self._joined)
         return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
 
@@ -74,7 +74,7 @@ class NodeActors:
             return None
 
     def _joined(self) -> dict[str, Any]:
-        """The actor of every node of ours that is alive in Ray. Blocks for a moment."""
+        """The actor of every node of the fleet that is alive in Ray. Blocks for a moment."""
         alive = {node["Labels"].get(NODE_LABEL): node["NodeID"] for node in ray.nodes() if node["Alive"]}
         for name in self._names:
             known = self._agents.get(name)
@@ -86,19 +86,19 @@ class NodeActors:
 
 @ray.remote(max_concurrency=10)
 class NodeAgent:
-    """On every node: answers from its own /proc, and acts on its own ranks."""
+    """Actor of one node: reads its /proc, and ends its ranks."""
 
     def __init__(self) -> None:
         self._paths = FleetPaths.of_this_process()
         self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
 
     async def look(self) -> tuple[int, int, str]:
-        """Memory, total and available, bytes; and which boot of the node this is."""
+        """Memory, total and available, bytes; and the node's boot id."""
         memory = ReadMemory.parse(await asyncio.to_thread(Path(ReadMemory.argv[1]).read_text))
         return memory.total, memory.available, this_boot()
 
     async def sweep(self, keep: list[Generation]) -> tuple[str, ...]:
-        """Kill every rank here whose deployment and generation are not in `keep`, and remove logs that are long past."""
+        """Kills every rank on this node whose deployment and generation are not in `keep`, and removes old logs."""
         swept = await self._runtime.sweep(RanksOf(keep))
         await asyncio.to_thread(prune, self._paths)
         return swept

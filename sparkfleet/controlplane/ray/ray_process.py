@@ -1,6 +1,6 @@
-"""Ray on the nodes of a fleet: its command lines, its environment, and the ports it is given.
+"""Ray on the nodes of a fleet: its command lines, environment and ports.
 
-What is set and why is in docs/decisions.md; the measurements behind it in the Ray notes cited there.
+The reasons for each setting are in docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from sparkfleet.runtime.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.ports import free_port
 
 LABEL = "SPARKFLEET_RAY"
-"""Every process of Ray carries the fleet's label in this variable, so that `down` finds them all."""
+"""Variable with the fleet's label in every process of Ray, by which `down` finds them."""
 
 NODE_LABEL = "sparkfleet.node"
-"""Ray's label that says which node of the inventory a raylet is; placement goes by it."""
+"""Ray's label with the name of a raylet's node in the inventory; placement uses it."""
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
-"""Ray's command line, by the interpreter that runs this: its script names the one that it was installed with."""
+"""Ray's command line, run by this interpreter: its script would use the one that it was installed with."""
 
 OBJECT_STORE_BYTES = 80_000_000
-"""Ray's minimum is 75 MiB. Nothing of ours travels through it; its default would be 30 % of unified memory."""
+"""Size of the object store, bytes. Ray's minimum is 75 MiB, its default 30 % of unified memory; unused by sparkfleet."""
 
 
 def choose_address(
     paths: FleetPaths, host: str, gateway_host: str, gateway_port: int, name: str = "127.0.0.1"
 ) -> HeadAddress:
-    """Keep the ports of the last time, or choose free ones; write them down.
+    """The addresses of the last start, or new ones with free ports; stores them.
 
     Args:
         paths: the fleet's directories on the head.
-        host: the head's address towards the other nodes, where Ray listens.
-        gateway_host: where the endpoint listens.
-        gateway_port: its port; 0 stands for any free one.
-        name: what clients call the head.
+        host: the head's address towards the other nodes, on which Ray listens.
+        gateway_host: address of the endpoint.
+        gateway_port: its port; 0: any free one.
+        name: the head's name for clients.
     """
     before = read_address(paths)
     ray_port = int(before.ray.rpartition(":")[2]) if before else free_port(host)
@@ -54,7 +54,7 @@ def choose_address(
 
 
 def ray_argv(paths: FleetPaths, address: HeadAddress, node: str) -> tuple[str, ...]:
-    """`ray start` for the head. It stays in the foreground; whoever starts it detaches it."""
+    """`ray start` for the head. It stays in the foreground; its caller detaches it."""
     host, _, port = address.ray.rpartition(":")
     return (
         *RAY,
@@ -64,7 +64,7 @@ def ray_argv(paths: FleetPaths, address: HeadAddress, node: str) -> tuple[str, .
         f"--node-ip-address={host}",
         f"--port={port}",
         f"--ray-client-server-port={free_port(host)}",
-        "--num-cpus=2",  # actors take none; this is how many workers Ray keeps warm
+        "--num-cpus=2",  # actors take none; Ray keeps this many workers warm
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-dashboard=false",
         "--dashboard-host=127.0.0.1",
@@ -81,7 +81,7 @@ def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple
 
     Args:
         paths: the fleet's directories on this node.
-        head: where the head's Ray listens, `address:port`.
+        head: address of the head's Ray, `address:port`.
         host: this node's address towards the other nodes.
         node: its name.
     """
@@ -101,7 +101,7 @@ def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple
 
 
 def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of `ray start` and of every process that talks to it."""
+    """The environment of `ray start` and of every process that connects to it."""
     return {
         **{name: value for name, value in base.items() if not name.startswith("RAY_")},
         LABEL: paths.label,
@@ -113,21 +113,21 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         "RAY_gcs_storage_path": str(paths.gcs),
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
         "RAY_health_check_period_ms": "1000",
-        # A head that comes back has a new cluster (docs/decisions.md, 12). A raylet of the old one sees that when it asks
-        # whether it is alive, which by itself it does once a minute, and ends; its keeper starts it again.
+        # A restarted head has a new cluster (docs/decisions.md, 12). A raylet of the old one notices that at its next health
+        # check, by default once a minute, and ends; its watchdog starts it again.
         "RAY_raylet_liveness_self_check_interval_ms": "3000",
-        # Ray gives workers niceness 15, and what they start inherits it: gateway and engines would wait for anything else
-        # that a desk's Spark does.
+        # Ray gives workers niceness 15, and their children inherit it: gateway and engines would yield to everything else
+        # that runs on the Spark.
         "RAY_worker_niceness": "0",
         # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's own metrics, of its autoscaler and its dashboard, would be served on every interface to anybody. No port
-        # is a port that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).
+        # Ray would serve the metrics of its autoscaler and dashboard on every interface. There is no off switch but a port
+        # that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).
         "AUTOSCALER_METRIC_PORT": "-1",
         "DASHBOARD_METRIC_PORT": "-1",
         "RAY_SERVE_LOG_TO_STDERR": "0",
-        # Ours is asynchronous throughout: no thread hop per chunk.
+        # The gateway is asynchronous throughout: no thread hop per chunk.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "PYTHONUNBUFFERED": "1",

@@ -26,9 +26,9 @@ from sparkfleet.runtime.process import ProcessRuntime
 
 HEALTH_PERIOD_S = 1.0
 BUNDLE = {"CPU": 0.001}
-"""What a rank takes of Ray's accounts: next to nothing, since memory and GPU are accounted for by the plan."""
+"""Ray resources of a rank: next to nothing, since the plan accounts for memory and GPU."""
 MAX_STARTS = 1
-"""How often Serve constructs a replica that fails before the application counts as failed: the ladder decides what next."""
+"""Failed constructions of a replica after which the application counts as failed and the ladder takes over."""
 
 _STATUS: dict[ApplicationStatus, AppStatus] = {
     ApplicationStatus.RUNNING: "running",
@@ -55,34 +55,34 @@ class RayServeBackend:
             if (parsed := parse_app_name(name)) is not None
         )
 
-    async def deploy(self, order: GroupLaunch) -> None:
-        """A placement group with a bundle per rank, each on its node; the replica sits in the first."""
+    async def deploy(self, launch: GroupLaunch) -> None:
+        """Deploys a placement group with a bundle per rank, each on its node; the replica is in the first."""
         target = serve.RunTarget(
             target=GroupReplica.options(  # type: ignore[attr-defined]  # added by the decorator
-                graceful_shutdown_timeout_s=order.drain_s + 20,
-                placement_group_bundles=[BUNDLE for _ in order.seats],
+                graceful_shutdown_timeout_s=launch.drain_s + 20,
+                placement_group_bundles=[BUNDLE for _ in launch.seats],
                 placement_group_strategy="STRICT_SPREAD",
-                placement_group_bundle_label_selector=[{NODE_LABEL: seat.node} for seat in order.seats],
-            ).bind(order.model_dump_json()),
-            name=app_name(order.deployment, order.generation, order.replica),
+                placement_group_bundle_label_selector=[{NODE_LABEL: seat.node} for seat in launch.seats],
+            ).bind(launch.model_dump_json()),
+            name=app_name(launch.deployment, launch.generation, launch.replica),
             route_prefix=None,
         )
         await asyncio.to_thread(run_without_waiting, target)
 
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
-        """Serve drains: the replica's destructor waits for the engine to be idle."""
+        """Deletes it; Serve drains: the replica's destructor waits for the engine to be idle."""
         name = app_name(deployment, generation, replica)
         await asyncio.to_thread(serve.delete, name, _blocking=False)
 
 
 def _message(app: ApplicationStatusOverview) -> str:
     """Serve's message about an application; that of its deployment is preferred."""
-    told = [one.message for one in app.deployments.values() if one.message]
-    return str(told[0]).strip().rpartition("\n")[2] if told else str(app.message)
+    messages = [one.message for one in app.deployments.values() if one.message]
+    return str(messages[0]).strip().rpartition("\n")[2] if messages else str(app.message)
 
 
 def run_without_waiting(target: serve.RunTarget) -> None:
-    """Hand an application to Serve and return at once; what becomes of it shows in its status."""
+    """Passes an application to Serve and returns at once; its status shows the outcome."""
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 
@@ -93,7 +93,7 @@ class ControllerReporter:
         self._controller: Any = None
 
     def __call__(self, report: GroupReport) -> None:
-        """Send; a controller that is away hears the next one."""
+        """Sends a report; a controller that is away gets the next one."""
         with contextlib.suppress(Exception):
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
@@ -110,19 +110,19 @@ class ControllerReporter:
     ray_actor_options={"num_cpus": 0},
 )
 class GroupReplica:
-    """The actor of a group. Serve starts it, asks it for its health, and replaces it when it dies."""
+    """The actor of a group. Serve starts it, checks its health, and replaces it when it dies."""
 
-    async def __init__(self, order_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
-        order = GroupLaunch.model_validate_json(order_json)
+    async def __init__(self, launch_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        launch = GroupLaunch.model_validate_json(launch_json)
         paths = FleetPaths.of_this_process()
         secret = paths.engine_secret.read_text()
-        self._drain_s = order.drain_s
-        self._context = order.candidate.context
+        self._drain_s = launch.drain_s
+        self._context = launch.candidate.context
         self._watch: asyncio.Task[None] | None = None
-        ranks: list[RankHolder] = [_local_rank(paths, order, 0), *_remote_ranks(order)]
-        # Of each rung by itself: the next one need not wait for what another has done.
-        begun = paths.rank_files(order.rank_id(paths.label).slug) / f"begun.{order.rung}"
-        self._group = Group(order, ranks, secret, ControllerReporter(), Backoff(begun, order.timeouts))
+        ranks: list[RankHolder] = [_local_rank(paths, launch, 0), *_remote_ranks(launch)]
+        # One file per rung: a rung does not wait for the failures of another.
+        begun = paths.rank_files(launch.rank_id(paths.label).slug) / f"begun.{launch.rung}"
+        self._group = Group(launch, ranks, secret, ControllerReporter(), Backoff(begun, launch.timeouts))
         await self._group.start()
         self._watch = asyncio.create_task(die_with_the_engine(self._group))
 
@@ -131,12 +131,12 @@ class GroupReplica:
         return {"url": self._group.url, "group": self._group.name, "context": self._context}
 
     async def check_health(self) -> None:
-        """Raise when the engine is gone; the watch normally ends the process before Serve asks."""
+        """Raises if the engine is gone; the watch normally ends the process before Serve's check."""
         if self._group.ended:
             raise EngineError(self._group.ended)
 
     async def __del__(self) -> None:
-        """Serve awaits this on a graceful shutdown: drain, then stop the engine."""
+        """Drains, then stops the engine; Serve awaits this on a graceful shutdown."""
         if self._watch is not None:
             self._watch.cancel()
         await self._group.stop(self._drain_s)
@@ -144,11 +144,11 @@ class GroupReplica:
 
 @ray.remote(num_cpus=0, max_concurrency=100)
 class RankActor:
-    """Holds one rank on another node than its group's actor. It dies with the group's placement group."""
+    """Actor that holds one rank on another node than its group's actor. It dies with the group's placement group."""
 
-    def __init__(self, order_json: str, rank: int) -> None:
+    def __init__(self, launch_json: str, rank: int) -> None:
         self._rank = _local_rank(
-            FleetPaths.of_this_process(), GroupLaunch.model_validate_json(order_json), rank
+            FleetPaths.of_this_process(), GroupLaunch.model_validate_json(launch_json), rank
         )
 
     async def adopt(self) -> str:
@@ -188,13 +188,13 @@ class RankActor:
         return RankObservation(status=status, log_path=self._rank.log_path).model_dump_json()
 
 
-def _local_rank(paths: FleetPaths, order: GroupLaunch, rank: int) -> LocalRank:
+def _local_rank(paths: FleetPaths, launch: GroupLaunch, rank: int) -> LocalRank:
     runtime = ProcessRuntime(paths.run, paths.label)
-    return LocalRank(paths, runtime, order, rank, paths.engine_secret.read_text())
+    return LocalRank(paths, runtime, launch, rank, paths.engine_secret.read_text())
 
 
-def _remote_ranks(order: GroupLaunch) -> list[RemoteRank]:
-    """An actor in each further bundle of this replica's placement group."""
+def _remote_ranks(launch: GroupLaunch) -> list[RemoteRank]:
+    """Actors in the further bundles of this replica's placement group."""
     return [
         RemoteRank(
             seat.node,
@@ -202,9 +202,9 @@ def _remote_ranks(order: GroupLaunch) -> list[RemoteRank]:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     ray.util.get_current_placement_group(), placement_group_bundle_index=index
                 )
-            ).remote(order.model_dump_json(), index),
+            ).remote(launch.model_dump_json(), index),
             ray.exceptions.RayActorError,
         )
-        for index, seat in enumerate(order.seats)
+        for index, seat in enumerate(launch.seats)
         if index > 0
     ]

@@ -1,4 +1,4 @@
-"""API keys: made, listed, and made worthless."""
+"""API keys: created, listed and revoked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ApiKeys:
 
     Args:
         store: keeps their names and hashes.
-        journal: where it is written who came and went.
+        journal: receives an event for each change.
     """
 
     def __init__(self, store: Store, journal: EventLog) -> None:
@@ -26,23 +26,23 @@ class ApiKeys:
         return self._store.keys()
 
     async def create(self, name: str) -> tuple[str, KeyEntry]:
-        """Make an API key; its text is returned once and never kept. Raises ControlError for a name that is taken."""
+        """Creates an API key; its text is returned once and never stored. Raises ControlError for a name that is taken."""
         text, key = generate(name)
         if not self._store.add_key(key):
             raise ControlError(
-                f"There is a key {name!r} already.",
-                means="Its text was shown when it was made and is not kept.",
-                do=f"Choose another name, or `sparkfleet keys revoke {name}` first.",
+                f"There is already a key {name!r}.",
+                means="Its text was shown when it was created and is not stored.",
+                do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
             )
         await self._journal.record("", 0, name, "key", f"key {name} created")
         return text, key
 
     async def revoke(self, name_or_id: str) -> KeyEntry:
-        """Make a key worthless from now on. Raises ControlError for one that is not there."""
+        """Revokes a key. Raises ControlError if it does not exist."""
         key = self._store.remove_key(name_or_id)
         if key is None:
             raise ControlError(
-                f"There is no key {name_or_id!r}.", do="`sparkfleet keys list` shows those there are."
+                f"There is no key {name_or_id!r}.", do="Run `sparkfleet keys list` to see all keys."
             )
         await self._journal.record("", 0, key.name, "key", f"key {key.name} revoked")
         return key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.knowledge.rule_context import parse_flags
@@ -12,20 +12,20 @@ from sparkfleet.planner.types.plan import Candidate
 
 
 def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEntry:
-    """A group as the gateways are told of it; whether it is ready is for others to say.
+    """A group's entry in the routing table, without its readiness.
 
     Args:
         app: its Serve application.
         desired: its deployment.
-        replica: which of the deployment's groups.
-        rung: which rung of its ladder it runs or is to run.
+        replica: index of the group in its deployment.
+        rung: index of its rung.
     """
     group = desired.plan.groups[replica]
     candidate = group.ladder[min(rung, len(group.ladder) - 1)].candidate
     if candidate.engine == "custom":
-        # What nobody declared stands in the candidate as a 0 or a 1, which are not known to be true.
-        said = desired.spec.resolved()[group.variant]
-        return GroupEntry(app=app, context=said.context, concurrency=said.concurrency)
+        # A custom candidate has 0 or 1 for values that its deployment does not declare: they are not facts.
+        declared = desired.spec.resolved()[group.variant]
+        return GroupEntry(app=app, context=declared.context, concurrency=declared.concurrency)
     return GroupEntry(
         app=app,
         vision=vision_of(candidate, group.vision),
@@ -38,8 +38,8 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
 def vision_of(candidate: Candidate, tower: bool | None) -> bool | None:
     """True if a group takes images. `tower`: true if its weights have a vision tower.
 
-    The arguments may leave the tower out. TensorRT-LLM serves the towers of a few models only, so there one that is there
-    says nothing.
+    The arguments may leave the tower out. TensorRT-LLM serves the towers of a few models only, so a tower proves nothing
+    there.
     """
     flags = parse_flags(candidate.engine_args)
     if (
@@ -54,8 +54,8 @@ def vision_of(candidate: Candidate, tower: bool | None) -> bool | None:
 def tools_of(candidate: Candidate, family: str) -> bool | None:
     """True if a group parses its model's tool calls. `family`: the `model_type`, "" if it is not known.
 
-    Without a parser vLLM refuses a request with tools, but for models that it reads in other ways. SGLang hands the calls on
-    as text (sgl-project/sglang#10184), which some clients read; and of TensorRT-LLM it depends on the model: not known.
+    Without a parser vLLM refuses a request with tools, except for models that it parses in other ways. SGLang passes the
+    calls on as text (sgl-project/sglang#10184), which some clients read; with TensorRT-LLM it depends on the model: unknown.
     """
     flags = parse_flags(candidate.engine_args)
     if parsers_of(candidate.model, candidate.engine).tools:
@@ -84,6 +84,6 @@ def _no_images(limit: str) -> bool:
 def _reads_itself(family: str, tokenizer_mode: str) -> bool:
     """True if vLLM may parse calls without a parser: by Mistral's own tokenizer (mistral, mixtral, pixtral), or by Harmony.
 
-    As of 0.32, `renderers/online_renderer.py`. Of a family that is not known it may.
+    As of 0.32, `renderers/online_renderer.py`. True for an unknown family.
     """
     return not family or family == "gpt_oss" or "tral" in family or tokenizer_mode == "mistral"

@@ -1,4 +1,4 @@
-"""Events: what has happened and why, on the disk, and for those who wait for more."""
+"""Events with their reasons, on the disk, and for clients that wait for new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkfleet.controlplane.state.store import Event, Store
 
 
 class EventLog:
-    """Writes events and wakes whoever waits for one.
+    """Writes events and wakes clients that wait for one.
 
     Args:
         store: keeps them.
@@ -19,20 +19,20 @@ class EventLog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._written = asyncio.Condition()
-        self._said: dict[str, str] = {}
+        self._last: dict[str, str] = {}
 
     async def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> None:
-        """Write an event."""
+        """Writes an event."""
         self._store.record(deployment, generation, subject, kind, message)
         await self._tell()
 
     async def record_once(
         self, deployment: str, generation: int, subject: str, kind: str, message: str
     ) -> None:
-        """Write an event unless it says what was written here last of this subject."""
-        if self._said.get(subject) != message:
+        """Writes an event unless it repeats the last message about this subject."""
+        if self._last.get(subject) != message:
             self._store.record(deployment, generation, subject, kind, message)
-            self._said[subject] = message  # only what is written, and before anything is waited for
+            self._last[subject] = message  # only after it is written, and before the next wait
             await self._tell()
 
     async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:

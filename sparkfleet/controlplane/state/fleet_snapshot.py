@@ -1,4 +1,4 @@
-"""Snapshot of the controller's knowledge: for the gateways' table, for `status`, for Prometheus. Pure."""
+"""Snapshot of the fleet for the gateways' table, for `status` and for Prometheus. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.capabilities import group_entry
 from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
 
 RETRY_AFTER_S = 10
-"""What a client is told to wait while a deployment starts and nothing is known of how long that takes."""
+"""`Retry-After` while a deployment starts, seconds: the duration of its start is not known."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class FleetSnapshot:
     desired: Mapping[str, Desired]
     apps: Collection[App]
     reports: Collection[GroupReport]
-    """The newest of each group, however old."""
+    """The newest report of each group, however old."""
     fresh: Collection[GroupReport]
-    """Those that are young enough to be believed."""
+    """The reports that are recent enough to count."""
     failed: Collection[Generation]
-    told: Mapping[str, GroupEntry] = field(default_factory=dict)
-    """What the gateways were told last of each application: all that is known of groups whose plan is no longer wanted."""
+    published: Mapping[str, GroupEntry] = field(default_factory=dict)
+    """Entry of each application in the last table: all that is known of groups whose plan was replaced."""
     passed: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """By deployment: of each of its groups why it has left the rungs above the one where it stands."""
+    """By deployment, for each group: the reasons for leaving the rungs above its current one."""
     stranded: Mapping[str, str] = field(default_factory=dict)
-    """By deployment: what one of its groups waits for that may never come; "" if none does."""
+    """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
 
     def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
         """The groups that are ready, of the newest generation that has any."""
@@ -52,7 +52,7 @@ class FleetSnapshot:
         newest = max((app.generation for app in able), default=0)
         return tuple(sorted((a for a in able if a.generation == newest), key=lambda app: app.replica))
 
-    def all_heard(self) -> bool:
+    def all_reported(self) -> bool:
         """True if every running application has a group that reported it."""
         ready = self._ready()
         return all(
@@ -60,11 +60,11 @@ class FleetSnapshot:
         )
 
     def models(self, without: Generation | None = None) -> dict[str, ModelEntry]:
-        """The gateways' table, as if `without` were gone already."""
+        """The gateways' table without the generation `without`."""
         return {name: self._entry(desired, without) for name, desired in self.desired.items()}
 
     def deployments(self) -> tuple[DeploymentStatus, ...]:
-        """Every deployment that is wanted or still there."""
+        """Every deployment that is desired or still has a group."""
         names = sorted({*self.desired, *(app.deployment for app in self.apps)})
         return tuple(
             self._wanted(self.desired[name]) if name in self.desired else self._unwanted(name)
@@ -94,12 +94,12 @@ class FleetSnapshot:
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
-        """The groups that are planned, and those of an older generation that serve until these do."""
+        """The planned groups, and those of an older generation that serve until these are ready."""
         ready, now = {app.name for app in serving}, (desired.name, desired.generation)
         rungs = {r.replica: r.rung for r in self.reports if (r.deployment, r.generation) == now}
         names = [app_name(*now, replica) for replica in range(len(desired.plan.groups))]
         planned = [group_entry(app, desired, at, rungs.get(at, 0)) for at, app in enumerate(names)]
-        older = [self.told.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
+        older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
         return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
@@ -107,8 +107,11 @@ class FleetSnapshot:
             older = [
                 app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
             ]
-            again = f"; generation {max(older)} is being started again" if older else ""
-            return "failed", f"its engine did not start{again}; `sparkfleet describe` says why"
+            again = f"; generation {max(older)} is restarting" if older else ""
+            return (
+                "failed",
+                f"its engine did not start{again}; `sparkfleet describe {desired.name}` shows the reason",
+            )
         if waits := self.stranded.get(desired.name):
             return "failed", waits
         phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
@@ -159,7 +162,7 @@ class FleetSnapshot:
         return "ready", ""
 
     def _is_older(self, app: App) -> bool:
-        """True if an application is of an earlier generation and Serve keeps it up."""
+        """True if an application belongs to an earlier generation and Serve keeps it running."""
         wanted = self.desired.get(app.deployment)
         return (
             wanted is not None

@@ -7,14 +7,14 @@ from sparkfleet.values import Value
 
 
 class HeadAddress(Value):
-    """Addresses of a fleet's head. Chosen once and kept, so that a restart finds everything at the same place."""
+    """Addresses of a fleet's head. Chosen once and stored, so that they survive a restart."""
 
     ray: str
     api: str
     gateway_host: str
     gateway_port: int
     name: str = "127.0.0.1"
-    """What clients call the head where the gateway listens on every interface."""
+    """The head's name for clients if the gateway listens on every interface."""
 
     @property
     def endpoint(self) -> str:
@@ -29,7 +29,7 @@ class HeadAddress(Value):
 
 
 def read_address(paths: FleetPaths) -> HeadAddress | None:
-    """The address that was written last; None if there is none."""
+    """The stored address; None if there is none."""
     try:
         return HeadAddress.model_validate_json(paths.address.read_text())
     except FileNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Management, meetings
 from sparkfleet.fabric.node_addresses import seats
@@ -22,10 +22,10 @@ def launches_for(
     Args:
         inventory: the fleet.
         desired: the deployment.
-        rungs: how far down its ladder each group has come, by its place in the plan; left out: not at all.
+        rungs: index of the rung of each group, by its index in the plan; left out: 0.
 
     Raises:
-        ControlError: the plan names a node that the inventory does not have any more.
+        ControlError: the plan has a node that is no longer in the inventory.
     """
     return tuple(
         GroupLaunch(

@@ -9,7 +9,7 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 
 
 def show_groups(metrics: ControlMetrics, reports: Iterable[GroupReport]) -> None:
-    """The state and the drafts of these groups, and of no others."""
+    """Exports the phase and the draft tokens of these groups, and removes those of others."""
     metrics.group_state.clear()
     metrics.drafts.clear()
     phases = tuple(phase.value for phase in GroupPhase)

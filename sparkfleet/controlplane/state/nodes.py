@@ -1,4 +1,4 @@
-"""The nodes of a fleet as the controller needs them: a small protocol, and a fake. `node_agent` is Ray behind it."""
+"""Protocol of the controller's access to the nodes of a fleet, and a fake. `ray/node_actor.py` has the one over Ray."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class RanksOf(Container[RankId]):
 
 
 class Nodes(Protocol):
-    """The nodes of a fleet, as the controller needs them."""
+    """The controller's access to the nodes of a fleet."""
 
     async def look(self) -> tuple[NodeReport, ...]:
-        """Every node of the inventory, in its order, as it is now."""
+        """Current state of every node of the inventory, in its order."""
         ...
 
     async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
-        """Kill what is left of ranks on all nodes that answer, except of these; says what was killed."""
+        """Kills the ranks of all other generations on all nodes that answer; returns lines about them."""
         ...
 
 
 class FakeNodes:
-    """Nodes in memory only, for tests of what decides."""
+    """Nodes in memory only, for tests of the controller."""
 
     def __init__(self, available: dict[str, int]) -> None:
         self.available = available
@@ -44,7 +44,7 @@ class FakeNodes:
         self.swept: list[frozenset[Generation]] = []
 
     async def look(self) -> tuple[NodeReport, ...]:
-        """All of them have joined, but those that are away."""
+        """All nodes, of which those that are away have not joined."""
         return tuple(
             NodeReport(
                 name=name, joined=True, memory_available=memory, memory_total=memory, boot=self.boots[name]
@@ -55,6 +55,6 @@ class FakeNodes:
         )
 
     async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
-        """Remembers what it was told."""
+        """Records its argument."""
         self.swept.append(keep)
         return ()

@@ -10,9 +10,9 @@ from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupReport
 
 STALE_S = 15.0
-"""A group that has said nothing for this long is not counted as ready."""
+"""Seconds without a report after which a group does not count as ready."""
 FORGET_S = 600.0
-"""A gateway replica that has said nothing for this long is another one when it speaks again."""
+"""Seconds without a report after which a gateway replica counts as a new one."""
 
 
 class ReportCache:
@@ -28,20 +28,20 @@ class ReportCache:
         self._gateways: dict[str, tuple[float, GatewayReport]] = {}
 
     def group(self, report: GroupReport) -> bool:
-        """Keep what a group says; whether it is in another phase than it was."""
+        """Stores a group's report; True if its phase has changed."""
         before = self._groups.get(report.name)
         self._groups[report.name] = (self._steady(), report)
         return before is None or before[1].phase is not report.phase
 
     def gateway(self, report: GatewayReport) -> bool:
-        """Keep what a gateway replica says; whether nobody knew it."""
+        """Stores a gateway replica's report; True if the replica is new."""
         now, new = self._steady(), report.replica not in self._gateways
         known = {replica: entry for replica, entry in self._gateways.items() if now - entry[0] < FORGET_S}
         self._gateways = {**known, report.replica: (now, report)}
         return new
 
     def groups(self) -> tuple[GroupReport, ...]:
-        """Of every group that is not gone, however old; of those that are silent, since when."""
+        """The newest report of every group, however old; those of silent groups with the time since."""
         now = self._steady()
         return tuple(
             report if now - at < STALE_S else report.model_copy(update={"silent_s": now - at})
@@ -49,17 +49,17 @@ class ReportCache:
         )
 
     def fresh(self) -> tuple[GroupReport, ...]:
-        """Of groups that have spoken lately."""
+        """Reports of groups that are not silent."""
         now = self._steady()
         return tuple(report for at, report in self._groups.values() if now - at < STALE_S)
 
     def gateways(self) -> tuple[GatewayReport, ...]:
-        """Of gateway replicas that have spoken lately: others were replaced."""
+        """Reports of gateway replicas that are not silent: the others were replaced."""
         now = self._steady()
         return tuple(report for at, report in self._gateways.values() if now - at < STALE_S)
 
     def forget(self, keep: Collection[Generation]) -> None:
-        """Drop what groups of other generations have said."""
+        """Drops reports of groups of other generations."""
         self._groups = {
             name: entry
             for name, entry in self._groups.items()

@@ -1,4 +1,4 @@
-"""The table that the gateways route by: published when it changes, and handed to whoever waits for another one."""
+"""The routing table of the gateways: published when it changes, and returned to gateways that wait for a new one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
 
 SETTLE_S = 10.0
-"""After a restart of the controller: how long the gateways keep their old table while groups report again."""
+"""Seconds after a restart of the controller for which the gateways keep their old table while groups report again."""
 
 
 class RoutingPublisher:
-    """Holds the table that was published last.
+    """Holds the last published table.
 
     Args:
         steady: a clock that only goes forward, seconds.
@@ -27,20 +27,20 @@ class RoutingPublisher:
         self._published = asyncio.Condition()
         self._began = self._steady()
 
-    def told(self) -> dict[str, GroupEntry]:
+    def published(self) -> dict[str, GroupEntry]:
         """Table last sent to the gateways, by application."""
         return {group.app: group for entry in self._table.models.values() for group in entry.groups}
 
     async def publish(
         self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: tuple[str, int] | None = None
     ) -> None:
-        """Tell the gateways what is so now, as if the generation `without` were gone already, unless they know it."""
+        """Publishes the current table without the generation `without`, if it has changed."""
         models = view.models(without)
         same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
-        settling = not view.all_heard() and self._steady() - self._began < SETTLE_S
+        settling = not view.all_reported() and self._steady() - self._began < SETTLE_S
         if same or settling:
             return
-        # Not counted from 1: a gateway must never take the table of a restarted controller for one it has.
+        # Not counted from 1: a gateway must never mistake the table of a restarted controller for one it has.
         self._table = RoutingTable(
             version=max(self._table.version + 1, time.time_ns()), models=models, keys=keys
         )

@@ -1,4 +1,4 @@
-"""The tables of the store, and how a file of an older version is brought up to date."""
+"""The tables of the store, and their migration from older versions."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ DROP TABLE rungs;
 DROP TABLE failures;
 CREATE TABLE failures (fingerprint TEXT PRIMARY KEY, words TEXT NOT NULL, until REAL) STRICT;
 """
-"""What older versions remembered of failures is forgotten: they told what lasts from what passes in nothing."""
+"""Failures that older versions stored are dropped: those did not distinguish lasting causes from passing ones."""
 
 SCHEMAS = (FIRST, SECOND, THIRD, FOURTH)
-"""What each version adds to the one before it."""
+"""Changes of each version."""
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Make the tables that are missing. To be called in a transaction.
+    """Creates missing tables. To be called in a transaction.
 
     Raises:
         sqlite3.DatabaseError: a newer version wrote the file.
@@ -71,7 +71,7 @@ def migrate(db: sqlite3.Connection) -> None:
         return
     if version > len(SCHEMAS):
         raise sqlite3.DatabaseError(
-            f"The state was written by a newer sparkfleet (schema {version}, this one knows {len(SCHEMAS)})."
+            f"The state was written by a newer sparkfleet (schema {version}; this version supports {len(SCHEMAS)})."
         )
     for statement in ";".join(SCHEMAS[version:]).split(";"):
         if statement.strip():

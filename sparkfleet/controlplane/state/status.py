@@ -1,4 +1,4 @@
-"""Status of what runs, as values: reports of groups, and the answer to `sparkfleet status`."""
+"""Values of the fleet's status: nodes, applications, deployments, and the answer to `sparkfleet status`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ STATUS_VERSION = 1
 
 
 class NodeReport(Value):
-    """One node of the fleet, as it is now."""
+    """Current state of one node of the fleet."""
 
     name: str
     joined: bool
-    """Whether Ray on it is part of the fleet."""
+    """True if Ray on it is part of the fleet."""
     memory_total: int | None = None
     """Bytes; None if it was not read."""
     memory_available: int | None = None
     boot: str = ""
-    """Which boot of it this is (`this_boot`); "" if it was not read."""
+    """Its boot id (`runtime/boot_id.py`); "" if it was not read."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]
@@ -39,7 +39,7 @@ class App(Value):
     deployment: str
     generation: int
     replica: int = 0
-    """Which of the deployment's groups, from 0, in the order of its plan."""
+    """Index of the group in its deployment, from 0, in the order of the plan."""
     status: AppStatus
     message: str = ""
 
@@ -60,7 +60,7 @@ def app_name(deployment: str, generation: int, replica: int) -> str:
 
 
 def parse_app_name(name: str) -> tuple[str, int, int] | None:
-    """Deployment, generation and replica in a Serve application's name; None if it is not one of ours."""
+    """Deployment, generation and replica in a Serve application's name; None if it is not a group's."""
     found = re.fullmatch(r"(.+)--g(\d+)-(\d+)", name)
     return (found[1], int(found[2]), int(found[3])) if found else None
 
@@ -77,10 +77,10 @@ class DeploymentStatus(Value):
     plan: DeploymentPlan | None
     groups: tuple[GroupReport, ...]
     passed: tuple[tuple[str, ...], ...] = ()
-    """Of each group of the plan why the rungs above the one where it stands were left, in order; of one that is given up
-    also why that one was."""
+    """For each group of the plan the reasons for leaving the rungs above its current one, in order; if it is given up also
+    the reason for the current one."""
     spec: str = ""
-    """The deployment as it was asked for, JSON."""
+    """The deployment as it was applied, JSON."""
 
 
 class FleetStatus(Value):
@@ -93,8 +93,8 @@ class FleetStatus(Value):
     gateways: tuple[GatewayReport, ...]
     nodes: tuple[NodeReport, ...] = ()
     failures: tuple[Remembered, ...] = ()
-    """What has not started on this fleet, so that planning does not try it first again."""
+    """Candidates that failed to start on this fleet, which planning excludes."""
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""
-    """Why the controller's own work does not go on, in words; "" if it does."""
+    """Failure of the controller's own work, in words; "" while it works."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.diff import same_launch
@@ -20,30 +21,11 @@ from sparkfleet.values import Value
 
 KEEP_EVENTS = 10_000
 KEEP_PROGRESS = 1000
-"""How far back what a start was doing is kept, in events: one large model's load says something new a thousand times, and
-must not push out why another one failed."""
+"""Events kept of the progress of starts: the load of one large model writes a thousand, and must not push out the reason
+for another one's failure."""
 
 KEEP_MEASUREMENTS = 1000
-"""Numbers kept of a deployment: at up to six per start those of its last 160 starts and more, in some 100 KB. Of one that
-falls and comes up again for months only these are worth comparing."""
-
-GroupKey = tuple[str, int, int]
-"""A group: its deployment's name, the generation, and which of its groups."""
-
-
-class Desired(Value):
-    """Desired state of a deployment: the request and its plan."""
-
-    spec: Deployment
-    plan: DeploymentPlan
-    generation: int
-    who: str
-    since: float
-
-    @property
-    def name(self) -> str:
-        """The public model name."""
-        return self.spec.name
+"""Measurements kept of a deployment: at up to six per start those of its last 160 starts or more, in about 100 KB."""
 
 
 class Event(Value):
@@ -59,7 +41,7 @@ class Event(Value):
 
 
 class Measurement(Value):
-    """A number measured on a running group. The unit is the end of its name (`ttft_ms`, `decode_tps`)."""
+    """A measured value of a running group. Its name ends in the unit (`ttft_ms`, `decode_tps`)."""
 
     at: float
     deployment: str
@@ -69,34 +51,16 @@ class Measurement(Value):
     value: float
 
 
-class Standing(Value):
-    """Rung of a group on its ladder."""
-
-    rung: int = 0
-    tries: int = 0
-    """Starts of this rung that have failed since it was ready last."""
-    given_up: bool = False
-    """It is not started again, until its deployment is applied again."""
-    restarts: int = 0
-    """Starts in a row that have failed, since this rung was taken or it was ready last."""
-    falls: tuple[float, ...] = ()
-    """When it was ready and has failed, as far as that still counts, Unix seconds."""
-    starved: tuple[float, ...] = ()
-    """Those of its falls at this rung for which memory ran out, as far as they still count, Unix seconds."""
-    passed: tuple[str, ...] = ()
-    """Why each rung above this one was left, in order; of what is given up also why this one was."""
-
-
 class Store:
-    """The file. Not thread-safe: the controller calls it from its event loop only.
+    """The database. Not thread-safe: the controller calls it from its event loop only.
 
     Every write is on the disk when the call returns (about 4 ms each on an ordinary disk).
 
     Args:
-        path: the database file; made (0600 by its directory's 0700) where it is missing.
+        path: the database file; created if it is missing, in a directory of mode 0700.
         clock: Unix seconds, replaceable in tests.
-        keep_events: how many of the newest events are kept.
-        keep_measurements: how many of the newest numbers of each deployment are kept.
+        keep_events: number of newest events that are kept.
+        keep_measurements: number of newest measurements of each deployment that are kept.
     """
 
     def __init__(
@@ -118,11 +82,11 @@ class Store:
             migrate(self._db)
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._db.close()
 
     def desired(self) -> dict[str, Desired]:
-        """Everything that is to be served, by name."""
+        """Desired state of every deployment, by name."""
         if self._desired is None:
             rows = self._db.execute(
                 "SELECT spec, plan, generation, who, since FROM deployments ORDER BY name"
@@ -145,12 +109,12 @@ class Store:
     def put(
         self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
     ) -> tuple[Desired, bool]:
-        """Ask for a deployment. An equal one that is already asked for is left alone, unless a group of it is given up.
+        """Stores a deployment. An equal one stays unchanged, unless a group of it is given up.
 
-        With `retry` it is not left alone either: its groups begin at the top of their ladders.
+        With `retry` an equal one becomes a new generation, too: its groups start at the top of their ladders.
 
-        Returns the desired state and whether it changed. A generation number is never used twice for one name, not
-        even after a delete, so that a process of an old generation is always told from a new one.
+        Returns the desired state, and True if it changed. A generation number is never used twice for one name, not even
+        after a delete, so that a process of an old generation can be distinguished from a new one.
         """
         before = self.desired().get(spec.name)
         if before is not None and not retry and before.spec == spec and same_launch(before.plan, plan):
@@ -170,7 +134,7 @@ class Store:
         return after, True
 
     def remove(self, name: str) -> bool:
-        """No longer ask for a deployment; False if nobody did."""
+        """Deletes a deployment; False if it does not exist."""
         self._desired = None
         with self._transaction():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
@@ -182,7 +146,7 @@ class Store:
         return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
 
     def add_key(self, key: KeyEntry) -> bool:
-        """Keep a key; False if the name is taken."""
+        """Stores a key; False if the name is taken."""
         try:
             self._db.execute(
                 "INSERT INTO keys VALUES (?, ?, ?, ?)", (key.id, key.name, key.sha256, self._clock())
@@ -192,7 +156,7 @@ class Store:
         return True
 
     def remove_key(self, name_or_id: str) -> KeyEntry | None:
-        """Forget a key by its name or id; None if there is none."""
+        """Deletes a key by its name or id; None if there is none."""
         for key in self.keys():
             if name_or_id in (key.name, key.id):
                 self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
@@ -200,7 +164,7 @@ class Store:
         return None
 
     def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
-        """Write an event; the oldest beyond `keep_events` are dropped."""
+        """Writes an event; the oldest beyond `keep_events` are dropped."""
         at = self._clock()
         cursor = self._db.execute(
             "INSERT INTO events (at, deployment, generation, subject, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
@@ -246,7 +210,7 @@ class Store:
         return row[0] or 0
 
     def measure(self, deployment: str, generation: int, subject: str, values: dict[str, float]) -> None:
-        """Keep what was measured on a group; the deployment's oldest beyond `keep_measurements` are dropped."""
+        """Stores measurements of a group; the deployment's oldest beyond `keep_measurements` are dropped."""
         at = self._clock()
         with self._transaction():
             self._db.executemany(
@@ -278,7 +242,7 @@ class Store:
         return {replica: Standing.model_validate_json(standing) for replica, standing in rows}
 
     def standings(self) -> dict[GroupKey, Standing]:
-        """Standing of each group on its ladder, also of generations that are being replaced."""
+        """Ladder position of each group, including generations that are being replaced."""
         rows = self._db.execute("SELECT name, generation, replica, standing FROM standings")
         return {
             (name, generation, replica): Standing.model_validate_json(standing)
@@ -286,7 +250,7 @@ class Store:
         }
 
     def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
-        """Keep how far down its ladder a group is. What is known of older generations is dropped."""
+        """Stores a group's ladder position; positions of older generations are dropped."""
         with self._transaction():
             self._db.execute(
                 "DELETE FROM standings WHERE name = ? AND generation < ?", (deployment, generation)
@@ -297,7 +261,7 @@ class Store:
             )
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
-        """Starts of groups that have not ended yet: by node, which boot of it they began in, "" if that is not known."""
+        """Unfinished starts: for each group the boot id of each node at the beginning, "" if it is not known."""
         rows = self._db.execute("SELECT name, generation, replica, node, boot FROM starts")
         found: dict[GroupKey, dict[str, str]] = {}
         for name, generation, replica, node, boot in rows:
@@ -305,13 +269,13 @@ class Store:
         return found
 
     def begin_start(self, group: GroupKey, boots: Mapping[str, str]) -> None:
-        """Keep that a group starts, until `end_start`. Of a start that has begun already only what was not known is kept.
+        """Stores a start until `end_start`. For a start that has already begun only unknown boot ids are added.
 
-        What is known of older generations is dropped.
+        Starts of older generations are dropped.
 
         Args:
-            group: which.
-            boots: of each node which boot it is, "" if that is not known.
+            group: its key.
+            boots: boot id of each node, "" if it is not known.
         """
         with self._transaction():
             self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", group[:2])
@@ -322,26 +286,26 @@ class Store:
             )
 
     def end_start(self, group: GroupKey) -> None:
-        """The group is ready, has failed, or is no longer started."""
+        """Removes a start: the group is ready, has failed, or is no longer to start."""
         self._db.execute("DELETE FROM starts WHERE name = ? AND generation = ? AND replica = ?", group)
 
     def end_starts(self) -> None:
-        """Nothing is started any more."""
+        """Removes all starts."""
         self._db.execute("DELETE FROM starts")
 
     def remember(self, fingerprint: str, words: str, lasts_s: float) -> None:
-        """Keep that something does not start, for so many seconds. What is over is dropped."""
+        """Stores a candidate that failed to start, for this many seconds; expired ones are dropped."""
         now = self._clock()
         self._db.execute("DELETE FROM failures WHERE until <= ?", (now,))
         until = None if math.isinf(lasts_s) else now + lasts_s
         self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (fingerprint, words, until))
 
     def forget_failure(self, fingerprint: str) -> None:
-        """It has started after all."""
+        """Removes the failure of a candidate that has started."""
         self._db.execute("DELETE FROM failures WHERE fingerprint = ?", (fingerprint,))
 
     def failures(self) -> tuple[Remembered, ...]:
-        """Candidates known not to start here, oldest first."""
+        """Candidates that failed to start on this fleet, oldest first."""
         rows = self._db.execute(
             "SELECT fingerprint, words, until FROM failures WHERE until IS NULL OR until > ? ORDER BY rowid",
             (self._clock(),),
@@ -355,7 +319,7 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # on a full disk SQLite may have ended it already
+            if self._db.in_transaction:  # on a full disk SQLite may already have ended it
                 self._db.execute("ROLLBACK")
             raise
 

@@ -62,7 +62,7 @@ class ChatApi:
         return self._chunk(job, {"content": job.words[index]})
 
     def closing(self, job: Job) -> list[bytes]:
-        """The reason, the usage if it was asked for, and the end."""
+        """The finish reason, the usage if it was requested, and the end."""
         ending = [self._chunk(job, {}, "length")]
         return [*ending, *_openai_end(job, "chat.completion.chunk")]
 
@@ -88,7 +88,7 @@ class CompletionApi:
         return _event(_openai(job, "text_completion", [self._choice(job.words[index], reason)]))
 
     def closing(self, job: Job) -> list[bytes]:
-        """The usage if it was asked for, and the end."""
+        """The usage if it was requested, and the end."""
         return _openai_end(job, "text_completion")
 
     def _choice(self, text: str, reason: str | None) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class MessagesApi:
         return _named({"type": "content_block_delta", "index": 0, "delta": delta})
 
     def closing(self, job: Job) -> list[bytes]:
-        """The end of the text, the reason with the tokens of the answer, the end."""
+        """The end of the text, the stop reason with the tokens of the answer, and the end."""
         delta = {"stop_reason": "max_tokens", "stop_sequence": None}
         usage = {"output_tokens": len(job.words)}
         return [
@@ -139,14 +139,14 @@ class MessagesApi:
 
 
 class ResponsesApi:
-    """`/v1/responses`, as far as text goes."""
+    """`/v1/responses`, text only."""
 
     def whole(self, job: Job) -> dict[str, Any]:
         """A completed `response`."""
         return self._response(job, "completed", [self._item(job)])
 
     def opening(self, job: Job) -> list[bytes]:
-        """The response as it begins."""
+        """The response at its start."""
         return [_named({"type": "response.created", "response": self._response(job, "in_progress", [])})]
 
     def token(self, job: Job, index: int) -> bytes:
@@ -199,7 +199,7 @@ APIS: Mapping[str, Api] = {
 
 
 def frames(api: Api, job: Job) -> list[bytes]:
-    """The events of a stream, in order: all of them, whatever the pace."""
+    """All events of a stream, in order, without regard to the pace."""
     return [*api.opening(job), *(api.token(job, i) for i in range(len(job.words))), *api.closing(job)]
 
 

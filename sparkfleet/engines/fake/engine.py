@@ -1,4 +1,4 @@
-"""The server: answers at its pace, counts what it is asked, and fails on demand."""
+"""The fake engine's server: answers at its pace, counts requests and tokens, and fails on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 CONTEXT = 4096
-"""Tokens of the longest answer."""
+"""Upper bound of an answer's tokens."""
 
 
 class FakeEngine:
@@ -32,12 +32,12 @@ class FakeEngine:
             engine.url
 
     Args:
-        model: the name it answers to.
-        pace: how fast.
-        fault: what goes wrong; may be set at any time.
-        token: bearer token that it asks for; "": none.
-        die: how it dies of a `die` fault; the default closes everything in this process.
-        step: awaited before each token, as a rank waits for its peers; the default waits for nobody.
+        model: the served name.
+        pace: the times of its answers.
+        fault: the injected fault; may be set at any time.
+        token: bearer token that it requires; "": none.
+        die: called for a `die` fault; the default closes all sockets in this process.
+        step: awaited before each token, as a rank waits for its peers; the default does not wait.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FakeEngine:
         self.fault = fault
         self.token = token
         self.requests: list[web.Request] = []
-        """Every generation that was asked for."""
+        """Generations that were requested."""
         self.bodies: list[bytes] = []
         """Their bodies."""
         self.running = 0
@@ -66,7 +66,7 @@ class FakeEngine:
         self.prompted = 0
         """Tokens of prompts."""
         self.finished = 0
-        """Generations that came to their end."""
+        """Generations that reached their end."""
         self.changed = asyncio.Condition()
         """Notified whenever one of the counts above changes."""
         self.url = ""
@@ -84,8 +84,8 @@ class FakeEngine:
         await self.aclose()
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Start to listen. Port 0: any free one, see `url`."""
-        # A handler that is cancelled when its client hangs up is how an engine learns to stop.
+        """Starts to listen. Port 0: any free one, see `url`."""
+        # A client that hangs up cancels its handler, as a real engine stops its generation.
         runner = web.AppRunner(self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         assert runner.server is not None
@@ -102,7 +102,7 @@ class FakeEngine:
             self._runner = None
 
     async def until(self, condition: Callable[[FakeEngine], bool]) -> None:
-        """Wait for something to be true of the counts."""
+        """Waits until the condition holds for the counts."""
         async with self.changed:
             await self.changed.wait_for(lambda: condition(self))
 
@@ -128,7 +128,7 @@ class FakeEngine:
 
         return guarded
 
-    # What it answers
+    # Answers
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -160,7 +160,7 @@ class FakeEngine:
         return web.Response(status=204)
 
     async def _echo(self, request: web.Request) -> web.Response:
-        """Whatever else is asked below /v1: what arrived."""
+        """Answers any other path below /v1 with the request's own content."""
         await self._count(request)
         body = {
             "method": request.method,
@@ -252,7 +252,7 @@ class FakeEngine:
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
         )
 
-    # What goes wrong
+    # Faults
 
     def _take_fault(self) -> InjectedFault | None:
         fault = self.fault
@@ -269,7 +269,7 @@ class FakeEngine:
         await asyncio.Event().wait()  # until the connection is gone
 
     def _kill(self) -> None:
-        """As if the process were killed: every socket is closed at once, nothing is said."""
+        """Closes every socket at once without an answer, as a killed process does."""
         if self._runner is None or self._listener is None or self._runner.server is None:
             return
         self._listener.close()
@@ -277,7 +277,7 @@ class FakeEngine:
             if connection.transport is not None:
                 connection.transport.abort()
 
-    # What is counted
+    # Counters
 
     async def _count(self, request: web.Request) -> bytes:
         body = await request.read()
@@ -299,7 +299,7 @@ class FakeEngine:
             await self._tick(running=-1)
 
     async def _count_token(self, job: Job, index: int) -> None:
-        """As vLLM does: with the first token its prompt counts, and not before."""
+        """Counts as vLLM does: the prompt's tokens with the first token of the answer, not before."""
         await self._tick(generated=1, prompted=0 if index else job.prompt_tokens)
 
     async def _tick(self, **changes: int) -> None:
@@ -310,7 +310,7 @@ class FakeEngine:
 
 
 async def _alone() -> None:
-    """A group of one waits for nobody."""
+    """Does not wait: a group of one rank has no peers."""
 
 
 async def _sleep_until(due: float) -> None:

@@ -15,18 +15,18 @@ class Pace(Value):
     itl_s: float = 0.0
     """Between two tokens."""
     tokens: int = 16
-    """Of an answer, where the request does not ask for fewer."""
+    """Tokens of an answer if the request sets no lower limit."""
 
 
 class InjectedFault(Value):
-    """Faults that are injected from now on."""
+    """A fault that is injected from now on."""
 
     kind: Literal["die", "drop", "hang", "status"]
-    """`die`: the whole engine is gone at once. `drop`: only this connection is. `hang`: nothing comes any
-    more. `status`: an error is answered."""
+    """`die`: the whole engine is gone at once. `drop`: only this connection is. `hang`: no more bytes are sent. `status`: an
+    error is answered."""
     after: int = 0
-    """Tokens that still come; of an answer that is no stream, the first half, if it is not 0."""
+    """Tokens that are still sent; of an answer that is no stream the first half, if it is not 0."""
     status: int = 500
     """For `status`."""
     times: int | None = None
-    """How many requests it meets; None: all."""
+    """Number of requests that it affects; None: all."""

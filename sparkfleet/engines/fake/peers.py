@@ -1,7 +1,7 @@
 """Ranks of one fake engine over TCP: each token is a message from rank 0 to every other rank and back, as an all-reduce is.
 
-So a group of fake engines behaves as a real one does: it talks over the network that its ranks meet on, stands still while
-that is cut, and dies with any of its ranks.
+A group of fake engines therefore behaves as a real one: it sends over the network that joins its ranks, hangs while that is
+cut, and dies with any of its ranks.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 from typing import NamedTuple
 
 STEP_BYTES = 4096
-"""Of one message: as much as the all-reduces of one token of a small model."""
+"""Bytes of one message: about the all-reduces of one token of a small model."""
 AGAIN_S = 0.1
-"""Between two tries of a rank to reach rank 0, which may be started later."""
+"""Seconds between two tries of a rank to reach rank 0, which may start later."""
 
 
 class _Peer(NamedTuple):
@@ -24,7 +24,7 @@ class Leader:
     """Rank 0's side.
 
     Args:
-        others: how many ranks there are but this one.
+        others: number of the other ranks.
     """
 
     def __init__(self, others: int) -> None:
@@ -34,13 +34,13 @@ class Leader:
         self._turn = asyncio.Lock()
 
     async def meet(self, host: str, port: int) -> None:
-        """Listen, and return when every other rank has come."""
+        """Listens, and returns when every other rank has connected."""
         server = await asyncio.start_server(self._welcome, host, port)
         await self._whole.wait()
         server.close()
 
     async def step(self) -> None:
-        """One message to every rank and back. Raises OSError or EOFError: a rank is gone."""
+        """Sends one message to every rank and reads it back. Raises OSError or EOFError if a rank is gone."""
         async with self._turn:
             await asyncio.gather(*(_echoed(peer) for peer in self._peers))
 
@@ -51,7 +51,7 @@ class Leader:
 
 
 async def follow(host: str, port: int) -> None:
-    """Any other rank's side: send back what rank 0 sends; return when that is gone."""
+    """Any other rank's side: sends every message back to rank 0; returns when rank 0 is gone."""
     reader, writer = await _reach(host, port)
     try:
         while True:

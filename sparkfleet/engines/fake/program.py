@@ -17,22 +17,30 @@ from sparkfleet.engines.fake.peers import Leader, follow
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sparkfleet.engines.fake", description="A fake engine.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0: any free one, which is printed")
-    parser.add_argument("--model", default="fake", help="the name it answers to")
-    parser.add_argument("--ttft-ms", type=float, default=0.0, help="to the first token")
-    parser.add_argument("--itl-ms", type=float, default=0.0, help="between two tokens")
-    parser.add_argument("--tokens", type=int, default=16, help="of an answer")
-    parser.add_argument("--token-env", default="", help="variable with the bearer token to ask for")
-    parser.add_argument("--start-s", type=float, default=0.0, help="before it listens, as weights are loaded")
-    parser.add_argument("--ranks", type=int, default=1, help="of the group that this is one of")
-    parser.add_argument("--rank", type=int, default=0, help="this one; only rank 0 listens for clients")
-    parser.add_argument("--meet", type=_place, metavar="HOST:PORT", help="where rank 0 waits for the others")
-    parser.add_argument("--fault", type=_fault, metavar="KIND[:AFTER]", help="die, drop, hang or status")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on; 0: any free one, which is printed"
+    )
+    parser.add_argument("--model", default="fake", help="served model name")
+    parser.add_argument("--ttft-ms", type=float, default=0.0, help="milliseconds to the first token")
+    parser.add_argument("--itl-ms", type=float, default=0.0, help="milliseconds between two tokens")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens of an answer")
+    parser.add_argument("--token-env", default="", help="variable with the required bearer token")
+    parser.add_argument(
+        "--start-s", type=float, default=0.0, help="seconds before it listens, as if it loaded weights"
+    )
+    parser.add_argument("--ranks", type=int, default=1, help="number of ranks of its group")
+    parser.add_argument("--rank", type=int, default=0, help="its own rank; only rank 0 listens for clients")
+    parser.add_argument(
+        "--meet", type=_place, metavar="HOST:PORT", help="address at which rank 0 waits for the others"
+    )
+    parser.add_argument(
+        "--fault", type=_fault, metavar="KIND[:AFTER]", help="fault to inject: die, drop, hang or status"
+    )
     arguments = parser.parse_args(argv)
     if arguments.token_env and not os.environ.get(arguments.token_env):
         parser.error(f"--token-env: {arguments.token_env} is not set")
     if arguments.ranks > 1 and arguments.meet is None:
-        parser.error("--ranks: several need --meet")
+        parser.error("--ranks: more than one rank needs --meet")
     return arguments
 
 
@@ -54,7 +62,7 @@ def _fault(text: str) -> InjectedFault:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    """Serve, or follow rank 0, until a signal comes. Returns the exit code: 1 where a peer is gone."""
+    """Serves, or follows rank 0, until a signal arrives. Returns the exit code: 1 if a peer is gone."""
     stopped = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
@@ -71,7 +79,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _work(arguments: argparse.Namespace) -> None:
-    """Serve until it is cancelled, or follow rank 0 to its end."""
+    """Serves until it is cancelled, or follows rank 0 to its end."""
     if arguments.rank:
         await follow(*arguments.meet)
         return
@@ -107,7 +115,7 @@ def _engine(arguments: argparse.Namespace, leader: Leader | None) -> FakeEngine:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM. Returns the exit code."""
+    """Runs until SIGINT or SIGTERM. Returns the exit code."""
     arguments = _arguments(argv)
     try:
         return asyncio.run(_run(arguments))

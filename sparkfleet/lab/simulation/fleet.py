@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import GroupKey
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.units import GIB
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.nodes import Generation
-from sparkfleet.controlplane.state.store import Desired, Event, GroupKey, Standing
+from sparkfleet.controlplane.state.store import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe

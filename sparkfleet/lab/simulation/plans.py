@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.controlplane.state.store import Desired
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Desired, GroupKey, Store
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
@@ -144,7 +145,7 @@ class Simulation:
             apps=self.serve,
             metrics=ControlMetrics(),
             endpoint="",
-            orders_of=launches,
+            launches_of=launches,
             nodes=SimulatedNodes(self),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
             clocks=self.time.now,

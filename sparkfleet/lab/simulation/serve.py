@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import App, AppStatus
-from sparkfleet.controlplane.state.store import GroupKey
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupPhase, GroupReport

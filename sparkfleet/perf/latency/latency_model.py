@@ -45,7 +45,7 @@ class Term(Value):
 
     name: str
     seconds: float
-    """As the ceilings say."""
+    """Time at the measured ceilings."""
     coefficient: float
     """Fitted: how much longer it takes."""
 

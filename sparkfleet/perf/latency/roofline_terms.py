@@ -4,8 +4,8 @@
     prefill   n tokens at a depth: matrix products, attention, one pass over the weights per chunk, all-reduces
     rates     TTFT with its queue, tok/s of one request and of all, with prefills in between
 
-Every physical time is a named *term* that is multiplied by a fitted coefficient (1.0: as the ceiling says). What the terms
-leave over is a product of *effects*, each known from n measurements with a spread. `docs/planner.md` has the equations.
+Every physical time is a named *term* that is multiplied by a fitted coefficient (1.0: exactly the ceiling). The rest is
+a product of *effects*, each known from n measurements with a spread. `docs/planner.md` has the equations.
 """
 
 from __future__ import annotations

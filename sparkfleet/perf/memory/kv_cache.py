@@ -38,7 +38,7 @@ def kv_bytes(arch: ModelShape, run: Run) -> float:
 
 
 def pool_bytes(arch: ModelShape, run: Run, tokens: int, sliding: float) -> float:
-    """KV cache of `tokens` tokens on one rank, whoever they belong to; sliding layers keep `sliding` for each of them.
+    """KV cache of `tokens` tokens of all requests on one rank; sliding layers keep `sliding` for each of them.
 
     A drafter's is counted with it: its layers are given as many tokens.
     """

@@ -44,11 +44,11 @@ def lowered(case: VariantContext, draft: Proposal, settings: Settings, room: Mem
     """Sizes that a rung reduced, and the reason; "" if none, or if rules set them.
 
     Args:
-        case: what was to be had.
-        draft: the rung's.
-        settings: that it was sized with.
-        room: that it was sized to.
-        rung: what became of it.
+        case: of the variant, with the requested sizes.
+        draft: of the rung.
+        settings: of its sizing.
+        room: of its sizing.
+        rung: the result.
     """
     sized, has = size(case, draft, room, settings), rung.candidate
     sizes = (

@@ -1,7 +1,7 @@
 """Reduces sizes that deployments leave open, so that more deployments of one call fit. Pure.
 
-A level halves what each may take: requests at once down to one, then the context down to the least. Taken is the mildest
-level at which as many are served as at the strictest, and only for those beside which others then lie. What is pinned stays.
+Each level halves the open sizes: requests at once down to one, then the context down to the least. The mildest level that
+serves as many deployments as the strictest is used, and only for those that share a node. Pinned sizes are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fleet as planning sees it: nodes by kind, links, and the sets of nodes on which one engine instance may lie. Pure.
+"""The fleet for the planner: nodes by kind, links, and the sets of nodes on which one group may run. Pure.
 
 Nodes of equal kind are interchangeable: candidates are worked out once per *site class* (how many nodes, how much memory the
 smallest of them has, how they are joined), and only placing them looks at nodes one by one.

@@ -1,6 +1,6 @@
 """Options for candidates: stacks (engine and image) and splits of a model. Pure.
 
-Nothing here is judged by rules or speed yet; what can be told to be impossible without that is said with its reason.
+Rules and speed are not considered yet. Options that are impossible without them are rejected here, with the reason.
 """
 
 from __future__ import annotations

@@ -210,7 +210,9 @@ def _first_wins(findings: Iterable[RuleMatch], what: str) -> tuple[dict[str, str
     for finding in findings:
         for name, value in _wanted(finding, what).items():
             if merged.setdefault(name, value) != value:
-                conflicts.append(f"{finding.rule.id} wants {name}={value}, {name}={merged[name]} stands")
+                conflicts.append(
+                    f"{finding.rule.id} requires {name}={value}, but {name}={merged[name]} is already required"
+                )
     return merged, conflicts
 
 
@@ -269,7 +271,7 @@ _SEVERITY_WORDS = {
     "limits": "works within limits",
 }
 _CONFIDENCE_WORDS = {
-    "vendor": "said by the vendor",
+    "vendor": "stated by the vendor",
     "multi": "several independent reports",
     "single": "one report",
     "conjecture": "conjecture",

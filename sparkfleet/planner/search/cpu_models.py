@@ -20,6 +20,8 @@ from sparkfleet.units import GIB, MIB
 
 DEFAULT_CONTEXT = 512
 DEFAULT_CONCURRENCY = 8
+GPU_DRAFTS = ("dflash2", "dspark")
+"""Methods that vLLM 0.32 has in its model runner V2 only, which needs Triton (docs/builtin.md)."""
 DEFAULT_DRAFT_TOKENS = 3
 KV_BYTES = 64 * MIB
 
@@ -127,6 +129,9 @@ def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> R
         return _no(
             variant, node, "SGLang's speculative kernels are built for CUDA only; vLLM's CPU build has them"
         )
+    if variant.speculation.method in GPU_DRAFTS:
+        method = variant.speculation.method.upper()
+        return _no(variant, node, f"vLLM's CPU build refuses {method}: only its model runner for GPUs has it")
     free, needed = ledger.room(node.name).at_most, _memory(stack).high
     if needed > free:
         words = f"needs {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are available"

@@ -1,6 +1,6 @@
 """The ladder of one variant: proposals ranked by predicted speed, judged best first, placed if there is room. Pure.
 
-What is judged and rejected is what would have been better than the choice; the rest is told by its predictions.
+Proposals that a rule rejects would have been better than the choice; the others are rejected by their predictions.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from sparkfleet.units import GIB
 STACKS_TRIED = 6
 """Images that are tried per draft, best evidence first."""
 RULE_ROUNDS = 4
-"""Flags that one rule requires may wake another; more rounds than this were never needed."""
+"""A flag that one rule requires may make another one fire; more rounds than this were never needed."""
 
 
 class Evaluation(NamedTuple):

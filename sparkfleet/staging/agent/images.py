@@ -232,9 +232,9 @@ def _described(tool: str, inspected: str, image: str) -> ImageHeld:
         size, match = found["Size"], _ID.fullmatch(found["Id"])
         digest = _published(found.get("RepoDigests") or (), image)
     except (ValueError, KeyError, TypeError) as error:
-        raise StagingError(f"the output of `{tool} image inspect` is not understood: {error!r}.") from error
+        raise StagingError(f"the output of `{tool} image inspect` has an unknown form: {error!r}.") from error
     if match is None or not isinstance(size, int):
-        raise StagingError(f"the output of `{tool} image inspect` is not understood.")
+        raise StagingError(f"the output of `{tool} image inspect` has an unknown form.")
     return ImageHeld(tool=tool, id=match["hex"], digest=digest, size=max(size, 0))
 
 

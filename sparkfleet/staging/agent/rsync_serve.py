@@ -67,7 +67,7 @@ def work(request: ServeRequest, reporter: LineReporter) -> None:
     """Serve until this program's reader is gone, or its time is up."""
     root = place_of(request.kind, request.name, request.cache).root
     if not root.is_dir():
-        raise StagingError(f"{root} does not exist any more.", do="Run it again: the copy is planned anew.")
+        raise StagingError(f"{root} no longer exists.", do="Run the command again: it plans a new copy.")
     rsync = shutil.which("rsync")
     if rsync is None:
         raise no_rsync()

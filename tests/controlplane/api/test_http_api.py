@@ -195,9 +195,7 @@ async def test_a_controller_that_is_being_restarted_says_why(served):
     assert trouble_of(await answering(address, TOKEN)) == ""
     await served.controller.ends.begin(OSError("Serve does not answer"))
     words = trouble_of(await answering(address, TOKEN))
-    assert words.startswith(
-        "The controller is being restarted: its work failed: OSError('Serve does not answer')"
-    )
+    assert words.startswith("The controller is restarting: its work failed: OSError('Serve does not answer')")
 
 
 async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, unused_tcp_port):
@@ -241,5 +239,5 @@ async def test_an_answer_that_is_none_of_ours_is_an_error_of_ours(unused_tcp_por
             ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
         )
         async with FleetClient(address, TOKEN) as fleet:
-            with pytest.raises(ControlError, match="answered 404 to GET /v1/fleet"):
+            with pytest.raises(ControlError, match="returned 404 for GET /v1/fleet"):
                 await fleet.fleet()

@@ -1,8 +1,8 @@
 import pytest
 from control_values import plan
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.capabilities import group_entry, tools_of, vision_of
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.specs.deployment import Deployment

@@ -3,9 +3,9 @@
 import pytest
 from control_values import deployment, plan
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.controlplane.state.store import Desired
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.group.report import GroupPhase, GroupReport
 

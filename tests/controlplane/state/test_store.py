@@ -5,8 +5,9 @@ import sqlite3
 import pytest
 from control_values import deployment, plan
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state import schema
-from sparkfleet.controlplane.state.store import Standing, Store
+from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.keys import generate
 from sparkfleet.planner.rules.failure_memory import Remembered
 

@@ -278,7 +278,10 @@ def test_of_two_requirements_the_worse_severity_wins_and_it_is_said() -> None:
     verdict = fold(judge(RuleContext(engine="vllm"), (slow, garbage)))
     assert verdict.flags == ("--a=2", "--b")
     assert verdict.env == (("X", "2"),)
-    assert verdict.conflicts == ("slow-one wants --a=1, --a=2 stands", "slow-one wants X=1, X=2 stands")
+    assert verdict.conflicts == (
+        "slow-one requires --a=1, but --a=2 is already required",
+        "slow-one requires X=1, but X=2 is already required",
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,13 @@ def test_an_image_that_is_known_is_built_for_gpus(cpu_node, ask):
     assert "nvcr.io/nvidia/vllm:25.11-py3 needs a GPU" in error.value.means
 
 
+@pytest.mark.parametrize("method", ["dflash2", "dspark"])
+def test_what_vllms_cpu_build_refuses_is_refused_before_it_starts(cpu_node, ask, method):
+    with pytest.raises(Infeasible) as error:
+        first(ask, [cpu_node()], speculation={"method": method, "tokens": 3, "draft": "/models/draft"})
+    assert f"vLLM's CPU build refuses {method.upper()}" in error.value.means
+
+
 def test_sglang_without_a_gpu_does_not_speculate_and_the_plan_says_so(cpu_node, ask):
     with pytest.raises(Infeasible) as error:
         first(ask, [cpu_node()], image=SGLANG, speculation={"method": "ngram", "tokens": 3})

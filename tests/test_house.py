@@ -1,0 +1,71 @@
+"""The checks of `scripts/house.py` find what they are for, and raise no false alarm."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "house.py"
+
+
+@pytest.fixture(scope="module")
+def house() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("house", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def written(root: Path, part: str, text: str) -> Path:
+    """A package with one module in one part of it."""
+    package = root / "sparkfleet"
+    (package / part).mkdir(parents=True)
+    (package / part / "module.py").write_text(text, encoding="utf-8")
+    return package
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ('raise ValueError(f"{node} says nothing.")', "1: 'says'"),
+        ('"""A log.\n\nIt is Told of later.\n"""\n', "3: 'Told'"),
+        ('do = "The weights " "could not be asked: nowhere to be found."', "1: 'nowhere'"),
+        ('help = "Take what is remembered."', "1: 'what is remembered'"),
+    ],
+)
+def test_a_riddle_is_found_with_its_line(house: ModuleType, tmp_path: Path, text: str, finding: str) -> None:
+    found = list(house.findings(written(tmp_path, "cli", text)))
+    assert len(found) == 1
+    assert found[0].startswith(f"sparkfleet/cli/module.py:{finding}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'key = {"said": 1}',  # a name, not prose
+        'told = "The node reports 5 GiB."',
+        'help = "Pass `engine says hello` as it is."',
+        '# it says nothing\nx = "The weights are stored on the node."',
+    ],
+)
+def test_names_code_and_comments_are_no_riddles(house: ModuleType, tmp_path: Path, text: str) -> None:
+    assert list(house.findings(written(tmp_path, "cli", text))) == []
+
+
+def test_a_part_that_is_not_finished_is_left_alone(house: ModuleType, tmp_path: Path) -> None:
+    assert "lab" not in house.PLAIN
+    assert list(house.findings(written(tmp_path, "lab", 'x = "It says nothing."'))) == []
+
+
+def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:
+    package = written(tmp_path, "cli", '"""What it is."""\n\n\nclass Twice:\n    """One."""\n')
+    (package / "cli" / "other.py").write_text('class Twice:\n    """Another."""\n', encoding="utf-8")
+    first, second = house.findings(package)
+    assert "opens with 'What'" in first
+    assert "class Twice exists 2 times" in second
