@@ -71,6 +71,8 @@ class RuleContext(Value):
     # The checkpoint
     model: Text = None
     model_type: Text = None
+    loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
+    """Whether the engine's release lists this architecture (`knowledge/engine_models.py`)."""
     quant: Text = None
     """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
     features: Names = None
