@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
 from sparkfleet.values import Value
@@ -54,7 +54,7 @@ class Factors(Value):
     """Logit of the chance that one more draft token is accepted, as a sum over keys."""
     bands: dict[str, float]
     """Half width (log) of the band that holds 80 % of measurements that were not fitted on, by how much is known."""
-    validation: dict[str, dict[str, float]] = {}
+    validation: dict[str, dict[str, float]] = Field(default_factory=dict)
     """What the fit found of itself on left-out measurements: table → metric → median error, or share inside its band."""
 
 

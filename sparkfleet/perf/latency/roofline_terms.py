@@ -214,9 +214,9 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
 
 
 HOST_S = 3e-4
-"""Host time per block (attention, or MLP) of a step without CUDA graphs: the step takes as long as the host's launches or the
-GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Coder-30B on two nodes), 30 layers 17.3 ms (kubis.ai:
-Gemma-4-26B on two), 40 layers 37 ms (jschmied: Qwen3.6-35B on one)."""
+"""Host time per block (attention, or MLP) of a step without CUDA graphs: the step takes as long as the host's launches or
+the GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Coder-30B on two nodes), 30 layers 17.3 ms
+(kubis.ai: Gemma-4-26B on two), 40 layers 37 ms (jschmied: Qwen3.6-35B on one)."""
 
 
 def drafted_layers(setup: Setup) -> int:
