@@ -94,8 +94,6 @@ class AccuracyReport(Value):
             "assumed": self.assumed,
             "undecided": self.undecided,
             "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
-            "impossible": self.impossible,
-            "validation": self.validation,
         }
         return json.dumps(body, indent=2)
 

@@ -20,7 +20,7 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.model_names import plain
-from sparkfleet.knowledge.stored_bits import StoredBits, stored_as, stored_bits, with_stored_bits
+from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 
@@ -187,35 +187,41 @@ def _bits(stored: Stored) -> dict[str, float]:
     return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
 
 
+ANOTHER_BUILD = 0.07
+"""A stated size further from the published one is that of another build; closer, it counts a vision tower or none."""
+
+
 def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     """The weights with the bits that are published of them, or with the size that the row states."""
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    total = stored.total_bytes if _believed(checkpoint, stored.total_bytes) else None
-    return with_stored_bits(checkpoint, known, total)
+    exact = known.stored(checkpoint)
+    total = stored.total_bytes
+    if total is not None and abs(total / exact.bytes_on_disk - 1) > ANOTHER_BUILD:
+        return _sized(checkpoint, total)
+    return exact
 
 
-def _published_bits(name: str, stored: Stored) -> StoredBits | None:
-    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size those of NVIDIA's build."""
-    known, format_name = stored_as(name), stored.format
+def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
+    """The checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size NVIDIA's build."""
+    known, format_name = published(re.sub(r"\s+", "-", name.strip())), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
-        known = next((one for id_, one in stored_bits().items() if _builds(id_, name)), None)
-    quant = quant_in_name(known.id) or "bf16" if known else ""
-    return known if QUANTISATIONS.get(format_name, "") == quant or _native(known, format_name) else None
+        known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
+    if known is None:
+        return None
+    planned = _facts(known.id, None, None)
+    same = planned is not None and format_of(planned) == format_name
+    return known if same or _native(known, format_name) else None
 
 
 def _builds(id_: str, name: str) -> bool:
     return id_.startswith("nvidia/") and id_.endswith("-nvfp4") and plain(id_) == plain(name)
 
 
-def _native(known: StoredBits | None, format_name: str) -> bool:
+def _native(known: PublishedCheckpoint, format_name: str) -> bool:
     """True if the maker itself publishes the checkpoint in that format, which its name does not say."""
-    return (
-        known is not None
-        and quant_in_name(known.id) is None
-        and format_of_label(published_quant(known.id)) == format_name
-    )
+    return quant_in_name(known.id) is None and format_of_label(published_quant(known.id)) == format_name
 
 
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:

@@ -17,7 +17,6 @@ from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.published_checkpoints import published
-from sparkfleet.knowledge.stored_bits import stored_as, with_stored_bits
 from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
@@ -115,7 +114,7 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     if (one is None or one.quant is None) and _OTHERWISE.search(name.rpartition("/")[2].lower()):
         raise _of_another_engine(name, None if parts is None else parts.bytes)
     try:
-        found = _by_name(name, None)
+        found = known_as(name)
     except FactError as error:
         raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
     if found is None:
@@ -124,10 +123,7 @@ def known_checkpoint(model: str) -> Checkpoint | None:
         return None
     if parts is not None:
         return parts.stored(found)
-    stored, total = stored_as(name), None if one is None or one.gb is None else one.gb * 1e9
-    if stored is not None:
-        return with_stored_bits(found, stored, total)
-    return found if total is None else found.sized(total)
+    return found if one is None or one.gb is None else found.sized(one.gb * 1e9)
 
 
 def _of_another_engine(name: str, size: int | None) -> FactError:
@@ -160,12 +156,6 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
         FactError: its shapes are known, but how it is stored is not understood.
     """
     name = model.partition("@")[0]
-    found, stored = _by_name(name, quantization), stored_as(name)
-    own = quantization in (None, quant_in_name(name))
-    return with_stored_bits(found, stored) if found is not None and stored is not None and own else found
-
-
-def _by_name(name: str, quantization: str | None) -> Checkpoint | None:
     one = next((known for known in load_models() if known.names(name)), None)
     if one is None:
         entry = _shapes_of(name)

@@ -1,4 +1,4 @@
-"""What the files of published checkpoints hold, part by part: `checkpoints.yaml`, checked on load.
+"""Contents of published checkpoints' files, part by part: `checkpoints.yaml`, checked on load.
 
 A plan by name takes the shapes from a config and the bits of each part from here, so that it needs neither the weights nor
 a network.
@@ -174,7 +174,7 @@ def _portion(part: Part, parameters: int, bits: float) -> Portion:
 
 
 def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tuple[Portion, ...]:
-    """The same weights with `total` bytes: first parts that nothing is published of change, then a tower is added, then all do."""
+    """The same weights with `total` bytes: unpublished parts change first, then a tower is added, then all parts change."""
     left = total - sum(one.bytes for one in weights)
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
@@ -214,5 +214,5 @@ def read_published(text: str, name: str = FILE) -> tuple[PublishedCheckpoint, ..
 
 
 def published(model: str) -> PublishedCheckpoint | None:
-    """What is published of a checkpoint by its Hub id, a revision aside; None if nothing is."""
+    """The published contents of a checkpoint by its Hub id, without its revision; None if there are none."""
     return load_published().get(model.partition("@")[0].lower())

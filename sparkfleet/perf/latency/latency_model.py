@@ -243,7 +243,7 @@ def _closed_loop(
 
 STAGGERED_DRAFTED, STAGGERED = 0.15, 0.4
 """Share of a burst's wait that is left in a closed loop with and without drafts: answers that begin one after another end
-so, too, and with drafts each ends in its own time (jvr0x, luisefigueroa, PalatineVision: vLLM). The first round is a burst."""
+so, too, and with drafts each ends in its own time (jvr0x, luisefigueroa, PalatineVision: vLLM). A first round is a burst."""
 ONE_BY_ONE = ("llama.cpp", "ollama")
 """Engines whose loops stay bursts: all slots decode in step with each other's prompts (jvr0x, 10 models)."""
 
