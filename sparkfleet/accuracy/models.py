@@ -17,7 +17,13 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
+from sparkfleet.knowledge.known_models import (
+    config_name,
+    known_as,
+    known_checkpoint,
+    load_models,
+    quant_in_name,
+)
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.model_names import plain
 from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, load_published, published
@@ -210,9 +216,17 @@ def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
     if known is None:
         return None
-    planned = _facts(known.id, None, None)
-    same = planned is not None and format_of(planned) == format_name
-    return known if same or _native(known, format_name) else None
+    return known if format_name == _planned_format(known.id) or _native(known, format_name) else None
+
+
+@cache
+def _planned_format(id_: str) -> str:
+    """The format that a plan takes a published checkpoint to have; "" if it is not understood."""
+    try:
+        planned = known_checkpoint(id_)
+    except FactError:
+        return ""
+    return "" if planned is None else format_of(planned)
 
 
 def _builds(id_: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which architectures each engine loads, by release: `architectures.yaml`, checked on load."""
+"""Architectures that each engine loads, by release: `architectures.yaml`, checked on load."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FILE = "architectures.yaml"
 Engine = Literal["vllm", "sglang", "trtllm"]
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
-"""listed: the release's registry (of TensorRT-LLM: NVIDIA's lists for a Spark) has it; absent: the registry of that release has
-not, of a later one it has; unproven: no list that was read has it; unknown: of another architecture, or of a release that was
-not read."""
+"""listed: the registry of the release has it (of TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
+release lacks it, and a later one has it. unproven: no list that was read has it. unknown: an architecture that is in no
+list, or a release that was not read."""
 
 
 class Architecture(Value):

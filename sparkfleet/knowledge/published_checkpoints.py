@@ -130,7 +130,9 @@ class PublishedCheckpoint(Value):
         listed = {Part(part) for part in self.bits if part != "ngram"}
         covers = tuple(cover for cover in declared.covers if cover.part not in listed)
         covers += tuple(Cover(part=part, scheme=scheme, share=1.0) for part, scheme in schemes.items())
-        changes = {"covers": covers, "scheme": main or declared.scheme}
+        # Of several formats the declared one stays the main one: DeepSeek-V4 is FP8 with experts in MXFP4.
+        alike = next((one for one in schemes.values() if one.format == declared.scheme.format), None)
+        changes = {"covers": covers, "scheme": alike or main or declared.scheme}
         return _with_kv(declared.model_copy(update=changes), self.kv_cache)
 
     def _scheme(self, part: Part) -> Scheme | None:

@@ -77,6 +77,8 @@ class RuleContext(Value):
     """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
     features: Names = None
     """Of its architecture: moe, gdn, mamba, mla, sliding, vision, hybrid."""
+    advisories: Names = None
+    """Ids of the security advisories that the engine's version is affected by."""
     weight_gb: Number = None
     """All weights, GB (1e9 bytes)."""
     weight_gb_per_node: Number = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind
+from sparkfleet.knowledge.advisories import advisories_of
 from sparkfleet.knowledge.engine_models import loading
 from sparkfleet.knowledge.images import engine_version_of, images_of
 from sparkfleet.knowledge.rule_context import FACTS, FactKind, RuleContext, parse_flags
@@ -59,6 +60,7 @@ def situation_of(candidate: Candidate, known: RuleContext | None = None) -> Rule
         name: value for name, value in said.items() if value is not None
     }
     fields["loading"] = loading(candidate.engine, fields.get("engine_version"), fields.get("model_type"))
+    fields["advisories"] = advisories_of(candidate.engine, fields.get("engine_version"))
     return RuleContext.model_validate(fields)
 
 
