@@ -17,7 +17,13 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
+from sparkfleet.knowledge.known_models import (
+    config_name,
+    known_as,
+    known_checkpoint,
+    load_models,
+    quant_in_name,
+)
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
@@ -204,13 +210,22 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
     """The checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size NVIDIA's build."""
-    known, format_name = published(name), stored.format
+    known, format_name = published(re.sub(r"\s+", "-", name.strip())), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
-    if known is None or not known.bits:
+    if known is None:
         return None
-    quant = quant_in_name(known.id) or "bf16"
-    return known if QUANTISATIONS.get(format_name, "") == quant or _native(known, format_name) else None
+    return known if format_name == _planned_format(known.id) or _native(known, format_name) else None
+
+
+@cache
+def _planned_format(id_: str) -> str:
+    """The format that a plan takes a published checkpoint to have; "" if it is not understood."""
+    try:
+        planned = known_checkpoint(id_)
+    except FactError:
+        return ""
+    return "" if planned is None else format_of(planned)
 
 
 def _builds(id_: str, name: str) -> bool:

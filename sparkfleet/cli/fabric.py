@@ -57,7 +57,7 @@ class Picture(NamedTuple):
 
 @app.command("plan")
 def plan(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show the addresses that the rails should have, and what would change. Changes nothing."""
+    """Show the planned addresses of the rails, and their changes. Changes nothing."""
     return run(_plan(load_inventory(inventory), json))
 
 

@@ -42,7 +42,7 @@ def inspect(
     offline: OfflineOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Show a checkpoint's facts: sizes by part, layers, KV cache, heads and towers, license. Reads no weights."""
+    """Show a checkpoint's facts: sizes by part, layers, KV cache, MTP head, vision tower, license. Reads no weights."""
     try:
         found = _find(model, inventory)
     except FactError as error:

@@ -199,11 +199,11 @@ class Controller:
             self._wake.clear()
 
     async def look(self) -> None:
-        """Reads the nodes once, as `run` does every two seconds."""
+        """Reads the state of the nodes once, as `run` does every two seconds."""
         await self._watch.look()
 
     async def round(self) -> None:
-        """Reconciles once; a failure is recorded, for the next round to try again."""
+        """Reconciles once; a failure is recorded, and the next round tries again."""
         try:
             await self.reconcile()
         except Exception as error:

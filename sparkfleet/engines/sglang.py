@@ -234,7 +234,7 @@ def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
 
 
 def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
-    """An empty store for a process, whose directory outlives it: PyTorch would read the store of a killed one. Steps by load."""
+    """Files of a rank: depths by load, and, for a process, an empty store, or PyTorch would read that of a killed one."""
     alone = candidate.shape.ranks == 1 and candidate.runtime == "process"
     store = (LaunchFile(name=STORE, text=""),) if alone else ()
     steps = {str(one.first): {"candidate_steps": [one.tokens]} for one in _steps(candidate)}

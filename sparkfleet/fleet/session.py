@@ -164,7 +164,7 @@ class Session:
         if self._reach is None or not address.is_private:
             return f"Endpoint: {address.endpoint}"
         open_ = "`gateway: {host: 0.0.0.0}` in the inventory opens it to the network"
-        return f"Endpoint: {address.endpoint}, only on {self.inventory.head}; {open_}"
+        return f"Endpoint: {address.endpoint} (only on {self.inventory.head}; {open_})"
 
     async def is_complete(self, client: FleetClient) -> bool:
         """True if every node is part of the fleet. `client` is not entered."""

@@ -1,4 +1,4 @@
-"""What the files of published checkpoints hold, part by part: `checkpoints.yaml`, checked on load.
+"""Contents of published checkpoints' files, part by part: `checkpoints.yaml`, checked on load.
 
 A plan by name takes the shapes from a config and the bits of each part from here, so that it needs neither the weights nor
 a network.
@@ -130,7 +130,9 @@ class PublishedCheckpoint(Value):
         listed = {Part(part) for part in self.bits if part != "ngram"}
         covers = tuple(cover for cover in declared.covers if cover.part not in listed)
         covers += tuple(Cover(part=part, scheme=scheme, share=1.0) for part, scheme in schemes.items())
-        changes = {"covers": covers, "scheme": main or declared.scheme}
+        # Of several formats the declared one stays the main one: DeepSeek-V4 is FP8 with experts in MXFP4.
+        alike = next((one for one in schemes.values() if one.format == declared.scheme.format), None)
+        changes = {"covers": covers, "scheme": alike or main or declared.scheme}
         return _with_kv(declared.model_copy(update=changes), self.kv_cache)
 
     def _scheme(self, part: Part) -> Scheme | None:
@@ -174,7 +176,7 @@ def _portion(part: Part, parameters: int, bits: float) -> Portion:
 
 
 def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tuple[Portion, ...]:
-    """The same weights with `total` bytes: parts that nothing is published of change, or a tower is added, or all change."""
+    """The same weights with `total` bytes: unpublished parts change first, then a tower is added, then all parts change."""
     left = total - sum(one.bytes for one in weights)
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
@@ -230,5 +232,5 @@ def read_published(text: str, name: str = FILE) -> tuple[PublishedCheckpoint, ..
 
 
 def published(model: str) -> PublishedCheckpoint | None:
-    """What is published of a checkpoint by its Hub id, a revision aside; None if nothing is."""
+    """The published contents of a checkpoint by its Hub id, without its revision; None if there are none."""
     return load_published().get(model.partition("@")[0].lower())

@@ -120,13 +120,19 @@ def test_a_config_has_one_shape(name: str, format_name: str) -> None:
         planned.experts,
         planned.top_k,
     )
-    decoder = [(part.kind, part.params, part.active) for part in found.parts if part.kind != "mtp"]
-    assert decoder == [(part.kind, part.params, part.active) for part in planned.parts if part.kind != "mtp"]
+    # Heads and towers are known of published checkpoints, and not by a config.
+    beside = ("mtp", "vision")
+    decoder = [(part.kind, part.params, part.active) for part in found.parts if part.kind not in beside]
+    assert decoder == [
+        (part.kind, part.params, part.active) for part in planned.parts if part.kind not in beside
+    ]
 
 
 def test_a_format_that_no_engine_of_ours_has_changes_bits_and_no_shapes() -> None:
     plain = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("bf16"))
     packed = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("q4_k"))
     assert packed.layers == plain.layers
-    assert [part.params for part in packed.parts] == [part.params for part in plain.parts]
+    assert [part.params for part in packed.parts] == [
+        part.params for part in plain.parts if part.kind != "vision"
+    ]
     assert packed.bytes < 0.4 * plain.bytes

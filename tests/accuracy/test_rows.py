@@ -18,6 +18,7 @@ from sparkfleet.accuracy.models import Declined
 from sparkfleet.accuracy.rows import case_of, read_rows
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.published_checkpoints import published
 from sparkfleet.perf.prediction import Band
 
 
@@ -252,7 +253,10 @@ RESPELLED = {
     "lower": lambda r: {c: r[c].lower() for c in WORDED},
     "around": lambda r: {c: f" {r[c]} " for c in (*WORDED, *NUMERIC, "nodes", "tp", "pp", "spec_tokens")},
     "blanks": lambda r: {"model": _name(r["model"], lambda name: name.replace("-", " "))},
-    "no owner": lambda r: {"model": r["model"] if " " in r["model"] else r["model"].rpartition("/")[2]},
+    # Of a published build the owner is what its bits are known by.
+    "no owner": lambda r: {
+        "model": r["model"] if " " in r["model"] or published(r["model"]) else r["model"].rpartition("/")[2]
+    },
     "thousands": lambda r: {c: _thousands(r[c]) for c in NUMERIC},
     "about": lambda r: {c: f"~{r[c]}" if r[c].strip() else "" for c in NUMERIC},
     "letters": lambda r: {

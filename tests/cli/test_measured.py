@@ -187,7 +187,9 @@ class TestWords:
         assert "    measured: TTFT 200 ms (predicted" in out
 
     def test_a_plan_of_what_runs_shows_it(self, spec, plan, fleet, capsys):
-        planning.tell([spec], decide([spec], fleet, status(running(spec, plan, report())), KNOWN), fleet)
+        planning.print_plans(
+            [spec], decide([spec], fleet, status(running(spec, plan, report())), KNOWN), fleet
+        )
         out = capsys.readouterr().out
         assert "  measured    g1/0: TTFT 200 ms (predicted" in out
         assert "= keep  m" in out

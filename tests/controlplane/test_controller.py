@@ -115,7 +115,7 @@ async def test_pause_stops_everything_and_forgets_nothing(world):
 
 
 async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(world):
-    """The gateways must not be told that a running model is not ready, only because nobody has said so yet."""
+    """A running model must not be published as not ready only because its group has not reported yet."""
     await world.put()
     await world.ready(1)
     world.restarted()
@@ -230,7 +230,7 @@ async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monk
 
 
 async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):
-    """Ray may be away for a moment. Nobody else would say that a node has left or come back."""
+    """Ray may be away for a moment. Nothing else would record that a node has left or come back."""
     calls = []
     look = world.nodes.look
 

@@ -1,4 +1,4 @@
-"""A controller whose work fails again and again: how long it waits, and what is told of it."""
+"""A controller whose work fails repeatedly: its pauses, and the reasons that it reports."""
 
 import asyncio
 

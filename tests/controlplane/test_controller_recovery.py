@@ -259,7 +259,7 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
 
 
 async def test_a_group_that_was_ready_and_no_longer_starts_goes_down_its_ladder(world):
-    """Serve says of it that it is starting, for ever: it ends only groups that have never started."""
+    """Serve reports it as starting, for ever: it gives up only groups that have never started."""
     await world.put(rungs=2)
     await world.ready(1)
     world.apps.become("tiny", 1, "starting")

@@ -20,7 +20,7 @@ NEEDS = {True: 1.0, False: 9.0, None: 1.0}
 
 
 def decide(wanted, apps, room, groups=1, **fields):
-    """What is done to groups; `room` says for a name whether both of its generations fit."""
+    """Actions on groups; `room` is true for a name if both of its generations fit."""
     desired = {
         name: Desired(
             spec=deployment(name),

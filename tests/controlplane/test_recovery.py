@@ -1,4 +1,4 @@
-"""Groups that served well once: they take a smaller rung, wait for a node, or stand in for a newer generation."""
+"""Groups that have served: they take a smaller rung, wait for a node, or serve in place of a newer generation."""
 
 import pytest
 from control_values import deployment, plan
@@ -111,7 +111,7 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
 
 @pytest.fixture
 async def stranded(world, monkeypatch):
-    """A group that lies on a node without power, and has no rung that does without it."""
+    """A group on a node without power, with no rung that works without it."""
     monkeypatch.setattr(seen, "GONE_S", 0.0)
     world.inventory_nodes = ("this", "that")
     world.nodes.available["that"] = 100 * GIB

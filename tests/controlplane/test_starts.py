@@ -1,4 +1,4 @@
-"""A start that takes its node down is counted when the node is back, whoever else went down with it."""
+"""A start that takes its node down is counted when the node is back, even if other nodes went down with it."""
 
 from dataclasses import replace
 
@@ -189,7 +189,7 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
 
 
 async def fails(world, cause="unknown"):
-    """Rank 0 says that it failed, then Serve does."""
+    """Rank 0 reports that it failed, then Serve does."""
     await world.controller.report(diagnosed(cause))
     await world.controller.reconcile()
     world.apps.become("tiny", 1, "failed", "its constructor raised")

@@ -28,7 +28,7 @@ def _candidate(engine="vllm", *, nodes=1, tp=None, pp=1, ep=1, method="none", **
 
 
 def _site(rank=0, ranks=1, **fields):
-    """Where a rank runs: alone on loopback, or on the two rails of a pair."""
+    """The place of a rank: alone on loopback, or on the two rails of a pair."""
     fields = {
         "python": "/venv/bin/python", "model_path": "/models/m", "served_name": "m", "files_dir": "/state/r", **fields
     }  # fmt: skip
@@ -47,7 +47,7 @@ def _site(rank=0, ranks=1, **fields):
 
 
 def _flags(argv):
-    """Flag → value, "" if it has none; what comes before the first flag is left out."""
+    """Flag → value, "" if it has none; words before the first flag are left out."""
     found, name = {}, None
     for word in argv:
         if word.startswith("--"):
@@ -71,7 +71,7 @@ class Parser:
         self.speculative_methods = set(told.get("speculative_methods", ()))
 
     def complaints(self, argv):
-        """What is wrong with a command line: unknown flags, values that are missing, too many or not among the choices."""
+        """Faults of a command line: unknown flags, values that are missing, too many or not among the choices."""
         for name, value in _flags(argv).items():
             if name not in self.options:
                 yield f"{name} is unknown"
@@ -81,7 +81,7 @@ class Parser:
                 yield f"{name} {value}: not among the choices"
 
     def speculation(self, argv):
-        """What is wrong with vLLM's `--speculative-config`: keys and methods that the release does not have."""
+        """Faults of vLLM's `--speculative-config`: keys and methods that the release does not have."""
         told = json.loads(_flags(argv).get("--speculative-config", "{}"))
         yield from (f"{key} is unknown" for key in told if key not in self.speculative_keys)
         if told and told["method"] not in self.speculative_methods:

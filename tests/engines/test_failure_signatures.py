@@ -81,7 +81,7 @@ def test_a_line_that_is_a_sign_only_at_the_end_is_none_elsewhere():
 
 
 def test_of_what_has_served_a_line_that_is_missing_tells_nothing():
-    """The line that says that the weights are loaded has long left the end of the log that is read."""
+    """The line of the loaded weights is no longer in the end of the log that is read."""
     short = {"engine": "sglang", "method": "nextn"}
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 510.00 MiB."
     assert classify(failed(line, **short)).rule == "sglang-eagle-prealloc-oom"

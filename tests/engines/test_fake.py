@@ -187,7 +187,7 @@ async def test_faults_are_set_over_http() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_one_that_hangs_moves_no_figure(stream: bool) -> None:
-    """Whoever looks at its metrics takes a figure that moves for life, also when it is asked because it is suspect."""
+    """A counter that moves counts as a sign of life, even during a probe of a suspected hang."""
     async with FakeEngine(fault=InjectedFault(kind="hang")) as engine:
         asked = asyncio.create_task(
             post(engine, "/v1/completions", model="fake", prompt="a b", stream=stream)

@@ -77,7 +77,7 @@ MODELS = ("openai/gpt-oss-120b", "Qwen/Qwen3.6-27B-FP8", "MiniMaxAI/MiniMax-M2.7
 
 
 def every_candidate(engine, version, candidate):
-    """What can be asked of an engine, one of each kind."""
+    """Candidates of each kind that an engine supports."""
     drafts = {"draft": "org/d"}
     speculations = [{}, {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 8}]
     for method in METHODS[engine]:

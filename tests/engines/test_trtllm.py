@@ -194,7 +194,7 @@ def test_where_mpi_cannot_meet_is_said(launch, address):
 
 
 def test_a_rank_has_the_variables_of_its_own_container(pair, tmp_path):
-    """What a container was given is there again in `rank.sh`, which a login over SSH starts without any of it."""
+    """The container's variables are restored in `rank.sh`, which a login over SSH starts without them."""
     first, second = (files(one)["rank.sh"] for one in pair)
     assert first == second
     assert dict(pair[1].env)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"

@@ -10,7 +10,7 @@ VLLM = engine_by_name("vllm")
 
 @pytest.fixture
 def launch(candidate, site):
-    """On the CPU and alone, as a process, unless told otherwise."""
+    """On the CPU and alone, as a process, by default."""
 
     def launch(rank=0, *, where=None, **fields):
         one = candidate(**{"context": 512, "device": "cpu", **fields})

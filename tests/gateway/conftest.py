@@ -25,7 +25,7 @@ ENTRY = ModelEntry(name="tiny", deployment="engine", state="ready", context=4096
 
 
 class Noting:
-    """A picker that remembers what it was asked; its engines may be changed."""
+    """A picker that records its calls; its engines may be changed."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = list(targets)

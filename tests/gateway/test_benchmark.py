@@ -1,4 +1,4 @@
-"""The benchmark runs, and says what it promises to."""
+"""The benchmark runs, and prints all of its results."""
 
 from __future__ import annotations
 

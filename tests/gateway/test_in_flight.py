@@ -1,4 +1,4 @@
-"""Who is asked first among those that can."""
+"""Order of the groups that can serve a request."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ SMALL = RequestLimits(body_bytes=10, body_s=0.05, header_count=3, header_bytes=2
 
 
 def sending(*chunks: bytes, ends: bool = True) -> Receive:
-    """A client that sends `chunks`, and then either is done or says no more."""
+    """A client that sends `chunks`, and then either ends the body or sends no more."""
     messages: Iterable[Message] = iter(
         {"type": "http.request", "body": chunk, "more_body": not ends or i < len(chunks) - 1}
         for i, chunk in enumerate(chunks)

@@ -287,7 +287,7 @@ async def test_what_no_group_can_do_is_refused_for_good(open_door: OpenDoor, sta
     assert (status, error["code"], error["type"]) == (400, "unsupported_by_model", "invalid_request_error")
     assert 'images or video, which the model "tiny" does not take' in error["message"]
     assert "vision tower" in error["message"]
-    assert "Leave them out" in error["message"]
+    assert "Remove them" in error["message"]
     assert "tools" not in error["message"]
     assert "retry-after" not in headers
     assert door.value("sparkfleet_errors_total", model="tiny", kind="unsupported") == 1

@@ -35,7 +35,7 @@ async def test_it_starts_proves_itself_and_says_how_fast_it_is(world):
 
 
 async def test_it_says_that_it_starts_before_anything_is_started(world, engine):
-    """A start that takes the node down is told by nobody afterwards."""
+    """No process can report a start that takes the node down."""
     said = []
     start = world.runtime.start
 

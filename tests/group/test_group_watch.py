@@ -1,4 +1,4 @@
-"""A group while it is watched: memory, tokens that do not move, nodes that do not answer, and how a fall is told."""
+"""The watch of a group: memory, counters that stop, nodes that do not answer, and the report of a failure."""
 
 import asyncio
 import os
@@ -64,7 +64,7 @@ async def test_before_the_host_wedges_the_group_is_stopped(world, monkeypatch):
 
 
 def hiccups(monkeypatch, *answers):
-    """What the node answers when it is asked for its memory: an error, bytes (the last for ever); all but errors slowly."""
+    """Answers of the node to readings of its memory: an error, bytes (the last for ever); all but errors slowly."""
     left = list(answers)
 
     async def memory(rank):
@@ -107,7 +107,7 @@ async def test_memory_is_watched_on_while_it_serves_when_its_node_did_not_answer
 
 
 async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatch):
-    """An engine that nobody watches would serve on when it must not: its actor ends, and Serve makes another."""
+    """An engine without a watch could serve on when it must not: its actor ends, and Serve starts another."""
     killed = []
     system = SimpleNamespace(getpid=os.getpid, kill=lambda *call: killed.append(call))
     monkeypatch.setattr(module, "os", system)
@@ -188,7 +188,7 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
 async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_does_not_answer(
     world, monkeypatch
 ):
-    """The controller takes groups that say nothing for some seconds out of the gateways' table."""
+    """The controller takes groups whose reports stop for some seconds out of the gateways' table."""
     asked = []
 
     async def slow(probe, timeout_s=0):

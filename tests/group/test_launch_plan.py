@@ -77,7 +77,7 @@ def test_a_ladder_is_gone_down_and_not_beyond_its_end():
 def test_the_health_of_a_custom_workload_is_asked_while_it_serves_where_it_is_said_how(
     engine, health, probed
 ):
-    """In a deployment of several variants another engine may stand beside the one that `health` is for."""
+    """A deployment of several variants may have another engine beside the one that `health` is for."""
     wanted = desired(GroupShape(nodes=("a",)))
     rung = wanted.plan.groups[0].choice
     changed = rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"engine": engine})})

@@ -1,4 +1,4 @@
-"""What a rank in a container is told, and what its container tool is."""
+"""Command of a rank in a container, and its container tool."""
 
 import sys
 
@@ -88,7 +88,7 @@ def test_on_gpus_a_group_has_both(spec):
 
 
 def test_an_image_that_came_from_another_node_keeps_its_entrypoint_replaced(spec):
-    """Its name here says nothing; the one that the plan has does."""
+    """Its name on this node decides nothing; its name in the plan does."""
     argv = spec(image=f"vllm/vllm-openai:v0.32.0@sha256:{'0' * 64}", device="cuda").argv
     at = argv.index("--entrypoint")
     assert argv[at + 1 : at + 4] == ("vllm", BOX.image, "serve")

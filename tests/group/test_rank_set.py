@@ -1,4 +1,4 @@
-"""Why ranks did not start: of what was started its log tells, of what was not the error that says so."""
+"""Diagnoses of failed starts: from the log of ranks that were started, from the error of those that were not."""
 
 import asyncio
 import pickle
@@ -152,7 +152,7 @@ async def test_memory_that_was_waited_for_does_not_explain_how_the_start_ends(tm
 
 
 async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candidate(tmp_path):
-    """Of one rank; the other has started, and says nothing that would explain it."""
+    """One rank fails; the other has started, and its log does not explain it."""
     world = World(tmp_path, nodes=("this", "that"))
 
     async def start(spec):

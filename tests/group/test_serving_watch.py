@@ -22,7 +22,7 @@ def fast(monkeypatch):
 
 
 class Engine:
-    """Says what the test wants of its load, and does with a question what the test wants."""
+    """An engine whose load and whose answers to probes the test sets."""
 
     def __init__(self, load, answers, moves_every_s=None):
         self.load = load
@@ -129,7 +129,7 @@ async def test_nothing_is_left_asked_when_nobody_follows_any_more():
 
 
 async def unwell_after(answers, unwell_s):
-    """What a custom workload ends with that answers so, the last for ever; and how often it was asked."""
+    """The error of a custom workload with these answers, the last for ever; and the number of checks."""
     left, asked = list(answers), []
 
     async def is_well():

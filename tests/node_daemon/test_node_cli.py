@@ -14,7 +14,7 @@ from sparkfleet.runtime.fleet_paths import FleetPaths
 
 
 async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it(tmp_path):
-    """Also where no controller had come up: whoever then switches the node off has not seen a start fail."""
+    """Even if no controller had started: switching the node off then is not a failed start."""
     paths = FleetPaths(tmp_path / "home")
     paths.create()
     store = Store(paths.database)

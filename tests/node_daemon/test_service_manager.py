@@ -61,7 +61,7 @@ with open({path!r}, "a") as calls:
 
 
 def marker(tmp_path):
-    """A keeper that says that it has run."""
+    """A watchdog that leaves a trace of its run."""
     return (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w').close()")
 
 

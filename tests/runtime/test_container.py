@@ -79,10 +79,10 @@ class Daemon:
         self.made: dict[str, Made] = {}
         self.out_of_memory = False
         self.is_slow = asyncio.Event()
-        """Set: containers are never made, and whoever wants one waits."""
+        """Set: containers are never created, and their clients wait."""
         self.asked = asyncio.Event()
         self.removing: list[str] = []
-        """What the next removals are told instead of being done."""
+        """Answers of the next removals, which then do nothing."""
         self.clients: list[int] = []
         self._socket = directory / "d.sock"
         self._bin = directory / "bin"
@@ -255,7 +255,7 @@ both = pytest.mark.parametrize("tool", ["docker", "podman"], indirect=True)
 
 @pytest.fixture
 def tool(request: pytest.FixtureRequest) -> str:
-    """Docker, where a test is not for `both`: for podman there are real ones in test_podman.py."""
+    """Docker, unless a test is for `both`: test_podman.py has real podman."""
     return getattr(request, "param", "docker")
 
 
@@ -407,7 +407,7 @@ async def test_a_lack_of_memory_is_on_record(daemon, running, herald, in_contain
     daemon.out_of_memory = True
     end = await (await running(in_container(herald.script("os.kill(os.getpid(), 9)")))).wait()
     assert end.exit_code == -signal.SIGKILL
-    assert end.reason.endswith("or by a person (out of memory, by podman's record)")
+    assert end.reason.endswith("or by a person (out of memory, by docker's record)")
     assert daemon.made == {}
 
 

@@ -1,4 +1,4 @@
-"""Ranks in real containers. No registry is asked: the image is made of programs of this machine."""
+"""Ranks in real containers. No registry is used: the image is made of programs of this machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_image(path: Path) -> None:
 
 
 def limits() -> str:
-    """Of this process: a root without CAP_SYS_RESOURCE cannot have the higher ones that podman asks for by itself."""
+    """Limits of this process: a root without CAP_SYS_RESOURCE cannot have the higher ones of podman's defaults."""
     known = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     hard = {name: min(resource.getrlimit(number)[1] % (1 << 63), 32_768) for name, number in known.items()}
     return json.dumps([f"{name}={limit}:{limit}" for name, limit in hard.items()])

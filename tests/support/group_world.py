@@ -39,7 +39,7 @@ def rank_spec(order, rank, port, secret):
 
 
 class World:
-    """A runtime per node, of which the first is where the engine listens."""
+    """A runtime per node; the engine listens on the first."""
 
     def __init__(self, tmp_path):
         self.backoff = Backoff(tmp_path / "begun", Timeouts())

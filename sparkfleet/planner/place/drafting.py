@@ -201,7 +201,7 @@ def _depth(
 
 
 def _head_of(method: Method, checkpoint: Checkpoint, draft: str | None) -> str:
-    """The place of the drafting weights: in the checkpoint, in a separate one, or nowhere."""
+    """The place of the drafting weights: the checkpoint, a separate one, or none."""
     if method == "ngram":
         return "none"
     bundled = checkpoint.dspark_block is not None or bundles(checkpoint.id, "dspark")

@@ -40,7 +40,7 @@ class ProposalEnumerator:
         self.rejected: list[Rejection] = []
         """Excluded options, in the order of discovery; the ladder appends to it."""
         self.account = MethodAccount()
-        """What became of every method on every engine."""
+        """The result of every method on every engine."""
         self._drafting: dict[EngineName, SpeculationOptions] = {}
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
         """Images to try, by engine."""

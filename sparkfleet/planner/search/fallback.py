@@ -157,7 +157,7 @@ class VariantPlanner:
         return ladder, nodes, left
 
     def _met(self, draft: Proposal, reason: str, why: Why) -> None:
-        """Notes what became of a proposal that was judged."""
+        """Note the result of a proposal that was judged."""
         self._drafts.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.JUDGED, reason, why))
 
     def _assessed(self, draft: Proposal) -> Evaluation:

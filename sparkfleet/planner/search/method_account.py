@@ -1,4 +1,4 @@
-"""The account of speculative methods: what became of each on each engine, so that none is dropped without a reason. Pure."""
+"""The account of speculative methods: the result of each on each engine, so that none is dropped without a reason. Pure."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, un
 
 
 async def test_a_controller_that_fails_is_not_taken_for_gone(served):
-    """`up` kills what is left of Ray where no controller answers."""
+    """`up` kills the rest of Ray if no controller answers."""
     async with client(served) as fleet:
         address = fleet.address
     served.store.close()

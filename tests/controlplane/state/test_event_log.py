@@ -1,4 +1,4 @@
-"""What is said again and again is written once, also where several say it while others are being told."""
+"""A repeated message is written once, even if several tasks record it while others wait for events."""
 
 import asyncio
 import sqlite3

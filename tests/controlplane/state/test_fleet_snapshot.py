@@ -1,4 +1,4 @@
-"""The gateways' table: which groups there are, and what is said of each."""
+"""The gateways' table: its groups and their entries."""
 
 import pytest
 from control_values import deployment, plan
@@ -22,7 +22,7 @@ def wanted(*visions, generation=2, **fields):
 
 
 def running(generation, replica=0, rung=0, phase=GroupPhase.READY):
-    """An application, and what its group has said."""
+    """An application, and its group's report."""
     app = App(deployment="tiny", generation=generation, replica=replica, status="running")
     said = GroupReport(
         deployment="tiny",
@@ -82,7 +82,7 @@ def test_the_longest_context_is_the_models():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_of_an_older_generation_holds_what_was_told_of_it(known):
-    """Its plan is no longer kept: what the last table said of it is all there is."""
+    """Its plan is no longer kept: its entry in the last table is all that is known."""
     old = GroupEntry(app="tiny--g1-0", vision=True, context=9000, concurrency=2)
     found = entry(
         wanted(False), running(1), running(2, phase=GroupPhase.STARTING), told=[old] if known else []

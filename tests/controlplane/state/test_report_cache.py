@@ -1,4 +1,4 @@
-"""What was said, and when: a group that is silent is told as that, and not as what it said last."""
+"""Reports and their age: a silent group shows as silent, not as its last report."""
 
 from sparkfleet.controlplane.state.report_cache import STALE_S, ReportCache
 from sparkfleet.group.report import GroupPhase, GroupReport

@@ -169,7 +169,7 @@ def test_a_docker_that_this_user_may_not_ask_is_said(tool, tmp_path):
 @pytest.mark.parametrize("answer", ["no json", "[]", "{}", described(Id="x"), described(Size="big")])
 def test_a_tool_that_describes_images_oddly(tool, tmp_path, answer):
     tool(answer=answer)
-    with pytest.raises(StagingError, match="not understood"):
+    with pytest.raises(StagingError, match="has an unknown form"):
         work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
 
 
