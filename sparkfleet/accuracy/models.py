@@ -25,6 +25,7 @@ from sparkfleet.knowledge.known_models import (
     quant_in_name,
 )
 from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.model_names import plain
 from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
@@ -87,7 +88,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
         Declined: none of these is known.
     """
     try:
-        checkpoint = _checkpoint(name, configs, stored)
+        checkpoint = checkpoint_of(name, configs, stored)
     except FactError as error:
         return _from_stated(name, configs, stored, size, error)
     if checkpoint is not None:
@@ -105,7 +106,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     return _guessed(name, total, active or total, size.notes, stored)
 
 
-def _checkpoint(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
+def checkpoint_of(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
     """The facts that a plan has of a model of that name, as the row's weights are stored; None if its config is not known.
 
     Raises:
@@ -310,33 +311,6 @@ SMALLEST, BIGGEST = 0.05, 20_000.0
 def _believe(total_b: float, active_b: float) -> None:
     if not SMALLEST <= total_b <= BIGGEST or not 0.001 * total_b <= active_b <= total_b:
         raise Declined("model not known and its size is not plausible")
-
-
-_FORMAT_WORDS = (
-    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
-    r"|it|instruct|mtp|sm121|static|pertensor"
-)
-
-
-_JOINS = (
-    (r"(^|[-_/])qwen-(?=[0-9])", r"\1qwen"),
-    (r"(gemma|glm|llama|ministral|nemotron|step|gpt)(?=[0-9.]|oss)", r"\1-"),
-    (r"([0-9])b-?a([0-9])", r"\1b-a\2"),
-)
-"""Hyphens that some put elsewhere: "Qwen 3.6 35B A3B", "Gemma4-26B"."""
-
-
-@cache
-def plain(name: str) -> str:
-    """A model's name without owner, format and version of its post-training: what siblings share."""
-    owner, slash, rest = name.strip().rpartition("/")
-    text = (rest if slash and " " not in owner else name).lower().strip()
-    text = re.sub(r"\.gguf$|\(.*", "", text)
-    text = re.sub(r"\s+|:", "-", text)
-    for spelling, joined in _JOINS:
-        text = re.sub(spelling, joined, text)
-    text = re.sub(rf"[-_ ]({_FORMAT_WORDS})\b.*", "", text)
-    return text.strip(" -_")
 
 
 def _sibling(key: str, configs: Configs) -> str:

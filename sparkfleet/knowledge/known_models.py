@@ -122,8 +122,9 @@ def known_checkpoint(model: str) -> Checkpoint | None:
             raise _without_shapes(name, parts.bytes)
         return None
     if parts is not None:
-        return parts.stored(found)
-    return found if one is None or one.gb is None else found.sized(one.gb * 1e9)
+        found = parts.stored(found)
+    is_sized = parts is not None and parts.bytes is not None
+    return found if is_sized or one is None or one.gb is None else found.sized(one.gb * 1e9)
 
 
 def _of_another_engine(name: str, size: int | None) -> FactError:
