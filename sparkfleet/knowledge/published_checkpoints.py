@@ -186,13 +186,29 @@ def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tupl
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
     if parameters and LEAST_BITS <= 8 * (size + left) / parameters <= MOST_BITS:
-        factor = (size + left) / size
-        return tuple(one if one.part in listed else _scaled(one, factor) for one in weights)
+        sized = iter(_sized(soft, size + left))
+        return tuple(one if one.part in listed else next(sized) for one in weights)
     towerless = all(one.part is not Part.VISION for one in weights)
     if Part.VISION in listed and towerless and 0 < left <= MOST_TOWER_BYTES:
         tower = Portion(part=Part.VISION, dtype="BF16", format="bf16", parameters=left // 2, bytes=left)
         return (*weights, tower)
     return tuple(_scaled(one, total / (total - left)) for one in weights)
+
+
+def _sized(portions: list[Portion], total: int) -> list[Portion]:
+    """The portions with `total` bytes together, scaled alike; what would have more bits than there are keeps that many."""
+    rest, free = float(total), list(portions)
+    capped: dict[int, Portion] = {}
+    while free:
+        factor = rest / sum(one.bytes for one in free)
+        above = [one for one in free if 8 * factor * one.bytes > MOST_BITS * one.parameters]
+        if not above or len(above) == len(free):
+            break
+        for one in above:
+            capped[id(one)] = one.model_copy(update={"bytes": round(MOST_BITS * one.parameters / 8)})
+            rest -= capped[id(one)].bytes
+        free = [one for one in free if id(one) not in capped]
+    return [capped.get(id(one)) or _scaled(one, factor) for one in portions]
 
 
 def _scaled(portion: Portion, factor: float) -> Portion:
