@@ -83,7 +83,9 @@ def test_a_tag_that_moves_replaces_nothing_until_it_is_asked_to(fleet):
 
 
 def test_asked_to_where_it_has_not_moved_nothing_is_replaced(fleet):
-    fleet.until(lambda: [len(fleet.containers(node)) for node in NODES] == [1, 1], timeout=60)  # nothing drains
+    fleet.until(
+        lambda: [len(fleet.containers(node)) for node in NODES] == [1, 1], timeout=60
+    )  # nothing drains
     before = [fleet.containers(node) for node in NODES]
     applied(fleet, "--pull")
     assert [fleet.containers(node) for node in NODES] == before
