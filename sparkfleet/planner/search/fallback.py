@@ -345,7 +345,7 @@ class VariantPlanner:
     # reasons
 
     def _alternatives(self, choice: Evaluation, searches: Sequence[RankSearch]) -> Iterator[str]:
-        """How fast one request is on other numbers of nodes, and how to choose that: fewer, and more if they are faster."""
+        """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster."""
         if self._case.objective != "interactive" or self._case.variant.parallel is not None:
             return
         ranks, ours = choice.draft.split.ranks, tps_alone(choice)

@@ -1,6 +1,6 @@
 """Decides between fewer and more nodes for one variant, and puts the alternative into words. Pure.
 
-Nodes that no other deployment wants cost nothing: more of them are taken if the answer comes faster by more than two boots
+Nodes that no other deployment needs cost nothing: more of them are taken if the answer comes faster by more than two boots
 differ, and no throughput that was asked for is lost.
 """
 
