@@ -279,6 +279,8 @@ def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Sto
     return guess.model_copy(update={"parts": tuple(sized)})
 
 
+MOST = 1e6
+"""More than any width, or number of experts."""
 SOFT = frozenset(PART_KINDS[part] for part in LEFT_OVER)
 
 
@@ -299,7 +301,9 @@ def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error:
 def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
     """The guess with what a summary states beside its counts: width, experts, and a model whose layers mix tokens alike."""
     stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
-    found = {field: int(value) for field, key in stated.items() if (value := _number(config, key))}
+    found = {
+        field: int(value) for field, key in stated.items() if 1 <= (value := _number(config, key)) < MOST
+    }
     like = known_as(str(config.get("layers_like", ""))) if "layers_like" in config else None
     if like is not None:
         layers = from_checkpoint(like).layers
