@@ -202,7 +202,8 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    exact = known.stored(checkpoint)
+    planned = known_checkpoint(known.id) if _planned_format(known.id) == stored.format else None
+    exact = known.stored(checkpoint) if planned is None else planned.model_copy(update={"id": name})
     total = stored.total_bytes
     if total is not None and abs(total / exact.bytes_on_disk - 1) > ANOTHER_BUILD:
         return _sized(checkpoint, total)
