@@ -43,8 +43,10 @@ def pytest_collection_modifyitems(items):
             tiers = {"smoke"}
         if tiers and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(FLEET_S))
-        if item.path.parent.name == "builtin":
-            item.add_marker(pytest.mark.xdist_group("builtin"))
+        if _shared_fleet(item):
+            item.add_marker("fleet")
+        if item.path.parent.name == "tiny_models":
+            item.add_marker(pytest.mark.xdist_group("tiny_models"))
 
 
 def _shared_fleet(item):

@@ -87,6 +87,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     Raises:
         Declined: none of these is known.
     """
+    name = _published_name(name, configs)
     try:
         checkpoint = checkpoint_of(name, configs, stored)
     except FactError as error:
@@ -104,6 +105,12 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     if active is None and "moe" in size.notes:
         raise Declined("active parameters not given")
     return _guessed(name, total, active or total, size.notes, stored)
+
+
+def _published_name(name: str, configs: Configs) -> str:
+    """The Hub id of a published checkpoint as its makers spell it; any other name as it is."""
+    known = None if name in configs else published(re.sub(r"\s+", "-", name.strip()))
+    return name if known is None else known.id
 
 
 def checkpoint_of(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
@@ -202,32 +209,34 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    planned = known_checkpoint(known.id) if _planned_format(known.id) == stored.format else None
-    exact = known.stored(checkpoint) if planned is None else planned.model_copy(update={"id": name})
+    planned = _planned(known.id)
+    is_same = planned is not None and planned.layers == checkpoint.layers
+    exact = planned if planned is not None and is_same else known.stored(checkpoint)
     total = stored.total_bytes
-    if total is not None and abs(total / exact.bytes_on_disk - 1) > ANOTHER_BUILD:
+    if total is not None and abs(total - exact.bytes_on_disk) > ANOTHER_BUILD * exact.bytes_on_disk:
         return _sized(checkpoint, total)
     return exact
 
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
     """The checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size NVIDIA's build."""
-    known, format_name = published(re.sub(r"\s+", "-", name.strip())), stored.format
+    known, format_name = published(name), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
     if known is None:
         return None
-    return known if format_name == _planned_format(known.id) or _native(known, format_name) else None
+    planned = _planned(known.id)
+    is_same = planned is not None and format_of(planned) == format_name
+    return known if is_same or _native(known, format_name) else None
 
 
 @cache
-def _planned_format(id_: str) -> str:
-    """The format that a plan takes a published checkpoint to have; "" if it is not understood."""
+def _planned(id_: str) -> Checkpoint | None:
+    """The facts that a plan has of a published checkpoint; None if its shapes are not understood."""
     try:
-        planned = known_checkpoint(id_)
+        return known_checkpoint(id_)
     except FactError:
-        return ""
-    return "" if planned is None else format_of(planned)
+        return None
 
 
 def _builds(id_: str, name: str) -> bool:

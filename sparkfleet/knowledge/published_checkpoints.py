@@ -59,6 +59,8 @@ METHODS: Mapping[str, str] = {
 LEAST_BITS, MOST_BITS = 3.5, 16.5
 """Per parameter of the parts that nothing is published of, if they make up for the rest of a published size."""
 
+MOST_BYTES = 1e15
+"""More than any checkpoint has."""
 MOST_TOWER_BYTES = 3e9
 """The largest vision tower that a published size is taken to hold beside the language model."""
 
@@ -177,7 +179,10 @@ def _portion(part: Part, parameters: int, bits: float) -> Portion:
 
 def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tuple[Portion, ...]:
     """The same weights with `total` bytes: unpublished parts change first, then a tower is added, then all parts change."""
-    left = total - sum(one.bytes for one in weights)
+    estimated = sum(one.bytes for one in weights)
+    if not 0 < estimated < MOST_BYTES:
+        return weights  # of a config that describes no such model
+    left = total - estimated
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
     if parameters and LEAST_BITS <= 8 * (size + left) / parameters <= MOST_BITS:
