@@ -1,6 +1,7 @@
 """Fit `sparkfleet/knowledge/factors.yaml` to published measurements, and say how good it is on what it has not seen.
 
     python scripts/fit.py                    fit, validate, write factors.yaml, print the tables of docs/planner.md
+    python scripts/fit.py --thorough         also leaves runs and families of models out (three times as long)
     python scripts/fit.py --dry-run          the same without writing
     python scripts/fit.py --head-to-heads FILE    also says how many head-to-heads held-out predictions get right
     python scripts/fit.py --rows FILE --configs FILE
@@ -16,7 +17,7 @@ logarithm of time then finds, all at once:
 Errors count as in a Cauchy distribution (patched stacks and boots differ by 2x), and a source with n rows counts as n^0.7 of
 them. Validation repeats the whole fit without each group of sources (LOSO), of runs, and of families of models (LOMO);
 head-to-heads are scored by fits that had not seen the rows of their source. Bands are the 80 % quantiles of errors on what
-was left out, by how much was known about the setup.
+sources that were left out show, by how much was known about the setup; a source with n rows counts as √n.
 
 fitting/priors.py       what is expected before anything was measured
 fitting/problems.py     measurements as matrices
@@ -62,7 +63,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=Path, default=KNOWLEDGE / "measurements" / "benchmarks.csv")
     parser.add_argument("--configs", type=Path, default=KNOWLEDGE / "measurements" / "configs.json")
     parser.add_argument("--head-to-heads", type=Path)
-    parser.add_argument("--folds", type=int, default=16, help="groups that are left out, one after the other")
+    parser.add_argument("--thorough", action="store_true", help="also leaves runs and families of models out")
+    parser.add_argument("--folds", type=int, default=12, help="groups that are left out, one after the other")
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 
@@ -96,9 +98,10 @@ def main() -> None:
         head_to_heads(args.head_to_heads, configs, lambda _: whole.factors)
         print("\nhead-to-heads beyond 1.15, fitted without the rows of their source")
         head_to_heads(args.head_to_heads, configs, lambda source: unseen.get(source, whole.factors))
-    runs, _ = left_out(cases, run_of, args.folds, whole)
-    table("leave one run (source, model, format) out", runs)
-    table("leave one model out", left_out(cases, lambda c: c.setup.arch.family, args.folds, whole)[0])
+    if args.thorough:
+        runs, _ = left_out(cases, run_of, args.folds, whole)
+        table("leave one run (source, model, format) out", runs)
+        table("leave one model out", left_out(cases, lambda c: c.setup.arch.family, args.folds, whole)[0])
     noise_floor(cases)
     bands = bands_of(loso)
     print("\nbands", bands)

@@ -29,7 +29,7 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_coefficient,
     prefill_keys,
 )
-from sparkfleet.perf.latency.latency_model import MAX_RUNNING, kept, waits
+from sparkfleet.perf.latency.latency_model import MAX_RUNNING, kept, left_of_burst, waits
 from sparkfleet.perf.latency.roofline_terms import Setup, burst_terms, costs, step_terms
 
 Array = np.ndarray
@@ -137,7 +137,7 @@ def _prefill_rows(case: PublishedCase) -> Iterator[tuple[Row, bool, bool]]:
         tokens = work.prefill * (1 if alone else running * case.replicas)
         yield (case, "prefill_tps", tokens / measured["prefill_tps"], not queued), alone, alone
     if "ttft_ms" in measured:
-        staggered = work.window == "closed" and case.speculative and running > 1
+        staggered = left_of_burst(case.setup, work, running) < 1
         yield (case, "ttft_ms", measured["ttft_ms"] / 1000, not queued and not staggered), True, True
 
 

@@ -94,8 +94,6 @@ class AccuracyReport(Value):
             "assumed": self.assumed,
             "undecided": self.undecided,
             "head_to_heads": {tag: wins.model_dump() for tag, wins in self.head_to_heads.items()},
-            "impossible": self.impossible,
-            "validation": self.validation,
         }
         return json.dumps(body, indent=2)
 
@@ -114,7 +112,8 @@ class AccuracyReport(Value):
         for title, key in groups:
             for metric in METRICS:
                 of_metric = [s for s in self.scored if s.metric == metric]
-                lines += ["", f"{metric} by {title}", *_group_lines(of_metric, key)] if of_metric else []
+                head = f"{metric + ' by ' + title:62}{'rows':>6}{'median':>10}{'p90':>10}{'in band':>8}"
+                lines += ["", head, *_group_lines(of_metric, key)] if of_metric else []
         lines += _count_lines("declined", self.declined) + _count_lines("assumed", self.assumed)
         if self.head_to_heads:
             lines += ["", "head-to-heads beyond 1.15", f"  {'':18}{'rows':>6}{'decided':>9}{'right':>7}"]
@@ -347,14 +346,18 @@ def _metric_lines(metrics: dict[str, dict[str, Cell]]) -> list[str]:
 
 
 def _group_lines(scored: Iterable[ScoredCase], key: Callable[[ScoredCase], str]) -> list[str]:
-    errors: dict[str, list[float]] = defaultdict(list)
+    groups: dict[str, list[ScoredCase]] = defaultdict(list)
     for one in scored:
-        errors[key(one)].append(one.ape)
-    ordered = sorted(errors.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [
-        f"  {name[:60]:60}{len(e):6}{_percent(median(e)):>10}{_percent(_quantile(e, 0.9)):>10}"
-        for name, e in ordered
-    ]
+        groups[key(one)].append(one)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [f"  {name[:60]:60}{len(ones):6}{_errors_of(ones)}" for name, ones in ordered]
+
+
+def _errors_of(scored: list[ScoredCase]) -> str:
+    """Median and 90th percentile of the errors, and how many lie in their band."""
+    errors = [one.ape for one in scored]
+    inside = _share(one.inside for one in scored)
+    return f"{_percent(median(errors)):>10}{_percent(_quantile(errors, 0.9)):>10}{inside:>8}"
 
 
 def _count_lines(title: str, counts: dict[str, int]) -> list[str]:

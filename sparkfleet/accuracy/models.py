@@ -17,8 +17,15 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.known_models import config_name, known_as, load_models, quant_in_name
+from sparkfleet.knowledge.known_models import (
+    config_name,
+    known_as,
+    known_checkpoint,
+    load_models,
+    quant_in_name,
+)
 from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.model_names import plain
 from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
@@ -80,8 +87,9 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     Raises:
         Declined: none of these is known.
     """
+    name = _published_name(name, configs)
     try:
-        checkpoint = _checkpoint(name, configs, stored)
+        checkpoint = checkpoint_of(name, configs, stored)
     except FactError as error:
         return _from_stated(name, configs, stored, size, error)
     if checkpoint is not None:
@@ -99,7 +107,13 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     return _guessed(name, total, active or total, size.notes, stored)
 
 
-def _checkpoint(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
+def _published_name(name: str, configs: Configs) -> str:
+    """The Hub id of a published checkpoint as its makers spell it; any other name as it is."""
+    known = None if name in configs else published(re.sub(r"\s+", "-", name.strip()))
+    return name if known is None else known.id
+
+
+def checkpoint_of(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
     """The facts that a plan has of a model of that name, as the row's weights are stored; None if its config is not known.
 
     Raises:
@@ -186,38 +200,52 @@ def _bits(stored: Stored) -> dict[str, float]:
     return {kind: each * (stored.scale if kind in linear else 1.0) for kind, each in bits.items()}
 
 
+ANOTHER_BUILD = 0.07
+"""A stated size further from the published one is that of another build; closer, it counts a vision tower or none."""
+
+
 def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     """The weights with the bits that are published of them, or with the size that the row states."""
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    planned = known_as(known.id)
-    return (
-        planned if planned is not None and planned.layers == checkpoint.layers else known.stored(checkpoint)
-    )
+    planned = _planned(known.id)
+    is_same = planned is not None and planned.layers == checkpoint.layers
+    exact = planned if planned is not None and is_same else known.stored(checkpoint)
+    total = stored.total_bytes
+    if total is not None and abs(total - exact.bytes_on_disk) > ANOTHER_BUILD * exact.bytes_on_disk:
+        return _sized(checkpoint, total)
+    return exact
 
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
-    """Bits of the checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size those of NVIDIA's build."""
-    known, format_name = published(re.sub(r"\s+", "-", name.strip())), stored.format
+    """The checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size NVIDIA's build."""
+    known, format_name = published(name), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
-    planned = None if known is None else _facts(known.id, None, None)
-    same = planned is not None and format_of(planned) == format_name
-    return known if same or _native(known, format_name) else None
+    if known is None:
+        return None
+    planned = _planned(known.id)
+    is_same = planned is not None and format_of(planned) == format_name
+    return known if is_same or _native(known, format_name) else None
+
+
+@cache
+def _planned(id_: str) -> Checkpoint | None:
+    """The facts that a plan has of a published checkpoint; None if its shapes are not understood."""
+    try:
+        return known_checkpoint(id_)
+    except FactError:
+        return None
 
 
 def _builds(id_: str, name: str) -> bool:
     return id_.startswith("nvidia/") and id_.endswith("-nvfp4") and plain(id_) == plain(name)
 
 
-def _native(known: PublishedCheckpoint | None, format_name: str) -> bool:
+def _native(known: PublishedCheckpoint, format_name: str) -> bool:
     """True if the maker itself publishes the checkpoint in that format, which its name does not say."""
-    return (
-        known is not None
-        and quant_in_name(known.id) is None
-        and format_of_label(published_quant(known.id)) == format_name
-    )
+    return quant_in_name(known.id) is None and format_of_label(published_quant(known.id)) == format_name
 
 
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
@@ -251,6 +279,8 @@ def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Sto
     return guess.model_copy(update={"parts": tuple(sized)})
 
 
+MOST = 1e6
+"""More than any width, or number of experts."""
 SOFT = frozenset(PART_KINDS[part] for part in LEFT_OVER)
 
 
@@ -271,7 +301,9 @@ def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error:
 def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
     """The guess with what a summary states beside its counts: width, experts, and a model whose layers mix tokens alike."""
     stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
-    found = {field: int(value) for field, key in stated.items() if (value := _number(config, key))}
+    found = {
+        field: int(value) for field, key in stated.items() if 1 <= (value := _number(config, key)) < MOST
+    }
     like = known_as(str(config.get("layers_like", ""))) if "layers_like" in config else None
     if like is not None:
         layers = from_checkpoint(like).layers
@@ -293,33 +325,6 @@ SMALLEST, BIGGEST = 0.05, 20_000.0
 def _believe(total_b: float, active_b: float) -> None:
     if not SMALLEST <= total_b <= BIGGEST or not 0.001 * total_b <= active_b <= total_b:
         raise Declined("model not known and its size is not plausible")
-
-
-_FORMAT_WORDS = (
-    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
-    r"|it|instruct|mtp|sm121|static|pertensor"
-)
-
-
-_JOINS = (
-    (r"(^|[-_/])qwen-(?=[0-9])", r"\1qwen"),
-    (r"(gemma|glm|llama|ministral|nemotron|step|gpt)(?=[0-9.]|oss)", r"\1-"),
-    (r"([0-9])b-?a([0-9])", r"\1b-a\2"),
-)
-"""Hyphens that some put elsewhere: "Qwen 3.6 35B A3B", "Gemma4-26B"."""
-
-
-@cache
-def plain(name: str) -> str:
-    """A model's name without owner, format and version of its post-training: what siblings share."""
-    owner, slash, rest = name.strip().rpartition("/")
-    text = (rest if slash and " " not in owner else name).lower().strip()
-    text = re.sub(r"\.gguf$|\(.*", "", text)
-    text = re.sub(r"\s+|:", "-", text)
-    for spelling, joined in _JOINS:
-        text = re.sub(spelling, joined, text)
-    text = re.sub(rf"[-_ ]({_FORMAT_WORDS})\b.*", "", text)
-    return text.strip(" -_")
 
 
 def _sibling(key: str, configs: Configs) -> str:

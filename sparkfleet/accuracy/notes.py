@@ -27,7 +27,6 @@ Trait = Literal[
     "1gbe",
     "replicas",
     "pipeline",
-    "context parallel",
 ]
 
 _TRAITS: Mapping[Trait, str] = {
@@ -42,7 +41,6 @@ _TRAITS: Mapping[Trait, str] = {
     "1gbe": r"\b1 gbe\b",
     "replicas": r"\b2x solo\b|\breplicas\b",
     "pipeline": r"\bpipeline parallel\b",
-    "context parallel": r"\bdcp ?= ?[2-9]\b",
 }
 
 _WINDOWS: tuple[tuple[str, Window], ...] = (

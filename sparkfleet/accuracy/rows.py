@@ -7,6 +7,7 @@ acceptance) never are. What a row does not say is assumed and told; what it says
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sparkfleet.accuracy import notes as said
@@ -16,6 +17,7 @@ from sparkfleet.accuracy.harnesses import Harness, harness_of
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.row_to_config import model_of, setup_of
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.perf.latency.roofline_terms import Setup
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value
@@ -34,6 +36,8 @@ class PublishedCase(Value):
     """Who measured: a repository or a site."""
     model: str
     quant: str
+    image: str = ""
+    """Engine version or image, as published."""
     nodes: int
     setup: Setup
     workload: Workload
@@ -78,6 +82,15 @@ def source_of(row: Row) -> str:
     return found.group(1).strip() if found else text
 
 
+def cases_of(rows: Iterable[Row]) -> Iterator[PublishedCase]:
+    """The cases of those rows that say enough, with the packaged configs; `sparkfleet accuracy` counts the others."""
+    for row in rows:
+        try:
+            yield case_of(row, architectures())
+        except Declined:
+            continue
+
+
 def case_of(row: Row, configs: Configs) -> PublishedCase:
     """The case of a row.
 
@@ -99,6 +112,7 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
         source=source_of(row),
         model=row["model"],
         quant=row.get("quant", ""),
+        image=row.get("engine_version_or_image", ""),
         nodes=ran.nodes,
         setup=ran.setup,
         workload=workload,

@@ -1,4 +1,4 @@
-"""`sparkfleet accuracy`: compares the planner's predictions with published measurements."""
+"""`sparkfleet accuracy`: compares the planner's predictions and choices with published measurements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import typer
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import console
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import SparkfleetError, SpecError
 
 
 def accuracy(
     rows: Annotated[
-        Path, typer.Argument(help="CSV of measurements, one per row.", metavar="ROWS.csv", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(help="CSV of measurements, one per row.", metavar="ROWS.csv", show_default=False),
+    ] = None,
     configs: Annotated[
         Path | None,
         typer.Option("--configs", help="JSON of model names and their configs, instead of the packaged one."),
@@ -28,11 +29,43 @@ def accuracy(
             "--head-to-heads", help="CSV of pairs: also count how often the faster side is predicted."
         ),
     ] = None,
+    *,
+    decisions: Annotated[
+        bool,
+        typer.Option(
+            "--decisions",
+            help="Hold the plan's choices against the best published configurations, of ROWS.csv or of the package.",
+        ),
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --decisions: as a Markdown table.")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Predict every row of a file of measurements and show the errors."""
+    if rows is None and not decisions:
+        raise SpecError(
+            "No ROWS.csv given.",
+            means="There are no measurements to hold predictions against.",
+            do="Give a CSV of measurements; `sparkfleet accuracy --decisions` alone takes the packaged ones.",
+        )
+    machine, table, people = _reported(rows, configs, head_to_heads, decisions=decisions)
+    if json:
+        sys.stdout.write(machine + "\n")
+    elif markdown and decisions:
+        sys.stdout.write(table + "\n")
+    else:
+        console.print(people, markup=False)
+    return Exit.DONE
+
+
+def _reported(
+    rows: Path | None, configs: Path | None, head_to_heads: Path | None, *, decisions: bool
+) -> tuple[str, str, str]:
+    """The report as JSON, as a Markdown table, and in words."""
     try:
         from sparkfleet.accuracy.accuracy import run as measure
+        from sparkfleet.accuracy.decisions import decide
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("sparkfleet."):
             raise
@@ -40,9 +73,8 @@ def accuracy(
             "This environment has no published measurements: `sparkfleet up` made it for serving only.",
             do="Run `sparkfleet accuracy` on the machine on which you installed sparkfleet.",
         ) from None
-    report = measure(rows, configs, head_to_heads)
-    if json:
-        sys.stdout.write(report.json() + "\n")
-    else:
-        console.print(report.text(), markup=False)
-    return Exit.DONE
+    if decisions or rows is None:
+        decided = decide(rows)
+        return decided.json(), decided.markdown(), decided.text()
+    errors = measure(rows, configs, head_to_heads)
+    return errors.json(), "", errors.text()

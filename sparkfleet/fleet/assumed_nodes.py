@@ -54,6 +54,13 @@ def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
     return tuple(_facts(name, given.get(name, AssumedNode())) for name in inventory.nodes)
 
 
+def assumed_sparks(count: int, kind: str = "dgx-spark") -> tuple[NodeFacts, ...]:
+    """Facts of so many idle Sparks of a kind, named spark1, spark2, …"""
+    boxes = {box.id: box for box in hardware().boxes}
+    each = _of_box(boxes[ALIASES.get(kind, kind)])
+    return tuple(_facts(f"spark{number}", each) for number in range(1, count + 1))
+
+
 def _of_box(box: SparkModel) -> AssumedNode:
     return AssumedNode(memory_total_gb=box.memory_total_gb.value)
 

@@ -15,7 +15,7 @@ from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
-from sparkfleet.perf.predictor import predictor_of
+from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.diff import Change, Verb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
@@ -85,7 +85,9 @@ class FleetPlan(NamedTuple):
         drafts = tuple(
             (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
         )
-        return prediction_sums(predictor_of(checkpoint, (), drafts), self.fleet, ladder[rung])
+        content = next(spec.content for spec in self.specs if spec.name == plan.name)
+        outlook = predictor_of(checkpoint, (), drafts, predicted_content(content))
+        return prediction_sums(outlook, self.fleet, ladder[rung])
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""

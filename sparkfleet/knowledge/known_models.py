@@ -121,7 +121,10 @@ def known_checkpoint(model: str) -> Checkpoint | None:
         if parts is not None:
             raise _without_shapes(name, parts.bytes)
         return None
-    return found if parts is not None or one is None or one.gb is None else found.sized(one.gb * 1e9)
+    if parts is not None:
+        found = parts.stored(found)
+    is_sized = parts is not None and parts.bytes is not None
+    return found if is_sized or one is None or one.gb is None else found.sized(one.gb * 1e9)
 
 
 def _of_another_engine(name: str, size: int | None) -> FactError:
@@ -144,23 +147,16 @@ def _without_shapes(name: str, size: int | None) -> FactError:
 
 @lru_cache(maxsize=1024)
 def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
-    """The facts of a checkpoint by its Hub id, sizes from its shapes and the bits that are published of it; None if unknown.
+    """The facts of a checkpoint by its Hub id, sizes from its shapes alone; None if nothing is known about it.
 
     Args:
         model: Hub id.
-        quantization: as `checkpoint_from_config` takes it; None: as it is published, or as its name claims. With another
-            than the published one sizes are from the shapes alone.
+        quantization: as `checkpoint_from_config` takes it; None: as it is published or its name says.
 
     Raises:
         FactError: its shapes are known, but how it is stored is not understood.
     """
     name = model.partition("@")[0]
-    found, parts = _by_name(name, quantization), published(name)
-    own = quantization in (None, quant_in_name(name))
-    return parts.stored(found) if found is not None and parts is not None and own else found
-
-
-def _by_name(name: str, quantization: str | None) -> Checkpoint | None:
     one = next((known for known in load_models() if known.names(name)), None)
     if one is None:
         entry = _shapes_of(name)

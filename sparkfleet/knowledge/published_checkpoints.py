@@ -59,6 +59,8 @@ METHODS: Mapping[str, str] = {
 LEAST_BITS, MOST_BITS = 3.5, 16.5
 """Per parameter of the parts that nothing is published of, if they make up for the rest of a published size."""
 
+MOST_BYTES = 1e15
+"""More than any checkpoint has."""
 MOST_TOWER_BYTES = 3e9
 """The largest vision tower that a published size is taken to hold beside the language model."""
 
@@ -130,7 +132,9 @@ class PublishedCheckpoint(Value):
         listed = {Part(part) for part in self.bits if part != "ngram"}
         covers = tuple(cover for cover in declared.covers if cover.part not in listed)
         covers += tuple(Cover(part=part, scheme=scheme, share=1.0) for part, scheme in schemes.items())
-        changes = {"covers": covers, "scheme": main or declared.scheme}
+        # Of several formats the declared one stays the main one: DeepSeek-V4 is FP8 with experts in MXFP4.
+        alike = next((one for one in schemes.values() if one.format == declared.scheme.format), None)
+        changes = {"covers": covers, "scheme": alike or main or declared.scheme}
         return _with_kv(declared.model_copy(update=changes), self.kv_cache)
 
     def _scheme(self, part: Part) -> Scheme | None:
@@ -175,17 +179,36 @@ def _portion(part: Part, parameters: int, bits: float) -> Portion:
 
 def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tuple[Portion, ...]:
     """The same weights with `total` bytes: unpublished parts change first, then a tower is added, then all parts change."""
-    left = total - sum(one.bytes for one in weights)
+    estimated = sum(one.bytes for one in weights)
+    if not 0 < estimated < MOST_BYTES:
+        return weights  # of a config that describes no such model
+    left = total - estimated
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
     if parameters and LEAST_BITS <= 8 * (size + left) / parameters <= MOST_BITS:
-        factor = (size + left) / size
-        return tuple(one if one.part in listed else _scaled(one, factor) for one in weights)
+        sized = iter(_sized(soft, size + left))
+        return tuple(one if one.part in listed else next(sized) for one in weights)
     towerless = all(one.part is not Part.VISION for one in weights)
     if Part.VISION in listed and towerless and 0 < left <= MOST_TOWER_BYTES:
         tower = Portion(part=Part.VISION, dtype="BF16", format="bf16", parameters=left // 2, bytes=left)
         return (*weights, tower)
     return tuple(_scaled(one, total / (total - left)) for one in weights)
+
+
+def _sized(portions: list[Portion], total: int) -> list[Portion]:
+    """The portions with `total` bytes together, scaled alike; what would have more bits than there are keeps that many."""
+    rest, free = float(total), list(portions)
+    capped: dict[int, Portion] = {}
+    while free:
+        factor = rest / sum(one.bytes for one in free)
+        above = [one for one in free if 8 * factor * one.bytes > MOST_BITS * one.parameters]
+        if not above or len(above) == len(free):
+            break
+        for one in above:
+            capped[id(one)] = one.model_copy(update={"bytes": round(MOST_BITS * one.parameters / 8)})
+            rest -= capped[id(one)].bytes
+        free = [one for one in free if id(one) not in capped]
+    return [capped.get(id(one)) or _scaled(one, factor) for one in portions]
 
 
 def _scaled(portion: Portion, factor: float) -> Portion:

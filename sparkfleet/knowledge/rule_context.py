@@ -71,10 +71,14 @@ class RuleContext(Value):
     # The checkpoint
     model: Text = None
     model_type: Text = None
+    loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
+    """Whether the engine's release lists this architecture (`knowledge/engine_models.py`)."""
     quant: Text = None
     """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
     features: Names = None
     """Of its architecture: moe, gdn, mamba, mla, sliding, vision, hybrid."""
+    advisories: Names = None
+    """Ids of the security advisories that the engine's version is affected by."""
     weight_gb: Number = None
     """All weights, GB (1e9 bytes)."""
     weight_gb_per_node: Number = None

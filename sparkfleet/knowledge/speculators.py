@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from fnmatch import translate
 from functools import cache, lru_cache
-from typing import Annotated, Literal
+from statistics import median
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -180,6 +181,52 @@ def speculators_of(model: str, engine: str | None = None) -> tuple[Speculator, .
     return tuple(
         one for one in load_speculators() if one.serves(model) and (engine is None or engine in one.engines)
     )
+
+
+class PublishedDrafting(NamedTuple):
+    """Published gains and acceptance of a method with one model."""
+
+    gain: float | None
+    """Rate with drafts over that without, on one box, under about the same load."""
+    length: float | None
+    """Tokens per step, the target's own included, for the same text and as many drafts."""
+
+
+@lru_cache(maxsize=1024)
+def drafting_published(
+    model: str, engine: EngineName, method: Method, tokens: int, *, requests: int, content: str
+) -> PublishedDrafting:
+    """Medians of what was published, without upper bounds (counting).
+
+    Args:
+        model: Hub id of the target.
+        engine: that drafts.
+        method: by the engine's name for it.
+        tokens: drafts per step.
+        requests: at once.
+        content: of the text.
+    """
+    known = [one for one in speculators_of(model, engine) if one.method == method]
+    gains = [
+        gain.ratio
+        for one in known
+        for gain in one.gains
+        if gain.engine == engine
+        and gain.tokens in (None, tokens)
+        and max(gain.concurrency, requests) <= NEAR * min(gain.concurrency, requests)
+        and "counting" not in gain.note
+    ]
+    lengths = [
+        told.tokens_per_step[1]
+        for one in known
+        for told in one.acceptance
+        if told.engine in (None, engine) and told.tokens == tokens and told.content == content
+    ]
+    return PublishedDrafting(median(gains) if gains else None, median(lengths) if lengths else None)
+
+
+NEAR = 1.5
+"""Times more requests at once that are about the same load."""
 
 
 @lru_cache(maxsize=256)

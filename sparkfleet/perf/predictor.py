@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind
@@ -26,7 +26,7 @@ from sparkfleet.perf.memory.engine_sizes import Run
 from sparkfleet.perf.memory.kv_cache import whole_block
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.prediction import Band, MemoryPart, Speculation
-from sparkfleet.perf.workload import CHECK, Workload
+from sparkfleet.perf.workload import CHECK, Content, Workload
 from sparkfleet.units import GB
 
 PROMPT = 2048
@@ -97,6 +97,7 @@ class Predictor:
         checkpoint: the facts of the weights.
         measurements: what the user has measured with them; the planner's numbers follow it.
         drafts: the facts of checkpoints that make drafts, by the names that deployments give them.
+        content: the text that speeds are predicted for.
     """
 
     def __init__(
@@ -104,7 +105,9 @@ class Predictor:
         checkpoint: Checkpoint,
         measurements: tuple[LocalMeasurement, ...] = (),
         drafts: tuple[tuple[str, Checkpoint], ...] = (),
+        content: Content = "mixed",
     ) -> None:
+        self.content: Content = content
         self.checkpoint = checkpoint
         self._drafts = dict(drafts)
         self.measurements = measurements
@@ -126,7 +129,7 @@ class Predictor:
         found = self._rates.get(key)
         if found is None:
             self._forget()
-            found = self._rates[key] = self._told(split, settings, usual(context, concurrency))
+            found = self._rates[key] = self._told(split, settings, usual(context, concurrency, self.content))
         return found
 
     def check(self, split: Split, settings: Settings) -> Rates:
@@ -254,9 +257,10 @@ def predictor_of(
     checkpoint: Checkpoint,
     measurements: tuple[LocalMeasurement, ...] = (),
     drafts: tuple[tuple[str, Checkpoint], ...] = (),
+    content: Content = "mixed",
 ) -> Predictor:
     """The outlook on a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
-    return Predictor(checkpoint, measurements, drafts)
+    return Predictor(checkpoint, measurements, drafts, content)
 
 
 @lru_cache(maxsize=64)
@@ -287,11 +291,19 @@ def drafter_by_name(method: str, name: str) -> Drafter:
     return Drafter(guess, assumed=f"the size of {name} is not known: taken from its name")
 
 
-def usual(context: int, concurrency: int) -> Workload:
+def predicted_content(kind: str) -> Content:
+    """The text that speeds are predicted for, by a deployment's `content`: edits are predicted as code."""
+    found: Content = (
+        "code" if kind == "edits" else next((one for one in get_args(Content) if one == kind), "mixed")
+    )
+    return found
+
+
+def usual(context: int, concurrency: int, content: Content = "mixed") -> Workload:
     """The requests that speeds are predicted for; shorter ones if the context is too short."""
     prompt = min(PROMPT, max(1, context // 2))
     answer = min(ANSWER, max(1, context - prompt))
-    return Workload(prompt=prompt, generate=answer, concurrency=concurrency, window="burst")
+    return Workload(prompt=prompt, generate=answer, concurrency=concurrency, content=content, window="burst")
 
 
 def divides_heads(checkpoint: Checkpoint, tp: int) -> bool:

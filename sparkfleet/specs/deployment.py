@@ -32,6 +32,7 @@ RuntimeName = Literal["process", "container"]
 Method = Literal["none", "ngram", "nextn", "mtp", "eagle3", "dflash", "dflash2", "dspark", "draft"]
 """Speculative methods: what a deployment can name, and all that anything is known about."""
 Objective = Literal["interactive", "throughput", "context"]
+TextKind = Literal["mixed", "prose", "code", "edits", "agent", "json", "math"]
 
 Degree = Annotated[int, Field(ge=1, le=1024)]
 Context = Annotated[int, Field(ge=1, le=100_000_000)]
@@ -168,6 +169,9 @@ class Deployment(Constraints):
     """Different checkpoints under one name, instead of `model`: each request goes to one that can serve it."""
     objective: Objective = "interactive"
     """The aim: `interactive` speed of one request, `throughput` of all requests, or `context` length."""
+    content: TextKind = "mixed"
+    """Kind of text that is mostly written: it decides how many drafts are right. `code`, `edits` and `agent` repeat what the
+    prompt has, so that drafts looked up in it (NGRAM) may be chosen."""
     needs: Annotated[tuple[Literal["vision", "tools"], ...], Unique()] = ()
     """Capabilities that every variant must have."""
     license: Literal["open", "any"] = "any"

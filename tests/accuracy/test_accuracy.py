@@ -247,9 +247,21 @@ def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:
     text = accuracy.run(write(tmp_path / "rows.csv", rows)).text()
     for title in ("format", "nodes", "speculation", "source"):
         for metric in ("decode_tps_per_request", "prefill_tps", "ttft_ms"):
-            block = text.split(f"{metric} by {title}\n")[1].split("\n")
+            head, *block = text.split(f"{metric} by {title}")[1].split("\n")
+            assert head.split() == ["rows", "median", "p90", "in", "band"]
             assert block[0].split()[1] == "1", block[0]
         assert f"decode_tps_aggregate by {title}" not in text
+
+
+def test_what_no_machine_reaches_is_listed_and_the_factors_say_what_they_are_worth(tmp_path: Path) -> None:
+    report = accuracy.run(write(tmp_path / "rows.csv", [row(decode_tps_per_request="30.4")]))
+    assert len(report.impossible) == 1
+    assert "1 × 273 GB/s are there" in report.impossible[0]
+    assert report.impossible[0] in report.text()
+    assert report.validation == factors().validation
+    shares = report.validation["sources left out, share inside the 80 % bands"]
+    assert 0.75 <= shares["decode/spec"] <= 0.9
+    assert "the factors by themselves, sources left out, median of rows" in report.text()
 
 
 def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:

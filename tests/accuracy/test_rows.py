@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from sparkfleet.accuracy.accuracy import predict
 from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number, quant_label
 from sparkfleet.accuracy.cells import amount
-from sparkfleet.accuracy.models import Declined
+from sparkfleet.accuracy.models import Declined, plain
 from sparkfleet.accuracy.rows import case_of, read_rows
 from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.knowledge.published_checkpoints import published
+from sparkfleet.knowledge.published_checkpoints import load_published
 from sparkfleet.perf.prediction import Band
 
 
@@ -248,14 +248,20 @@ def _thousands(text: str) -> str:
 
 NUMERIC = ("prompt_tokens", "depth", "gen_tokens", "concurrency")
 WORDED = ("model", "quant", "engine", "spec_method", "kv_dtype", "link")
+
+
+def _is_built(model):
+    return any(plain(id_) == plain(model) for id_ in load_published())
+
+
 RESPELLED = {
     "upper": lambda r: {c: r[c].upper() for c in WORDED},
     "lower": lambda r: {c: r[c].lower() for c in WORDED},
     "around": lambda r: {c: f" {r[c]} " for c in (*WORDED, *NUMERIC, "nodes", "tp", "pp", "spec_tokens")},
     "blanks": lambda r: {"model": _name(r["model"], lambda name: name.replace("-", " "))},
-    # Of a published build the owner is what its bits are known by.
+    # Of models with published builds the owner is what their bits are known by.
     "no owner": lambda r: {
-        "model": r["model"] if " " in r["model"] or published(r["model"]) else r["model"].rpartition("/")[2]
+        "model": r["model"] if " " in r["model"] or _is_built(r["model"]) else r["model"].rpartition("/")[2]
     },
     "thousands": lambda r: {c: _thousands(r[c]) for c in NUMERIC},
     "about": lambda r: {c: f"~{r[c]}" if r[c].strip() else "" for c in NUMERIC},

@@ -63,3 +63,23 @@ def test_further_files_that_are_not_there(sparkfleet, tmp_path, option, said):
     assert code == 1
     assert "none: no such file. Expected a" in err.splitlines()[0]
     assert said in err.splitlines()[0]
+
+
+def test_decisions_of_a_file(sparkfleet, tmp_path):
+    lines = (
+        ROW,
+        ROW.replace("none", "nextn").replace("7.6", "22.6"),
+        ROW.replace("sglang", "vllm").replace("x1", "x3"),
+    )
+    code, out, err = sparkfleet("accuracy", "--decisions", rows(tmp_path, *lines), "--json")
+    body = json.loads(out)
+    assert (code, err, body["version"], body["decisions"]) == (0, "", 1, 1)
+    assert body["table"][0]["best"] == "sglang · mtp · fp8"
+    _, table, _ = sparkfleet("accuracy", "--decisions", rows(tmp_path, *lines), "--markdown")
+    assert "| qwen3.6-27b | 1 | interactive |" in table
+
+
+def test_nothing_to_compare_with(sparkfleet):
+    code, out, err = sparkfleet("accuracy")
+    assert (code, out) == (1, "")
+    assert "accuracy --decisions" in err.splitlines()[-1]

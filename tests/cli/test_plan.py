@@ -340,13 +340,13 @@ class TestApplying:
 
 
 def test_a_prediction_is_explained(sparkfleet, deployments, two_sparks):
-    argv = ("plan", deployments / "qwen235b-tp2.yaml", "-i", two_sparks, "--assume", "dgx-spark")
-    plain, explained = sparkfleet(*argv)[1], sparkfleet(*argv, "--explain", "--rung", "2")[1]
+    argv = ("plan", deployments / "qwen3.6-27b-nvfp4-mtp.yaml", "-i", two_sparks, "--assume", "dgx-spark")
+    plain, explained = sparkfleet(*argv)[1], sparkfleet(*argv, "--explain", "--rung", "1")[1]
     assert explained.startswith(plain), "the plan itself is the same"
-    assert "qwen3-235b, rung 2\n  ITL of one request alone" in explained
+    assert "qwen3.6-27b, rung 1\n  ITL of one request alone" in explained
     assert "tokens per step" in explained
     without, with_ = (json.loads(sparkfleet(*argv, "--json", *more)[1]) for more in ((), ("--explain",)))
-    (itl, ttft) = with_.pop("explained")["qwen3-235b"]
+    (itl, ttft) = with_.pop("explained")["qwen3.6-27b"]
     assert without == with_
     assert (itl["quantity"], ttft["quantity"]) == ("ITL", "TTFT")
     assert {"name", "amount", "unit", "rate", "source", "ceiling_ms", "factor", "ms"} <= itl["terms"][

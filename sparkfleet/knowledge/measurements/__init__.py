@@ -12,10 +12,14 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
 from sparkfleet.errors import SpecError
+
+BENCHMARKS = Path(__file__).parent / "benchmarks.csv"
+"""The published measurements."""
 
 
 @cache

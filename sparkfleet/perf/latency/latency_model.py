@@ -241,17 +241,32 @@ def _closed_loop(
     return math.fsum(workload.generate / (decode + wait) for wait in of_each) / len(of_each), aggregate
 
 
-STAGGERED = 0.15
-"""Share of a burst's wait that is left in a closed loop with drafts. Answers of equal length end together without them,
-and their successors come as a burst; with them each ends in its own time (jvr0x, luisefigueroa: both on the same boxes)."""
+STAGGERED_DRAFTED, STAGGERED = 0.15, 0.4
+"""Share of a burst's wait that is left in a closed loop with and without drafts: answers that begin one after another end
+so, too, and with drafts each ends in its own time (jvr0x, luisefigueroa, PalatineVision: vLLM). A first round is a burst."""
+ONE_BY_ONE = ("llama.cpp", "ollama")
+"""Engines whose loops stay bursts: all slots decode in step with each other's prompts (jvr0x, 10 models)."""
+
+
+def left_of_burst(setup: Setup, workload: Workload, batch: float) -> float:
+    """Share of a burst's wait that requests have on average: 1 if all of them come at once."""
+    drafted = setup.method != "none"
+    if workload.window != "closed" or batch <= 1 or (setup.engine in ONE_BY_ONE and not drafted):
+        return 1.0
+    later = STAGGERED_DRAFTED if drafted else STAGGERED
+    if workload.requests is None:
+        return later
+    first = min(1.0, batch / workload.requests)
+    return first + (1 - first) * later
 
 
 def _first_token(model: LatencyModel, workload: Workload, batch: float, per_token: float) -> float:
     """Mean seconds to the first token: prompts queue for the prefill, and requests beyond the slots for a slot."""
     mean = model.prefill_s(batch, workload, mean=True)
-    if workload.window == "closed" and model.setup.method != "none":
-        alone = _beside_decode(model, workload, batch - 1) if batch > 1 else mean
-        mean = min(mean, alone) + STAGGERED * max(0.0, mean - alone)
+    left = left_of_burst(model.setup, workload, batch)
+    if left < 1:
+        alone = _beside_decode(model, workload, batch - 1)
+        mean = min(mean, alone) + left * max(0.0, mean - alone)
     turns = workload.concurrency / batch - 1.0
     if workload.window in ("burst", "served"):  # nobody follows: the first wait for no slot
         turns /= 2

@@ -12,9 +12,12 @@ from typing import NamedTuple, get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.io.licenses import license_class
+from sparkfleet.knowledge.evidence import evidence
 from sparkfleet.knowledge.method_support import support_of, takes_schedule
+from sparkfleet.knowledge.model_names import plain
 from sparkfleet.knowledge.speculators import Speculator, bundles, speculator_with, speculators_of
 from sparkfleet.perf.prediction import Speculation
+from sparkfleet.perf.predictor import format_of
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Why
 from sparkfleet.specs.deployment import EngineName, Method, Variant
@@ -225,7 +228,20 @@ def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | N
 
 
 def _heads(checkpoint: Checkpoint) -> int:
+    """MTP layers of the weights; one if only a config is known and somebody published a run of the model with its head."""
+    return declared_heads(checkpoint) or int(head_was_run(checkpoint))
+
+
+def declared_heads(checkpoint: Checkpoint) -> int:
+    """MTP layers by the weights or, if those are not known, by the config."""
     return checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
+
+
+def head_was_run(checkpoint: Checkpoint) -> bool:
+    """True if MTP was published for the model in this format, and its weights were not read."""
+    if checkpoint.weights_known:
+        return False
+    return evidence().ran(plain(checkpoint.id.partition("@")[0]), "mtp", format_of(checkpoint))
 
 
 def _closed(draft: str | None, drafts: Drafts) -> str:

@@ -113,7 +113,7 @@ def prediction_sums(outlook: Predictor, fleet: Fleet, rung: Rung) -> tuple[Predi
     pool = next(pool for pool in fleet.pools(shape.ranks) if set(shape.nodes) <= set(pool.nodes))
     settings = settings_of_candidate(candidate, pool.site.link)
     model = outlook.model(Split(shape.tp, shape.pp, shape.ep), settings)
-    workload = usual(candidate.context, 1)
+    workload = usual(candidate.context, 1, outlook.content)
     accepted = model.yielded(workload)
     itl = Band(
         low=1e3 / rate.high,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind
+from sparkfleet.knowledge.advisories import advisories_of
+from sparkfleet.knowledge.engine_models import loading
 from sparkfleet.knowledge.images import engine_version_of, images_of
 from sparkfleet.knowledge.rule_context import FACTS, FactKind, RuleContext, parse_flags
 from sparkfleet.planner.engine_args.engine_args import KV_BLOCKS, KV_BYTES, KV_TOKENS
@@ -53,7 +56,11 @@ _EAGER = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph"}
 def situation_of(candidate: Candidate, known: RuleContext | None = None) -> RuleContext:
     """All facts of a candidate, over those `known` about its checkpoint, its nodes and its links."""
     said = _said(candidate) | _from_flags(candidate)
-    fields = dict(known or RuleContext()) | {name: value for name, value in said.items() if value is not None}
+    fields: dict[str, Any] = dict(known or RuleContext()) | {
+        name: value for name, value in said.items() if value is not None
+    }
+    fields["loading"] = loading(candidate.engine, fields.get("engine_version"), fields.get("model_type"))
+    fields["advisories"] = advisories_of(candidate.engine, fields.get("engine_version"))
     return RuleContext.model_validate(fields)
 
 

@@ -48,6 +48,8 @@ class ProposalEnumerator:
         """The nodes of each kind that there are."""
         self.places: list[SuggestedPlacement] = []
         """The proposal with the least need, for every shape and engine."""
+        self.kept: list[tuple[Pool, Split]] = []
+        """Shapes on more nodes than there are for this variant beside the other deployments."""
 
     def sized(self) -> Iterator[tuple[Proposal, Sizing]]:
         """The drafts that have room, or would have with another share of the memory, with their sizes."""
@@ -59,6 +61,7 @@ class ProposalEnumerator:
                 fits_on = f"{enough} node{'s' if enough > 1 else ''}"
                 reason = f"fits on {fits_on}; the others are kept for the other deployments"
                 self.rejected.append(Rejection(what=what, reason=reason, why="node"))
+                self.kept.append((pool, split))
                 continue
             best = self._ledger.best(pool)
             drafts = [draft for engine in engines for draft in self._each(pool, split, engine)]

@@ -6,9 +6,13 @@ Proposals that a rule rejects would have been better than the choice; the others
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
+from sparkfleet.knowledge.evidence import EvidenceLevel
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Speculation
 from sparkfleet.perf.predictor import Split
@@ -19,7 +23,7 @@ from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation, assess
 from sparkfleet.planner.search.method_account import Fate, Stage
-from sparkfleet.planner.search.objective import worth
+from sparkfleet.planner.search.objective import best_groups, evidence_of, required_gain, total, worth
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     because,
@@ -30,6 +34,7 @@ from sparkfleet.planner.search.rung_builder import (
     rung_of,
     tps_alone,
 )
+from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung, Why
 from sparkfleet.specs.deployment import EngineName, Method
@@ -41,6 +46,51 @@ JUDGED = 40
 """Most proposals that are judged per variant; the rest are shown with their predictions only."""
 SHARE_GAIN = 1.1
 """Replicas have to bring at least this much to be taken without being asked for."""
+
+
+LOOKUPS = frozenset(("ngram",))
+"""Methods whose drafts are looked up in the text itself."""
+REPEATING = frozenset(("code", "edits", "agent"))
+"""Kinds of text that repeat what the prompt has."""
+LOOKUP_REJECTED = Rejection(
+    what="NGRAM as first choice",
+    reason="drafts that are looked up in the text pay only if it repeats; if it does: `content: agent`, `edits` or `code`",
+    why="wanted",
+)
+
+
+class RankedProposal(NamedTuple):
+    """A proposal in the order of its promise."""
+
+    negative: float
+    """Worth, promised or judged, negative: a heap has the least first."""
+    order: int
+    draft: Proposal
+    judged: Evaluation | None
+
+
+@dataclass
+class RankSearch:
+    """Search among the proposals on one number of ranks."""
+
+    ranks: int
+    heap: list[RankedProposal]
+    first: Evaluation | None = None
+    """The best that passes and has room."""
+    nodes: tuple[str, ...] = ()
+    too_few: tuple[Evaluation, tuple[str, ...]] | None = None
+    """The best that has room for fewer replicas than the deployment sets."""
+    judged: int = 0
+    left: list[RankedProposal] = field(default_factory=list)
+
+
+def lookup_pays(case: VariantContext) -> bool:
+    """True if drafts looked up in the text may be the first choice.
+
+    The deployment sets text that repeats, asks for the method, or somebody has measured it on this fleet.
+    """
+    measured = any(one.method in LOOKUPS for one in case.outlook.measurements)
+    return measured or case.spec.content in REPEATING or case.variant.speculation.method in LOOKUPS
 
 
 class VariantPlanner:
@@ -55,6 +105,8 @@ class VariantPlanner:
         self._drafts = ProposalEnumerator(case, ledger)
         self._rejected = self._drafts.rejected  # one list, in the order in which plans show it
         self._order = count()
+        self._others: tuple[str, ...] = ()
+        """Lines with the choices on other numbers of nodes."""
 
     def groups(self, number: int) -> ServedVariant:
         """The groups of the variant, with what was rejected and what would be nearest.
@@ -68,13 +120,10 @@ class VariantPlanner:
         return groups, self._rejected, near
 
     def _served(self, number: int) -> ServedVariant:
-        heap = [self._ranked(draft, sized) for draft, sized in self._drafts.sized()]
-        heapq.heapify(heap)
-        ladder, nodes, left = self._climb(heap)
-        if not ladder:
+        found = self._choose()
+        if found is None:
             return [], self._rejected, list(self._nearest())
-        self._tell_slower(ladder[0], left)
-        self._tell_replicas(ladder[0], left)
+        ladder, nodes = found
         groups = [self._settle(ladder, nodes, number)]
         for replica in range(1, self._replicas(ladder[0])):
             more = self._place(max(map(needs_of, ladder), key=lambda band: band.mid), ladder[0], replica)
@@ -94,7 +143,7 @@ class VariantPlanner:
         """One group on its nodes, counted there with the largest of its rungs."""
         beside = self._ledger.beside(nodes)
         objective = self._case.objective
-        rungs = [rung_of(judged, at, ladder, objective) for at, judged in enumerate(ladder)]
+        rungs = [rung_of(judged, at, ladder, objective, self._others) for at, judged in enumerate(ladder)]
         rungs = [self._with_sizes(judged, rung) for judged, rung in zip(ladder, rungs, strict=True)]
         group = GroupPlan(ladder=tuple(moved(rung, nodes, beside) for rung in rungs), variant=number)
         self._ledger.put(self._case.spec.name, *nodes_and_bytes_of(group))
@@ -106,55 +155,137 @@ class VariantPlanner:
         said = lowered(self._case, draft, self._drafts.settings(draft), self._ledger.best(draft.pool), rung)
         return rung.model_copy(update={"notes": (*rung.notes, said)}) if said else rung
 
-    def _ranked(self, draft: Proposal, sized: Sizing) -> tuple[float, int, Proposal, Evaluation | None]:
-        settings = self._drafts.settings(draft)
-        promise = worth(self._case, draft, settings, sized.context) * self._drafts.first(draft).evidence
-        return (-promise, next(self._order), draft, None)
+    def _ranked(self, draft: Proposal, sized: Sizing) -> RankedProposal:
+        settings, stack = self._drafts.settings(draft), self._drafts.first(draft)
+        busy = self._case.objective == "throughput"
+        discount = stack.evidence * evidence_of(self._case, draft).discount(busy=busy)
+        promise = worth(self._case, draft, settings, sized.context) * discount
+        return RankedProposal(-promise, next(self._order), draft, None)
 
-    # judging
+    # choosing
 
-    def _climb(
-        self, heap: list[tuple[float, int, Proposal, Evaluation | None]]
-    ) -> tuple[list[Evaluation], tuple[str, ...], list[tuple[Proposal, Evaluation | None]]]:
-        """Judge the best first; the first that passes and has room takes its nodes, others follow on the same nodes."""
-        ladder: list[Evaluation] = []
-        nodes: tuple[str, ...] = ()
-        left: list[tuple[Proposal, Evaluation | None]] = []
-        too_few: tuple[Evaluation, tuple[str, ...]] | None = None
-        judged_so_far = 0
-        while heap:
-            value, _, draft, judged = heapq.heappop(heap)
-            if ladder and (judged_so_far >= JUDGED or not self._may_follow(draft, ladder)):
-                left.append((draft, judged))
+    def _choose(self) -> tuple[list[Evaluation], tuple[str, ...]] | None:
+        """The ladder of the best number of nodes, with its nodes; None if nothing can serve the variant.
+
+        More nodes are taken if they are worth it (`spread.py`), beginning with the fewest.
+        """
+        searches = self._searches()
+        best: RankSearch | None = None
+        for search in searches:
+            if best is not None and best.first is not None and not self._may_spread(best, search):
                 continue
+            self._search(search)
+            if search.first is None:
+                continue
+            if best is None or best.first is None or not stays(self._case, best.first, search.first):
+                best = search
+        if best is None or best.first is None:  # refused by the replicas that have no room
+            short = next((search for search in searches if search.too_few is not None), None)
+            return None if short is None or short.too_few is None else ([short.too_few[0]], short.too_few[1])
+        ladder = self._climb(best, best.first)
+        self._tell(ladder[0], best, searches)
+        return ladder, best.nodes
+
+    def _searches(self) -> list[RankSearch]:
+        """The proposals by number of ranks, the fewest first."""
+        by_ranks: dict[int, list[RankedProposal]] = defaultdict(list)
+        for draft, sized in self._drafts.sized():
+            by_ranks[draft.split.ranks].append(self._ranked(draft, sized))
+        for heap in by_ranks.values():
+            heapq.heapify(heap)
+        return [RankSearch(ranks, heap) for ranks, heap in sorted(by_ranks.items())]
+
+    def _may_spread(self, best: RankSearch, wider: RankSearch) -> bool:
+        """True if the best promise on more nodes could be worth them: what is judged is never better than promised."""
+        if best.first is None or not wider.heap or self._case.objective == "context":
+            return bool(wider.heap)
+        return -wider.heap[0].negative >= best.first.worth * self._gain(wider.ranks, best.ranks)
+
+    def _gain(self, ranks: int, fewer: int) -> float:
+        return required_gain(ranks, fewer) if self._case.objective == "interactive" else 1.0
+
+    def _search(self, search: RankSearch) -> None:
+        """Judge the best first, until one passes and has room."""
+        postponed: list[RankedProposal] = []
+        while search.heap and search.first is None:
+            one = heapq.heappop(search.heap)
+            if not self._may_lead(one.draft):
+                postponed.append(one)
+                continue
+            judged = self._judged(search, one)
+            if judged is not None:
+                self._take(search, judged)
+        for one in postponed:
+            heapq.heappush(search.heap, one)
+
+    def _may_lead(self, draft: Proposal) -> bool:
+        """False for drafts that are looked up in the text, unless it repeats or they are wanted."""
+        return draft.speculation.method not in LOOKUPS or lookup_pays(self._case)
+
+    def _judged(self, search: RankSearch, one: RankedProposal) -> Evaluation | None:
+        """The evaluation of a proposal, if it is as good as it promised; else it waits for its turn, or is out."""
+        if one.judged is not None:
+            return one.judged
+        search.judged += 1
+        judged = self._assessed(one.draft)
+        self._rejected += _about(one.draft, judged.rejected)
+        if judged.rung is None:
+            return None
+        if judged.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
+            heapq.heappush(search.heap, RankedProposal(-judged.worth, next(self._order), one.draft, judged))
+            return None
+        return judged
+
+    def _take(self, search: RankSearch, judged: Evaluation) -> None:
+        """Nodes for the first choice of so many ranks, if all its replicas have room."""
+        found = self._place(needs_of(judged), judged, 0)
+        if found is None:
+            self._met(judged.draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left", "memory")
+            return
+        if self._holds(judged.draft.pool, needs_of(judged)):
+            search.first, search.nodes = judged, found
+            return
+        search.too_few = search.too_few or (judged, found)
+        self._rejected.append(self._fewer(judged))
+
+    def _climb(self, search: RankSearch, first: Evaluation) -> list[Evaluation]:
+        """The first choice and the rungs below it, on its nodes."""
+        ladder = [first]
+        while search.heap:
+            one = heapq.heappop(search.heap)
+            if search.judged >= JUDGED or not self._may_follow(one.draft, ladder):
+                search.left.append(one)
+                continue
+            judged = self._judged(search, one)
             if judged is None:
-                judged_so_far += 1
-                judged = self._assessed(draft)
-                self._rejected += _about(draft, judged.rejected)
-                if judged.rung is None:
-                    continue
-                if judged.worth < -value * 0.999:  # slower than estimated: others may be better now
-                    heapq.heappush(heap, (-judged.worth, next(self._order), draft, judged))
-                    continue
-            if ladder:
-                if self._has_room(nodes, judged):
-                    ladder.append(judged)
-                else:
-                    self._met(draft, "no room beside the other rungs on the nodes of the choice", "memory")
                 continue
-            found = self._place(needs_of(judged), judged, 0)
-            if found is None:
-                self._met(draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left", "memory")
-                continue
-            if self._holds(draft.pool, needs_of(judged)):
-                nodes = found
+            if self._has_room(search.nodes, judged):
                 ladder.append(judged)
+            else:
+                self._met(one.draft, "no room beside the other rungs on the nodes of the choice", "memory")
+        return ladder
+
+    def _tell(self, choice: Evaluation, best: RankSearch, searches: Sequence[RankSearch]) -> None:
+        """Reasons for everything that was not chosen."""
+        left = list(best.left)
+        for other in searches:
+            if other is best:
                 continue
-            too_few = too_few or (judged, found)
-            self._rejected.append(self._fewer(judged))
-        if not ladder and too_few is not None:  # refused by the replicas that have no room
-            return [too_few[0]], too_few[1], left
-        return ladder, nodes, left
+            if (
+                other.first is None
+            ):  # the best of every other number of nodes is judged too: people ask about it
+                self._search(other)
+            left += other.heap
+            if other.first is not None:
+                one = other.first
+                left.append(RankedProposal(-one.worth, next(self._order), one.draft, one))
+        left.sort()
+        self._others = tuple(self._alternatives(choice, searches))
+        rest = [(one.draft, one.judged) for one in left]
+        self._tell_slower(choice, rest)
+        self._tell_replicas(choice, rest)
+        if not lookup_pays(self._case) and any(draft.speculation.method in LOOKUPS for draft, _ in rest):
+            self._rejected.append(LOOKUP_REJECTED)
 
     def _met(self, draft: Proposal, reason: str, why: Why) -> None:
         """Note the result of a proposal that was judged."""
@@ -171,6 +302,10 @@ class VariantPlanner:
             return False
         last = len(ladder) == LADDER - 1
         plain = any(one.draft.speculation.method == "none" for one in ladder)
+        # Drafts that are looked up in the text follow only where somebody saw them to be worth it.
+        lookup = draft.speculation.method in LOOKUPS and not lookup_pays(self._case)
+        if lookup and evidence_of(self._case, draft).level > EvidenceLevel.SIBLING:
+            return False
         return not last or plain or draft.speculation == Speculation()
 
     def _fewer(self, judged: Evaluation) -> Rejection:
@@ -200,20 +335,35 @@ class VariantPlanner:
         case = self._case
         if case.variant.replicas is not None or case.objective != "throughput":
             return case.variant.replicas or 1
-        most = case.groups(judged.draft.split.ranks)
-
-        def total(groups: int) -> float:
-            return self._total(judged.draft, groups)
-
-        best = max(range(1, most + 1), key=lambda groups: (total(groups), -groups))
-        return best if total(best) >= SHARE_GAIN * total(1) else 1
+        draft, settings = judged.draft, self._drafts.settings(judged.draft)
+        assert judged.rung is not None
+        context = judged.rung.candidate.context
+        best = best_groups(case, draft, settings, context)
+        gain = total(case, draft, settings, context, best) / total(case, draft, settings, context, 1)
+        return best if gain >= SHARE_GAIN else 1
 
     # reasons
+
+    def _alternatives(self, choice: Evaluation, searches: Sequence[RankSearch]) -> Iterator[str]:
+        """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster."""
+        if self._case.objective != "interactive" or self._case.variant.parallel is not None:
+            return
+        ranks, ours = choice.draft.split.ranks, tps_alone(choice)
+        for search in searches:
+            if search.first is not None and search.ranks != ranks:
+                tps = tps_alone(search.first)
+                why = stays(self._case, choice, search.first) if search.ranks > ranks else ""
+                if search.ranks < ranks or tps > ours:
+                    yield line(search.first.draft.split, tps, ours) + (f" ({why})" if why else "")
+        for pool, split in self._drafts.kept[:1]:
+            wider = choice.draft._replace(pool=pool, split=split)
+            tps = self._promised(wider)
+            if tps > ours:
+                yield f"{line(split, tps, ours)} (the other nodes are kept for the other deployments)"
 
     def _tell_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
         told: set[tuple[Split, EngineName]] = set()
-        wider: set[int] = {choice.draft.split.ranks}
         compared: set[tuple[EngineName, Method]] = set()
         for draft, earlier in left:
             if (draft.split, draft.engine) in told:
@@ -223,15 +373,7 @@ class VariantPlanner:
                     self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
             told.add((draft.split, draft.engine))
-            judged = earlier
-            if judged is None and draft.split.ranks not in wider:
-                # The best of every other number of nodes is judged too: people ask about it.
-                wider.add(draft.split.ranks)
-                judged = self._assessed(draft)
-                if judged.rung is None:
-                    self._rejected += _about(draft, judged.rejected)
-                    continue
-            self._rejected.append(self._slower(choice, draft, judged))
+            self._rejected.append(self._slower(choice, draft, earlier))
 
     def _slower(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> Rejection:
         slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
@@ -265,8 +407,7 @@ class VariantPlanner:
         """Tokens per second of all requests, distributed over so many groups."""
         case, settings = self._case, self._drafts.settings(draft)
         context = size(case, draft, self._ledger.best(draft.pool), settings).context
-        each = case.outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
-        return groups * each.decode_tps_aggregate.mid
+        return total(case, draft, settings, context, groups)
 
     def _tell_replicas(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Independent copies on the nodes that there are, against the one group that was chosen."""

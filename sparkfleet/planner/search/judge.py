@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel
 from sparkfleet.knowledge.rule_context import parse_flags
 from sparkfleet.knowledge.rules import RuleLimits
 from sparkfleet.perf.latency.roofline_terms import own_chunk
@@ -29,7 +30,7 @@ from sparkfleet.planner.capacity.sizing import (
 )
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
 from sparkfleet.planner.engine_args.user_overrides import in_words
-from sparkfleet.planner.place.drafting import license_of_draft
+from sparkfleet.planner.place.drafting import declared_heads, license_of_draft
 from sparkfleet.planner.place.stacks import Stack, in_order, proves
 from sparkfleet.planner.rules.judgement import RuleJudgement as Judgement
 from sparkfleet.planner.rules.judgement import RuleMatch, fold, judge, merge_flags, rejections
@@ -40,8 +41,8 @@ from sparkfleet.planner.search.candidate_builder import (
     name_of,
     situation_with,
 )
-from sparkfleet.planner.search.objective import doubt, worth
-from sparkfleet.planner.types.plan import Candidate, Rejection, Rung
+from sparkfleet.planner.search.objective import doubt, evidence_of, worth
+from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate, PublishedRuns, Rejection, Rung
 from sparkfleet.units import GIB
 
 STACKS_TRIED = 6
@@ -59,6 +60,8 @@ class Evaluation(NamedTuple):
     rejected: tuple[Rejection, ...]
     slowed_by: tuple[RuleMatch, ...] = ()
     """Rules that slow it."""
+    predicted: float = 0.0
+    """Its worth by the prediction alone, whatever was published."""
 
 
 def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room: MemoryBudget) -> Evaluation:
@@ -293,10 +296,14 @@ def _predicted(
         check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),
         check_decode_tps=_times(check.decode_tps_per_request, slower),
     )
+    value = worth(case, draft, settings, sized.context) * slower * doubt(case, stack, draft, verdict)
+    proof = evidence_of(case, draft)
     rung = Rung(
         candidate=candidate,
         prediction=prediction,
         reason="",
+        worth=value,
+        published=_published(proof),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict)),
         said=in_words(case.variant.engine_args),
@@ -304,9 +311,10 @@ def _predicted(
     return Evaluation(
         draft,
         rung,
-        worth(case, draft, settings, sized.context) * slower * doubt(stack, draft, verdict),
+        value,
         (),
         verdict.penalties,
+        worth(case, draft, settings, sized.context, published=False) * slower,
     )
 
 
@@ -332,14 +340,43 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
     if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
         cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)
         yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
-    if proves(stack, draft.speculation.method) is False:
-        yield f"no published measurement of {draft.speculation.method.upper()} on {stack.name}"
+    yield from _unpublished(case, stack, draft)
     if assumed := case.outlook.drafter(draft.speculation).assumed:
         yield assumed
+    if draft.speculation.method in ("mtp", "nextn") and not declared_heads(case.outlook.checkpoint):
+        yield "the config declares no MTP head: published runs of this model have one; known after the download"
     if noncommercial := _noncommercial(case, draft):
         yield noncommercial
     if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
         yield "the weights may lack the vision tower: known only after the download"
+
+
+def _published(proof: Evidence) -> PublishedRuns:
+    """The nearest published runs, as plans have them."""
+    return PublishedRuns(
+        rows=sum(one.rows for one in proof.nearest),
+        sources=tuple(dict.fromkeys(source for one in proof.nearest for source in one.sources)),
+        same=proof.level <= EvidenceLevel.SIBLING,
+        alone=next((one.alone for one in proof.nearest if one.alone and one.nodes == proof.nodes), None),
+    )
+
+
+def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterator[str]:
+    """The note on a candidate that nobody has published, with the nearest that somebody has."""
+    method, ranks = draft.speculation.method, draft.split.ranks
+    drafting = "without drafts" if method == "none" else f"with {method.upper()}"
+    where = f"on {ranks} node{'s' if ranks > 1 else ''}"
+    found = evidence_of(case, draft)
+    if found.level is EvidenceLevel.FORMAT:
+        if not found.runs:
+            yield f"nobody has published rates of this: gains or acceptance {drafting} are, for this model"
+            return
+        formats = " and ".join(dict.fromkeys(one.format.upper() for one in found.nearest))
+        yield f"nobody has published this format {drafting} {where}: others ran the family in {formats}"
+    elif found.level > EvidenceLevel.FORMAT:
+        yield f"nobody has published this: {ENGINE_LABELS[draft.engine]} {drafting} {where} for models of this shape"
+    elif proves(stack, method) is False:
+        yield f"no published measurement of {method.upper()} on {stack.name}; there are some on other images"
 
 
 def _noncommercial(case: VariantContext, draft: Proposal) -> str:

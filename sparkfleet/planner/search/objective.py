@@ -1,46 +1,152 @@
-"""Ranks proposals: the objective's value of the predicted speed, less a discount for weak evidence. Pure."""
+"""Ranks proposals: the objective's value of the predicted speed, held against what was published of it. Pure.
+
+Worth of a candidate = value of its predicted speed, corrected by what was published of the same combination (worth)
+                       × a discount for what nobody published, and for reports without a number (doubt)
+"""
 
 from __future__ import annotations
 
 import math
 
+from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel, RunKey, evidence
+from sparkfleet.knowledge.model_names import plain
 from sparkfleet.knowledge.rules import Penalise
-from sparkfleet.perf.predictor import Settings
+from sparkfleet.knowledge.speculators import PublishedDrafting, drafting_published
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
-from sparkfleet.planner.place.stacks import Stack, proves
+from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
 
 DEMOTION = 0.75
 """Discount of a candidate that a report calls slow without a number. Affects the ranking, not the predictions."""
-NODES_COST = 0.7
-"""The value of an answer falls with nodes to this power: twice the nodes have to be 1.6 times as fast. Well-tuned TP=2 of
-dense models is 1.7 to 2.1 times as fast, the badly joined 1.0 to 1.2 (benchmark notes, topology)."""
-UNPROVEN = 0.9
-"""Discount of a candidate if no measurement of its method on its image is published."""
+SPREAD_GAIN = 1.15
+"""Times as fast as on half the nodes a candidate has to be if the others are idle: what two boots differ by (± 15 %)."""
+NOT_PUBLISHED = PublishedDrafting(None, None)
+KEPT = 0.95
+"""Share of the total rate at the concurrency that a deployment sets which more nodes have to keep."""
 
 
-def worth(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
-    """Value of a proposal under the objective. Only comparable within one deployment.
+def worth(
+    case: VariantContext, draft: Proposal, settings: Settings, context: int, *, published: bool = True
+) -> float:
+    """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
-    More nodes have to be earned: a doubling has to bring most of what a perfect one would (NODES_COST). For throughput
-    all nodes that there are count, each group with its part of the requests.
+    Nodes cost nothing here: those that other deployments want are not offered (`VariantContext.share`), and how much faster
+    more of them have to be is decided where candidates on different numbers of nodes meet (`spread`).
+
+    Args:
+        case: the variant.
+        draft: the proposal.
+        settings: its engine settings.
+        context: tokens that it is sized to.
+        published: corrected by published rates; False: the prediction alone.
     """
-    outlook, ranks = case.outlook, draft.split.ranks
     if case.objective == "throughput":
-        groups = case.groups(ranks)
-        each = outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
-        return groups * each.decode_tps_aggregate.mid
-    alone = outlook.rates(draft.split, settings, context, 1)
+        value = total(case, draft, settings, context, best_groups(case, draft, settings, context))
+        return value * (published_factor(case, draft, settings, context) if published else 1.0)
+    alone = case.outlook.rates(draft.split, settings, context, 1)
+    faster = published_factor(case, draft, settings, context) if published else 1.0
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
-    quick = 1.0 / (ttft + 256 / alone.decode_tps_per_request.mid) / math.pow(ranks, NODES_COST)
+    quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * faster))
     return quick if case.objective == "interactive" else context * 1e6 + quick
 
 
-def doubt(stack: Stack, draft: Proposal, verdict: RuleJudgement) -> float:
+def total(case: VariantContext, draft: Proposal, settings: Settings, context: int, groups: int) -> float:
+    """Tokens per second of all requests of the deployment, distributed over so many groups."""
+    each = case.outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
+    return groups * each.decode_tps_aggregate.mid
+
+
+def best_groups(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> int:
+    """Number of groups with the highest total rate, fewer if equal; the deployment's own if it sets `replicas`."""
+    if case.variant.replicas is not None:
+        return case.variant.replicas
+    most = case.groups(draft.split.ranks)
+    return max(
+        range(1, most + 1), key=lambda groups: (total(case, draft, settings, context, groups), -groups)
+    )
+
+
+def published_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
+    """Factor on the predicted rate by what was published: rates of the same combination; else those of the family in this
+    format by other methods, times gains, or acceptance.
+
+    A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
+    """
+    busy = case.objective == "throughput"
+    own = (draft.engine, draft.split.tp, draft.split.pp)
+    if any(own == (one.engine, one.tp, one.pp) for one in case.outlook.measurements):
+        return 1.0  # predictions follow what was measured here
+    found = evidence_of(case, draft)
+    same = found.correction(busy=busy)
+    if same is not None:
+        return same
+    return found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)
+
+
+def _drafting_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
+    """Factor on the predicted rate by published gains or acceptance of the method with this model."""
+    requests = case.concurrency if case.objective == "throughput" else 1
+    said = NOT_PUBLISHED if draft.speculation.method == "none" else _drafting(case, draft, requests)
+    if said == NOT_PUBLISHED:
+        return 1.0
+    drafted = case.outlook.rates(draft.split, settings, context, requests)
+    if said.gain is None:
+        return math.sqrt((said.length or drafted.accepted) / drafted.accepted)
+    bare = case.outlook.rates(draft.split, settings._replace(speculation=Speculation()), context, requests)
+    predicted = drafted.decode_tps_aggregate.mid / bare.decode_tps_aggregate.mid
+    return math.sqrt(said.gain / predicted)
+
+
+def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
+    """Published runs that speak for a proposal; the user's own measurements of it are as good as any."""
+    method = SPEED_METHODS.get(draft.speculation.method, draft.speculation.method)
+    split = draft.split
+    own = (draft.engine, split.tp, split.pp)
+    if any(
+        own == (one.engine, one.tp, one.pp) and SPEED_METHODS.get(one.method, one.method) == method
+        for one in case.outlook.measurements
+    ):
+        return Evidence(EvidenceLevel.MODEL)
+    outlook, model = case.outlook, plain(case.variant.model.partition("@")[0])
+    found = evidence().of(
+        RunKey(model, outlook.arch.family, draft.engine, method, outlook.format, split.ranks)
+    )
+    if split.pp > 1:  # published are tensor parallel ranks; a pipeline of as many is another thing
+        levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)
+        return found._replace(level=max(found.level, EvidenceLevel.FORMAT), levels=levels)
+    if found.level > EvidenceLevel.FORMAT and draft.speculation.method != "none":
+        said = _drafting(case, draft, case.concurrency if case.objective == "throughput" else 1)
+        if said != NOT_PUBLISHED:  # somebody ran it, who published no rate
+            return found._replace(level=EvidenceLevel.FORMAT)
+    return found
+
+
+def _drafting(case: VariantContext, draft: Proposal, requests: int) -> PublishedDrafting:
+    speculation, model = draft.speculation, case.variant.model.partition("@")[0]
+    if draft.engine == "custom":
+        return NOT_PUBLISHED
+    return drafting_published(
+        model,
+        draft.engine,
+        speculation.method,
+        speculation.tokens,
+        requests=requests,
+        content=case.outlook.content,
+    )
+
+
+def doubt(case: VariantContext, stack: Stack, draft: Proposal, verdict: RuleJudgement) -> float:
     """Discount for evidence without a number."""
-    factor = stack.evidence * (UNPROVEN if proves(stack, draft.speculation.method) is False else 1.0)
+    factor = stack.evidence * evidence_of(case, draft).discount(busy=case.objective == "throughput")
     for finding in verdict.penalties:
         then = finding.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
             factor *= DEMOTION
     return factor
+
+
+def required_gain(nodes: int, fewer: int) -> float:
+    """Times as fast on so many nodes as on fewer a candidate has to be."""
+    return math.pow(SPREAD_GAIN, math.log2(nodes / fewer)) if nodes > fewer else 1.0

@@ -19,7 +19,7 @@ from sparkfleet.errors import Infeasible
 from sparkfleet.hostfacts.link import LinkFacts
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.local_measurements import LocalMeasurement
-from sparkfleet.perf.predictor import Predictor, predictor_of
+from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.headroom import reached
 from sparkfleet.planner.capacity.joint_sizing import with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
@@ -39,7 +39,7 @@ from sparkfleet.planner.types.plan import (
     SkippedVariant,
     Why,
 )
-from sparkfleet.specs.deployment import Deployment, Variant
+from sparkfleet.specs.deployment import Deployment, TextKind, Variant
 
 ATTEMPTS = 3
 """Orders in which deployments are packed before one is refused."""
@@ -169,13 +169,14 @@ class PlanningContext:
     edge: frozenset[str] = frozenset()
     """Deployments for which the lower end of their memory is enough (`memory.fits`)."""
 
-    def outlook(self, model: str) -> Predictor | None:
-        """Memory and speed of a model; None if its checkpoint is not known."""
+    def outlook(self, model: str, content: TextKind = "mixed") -> Predictor | None:
+        """Memory and speed of a model that writes such text; None if its checkpoint is not known."""
         checkpoint = self.checkpoints.get(model)
         if checkpoint is None:
             return None
         drafts = tuple((name, self.checkpoints[name]) for name in self.drafts if name in self.checkpoints)
-        return predictor_of(checkpoint, tuple(one for one in self.measurements if one.model == model), drafts)
+        own = tuple(one for one in self.measurements if one.model == model)
+        return predictor_of(checkpoint, own, drafts, predicted_content(content))
 
     def given_back(self, names: Iterable[str]) -> dict[str, int]:
         """Bytes per node that the running groups of these deployments give back."""
@@ -266,7 +267,7 @@ def _finished(plan: Plan, specs: Sequence[Deployment], desk: PlanningContext) ->
 def _reaching(group: GroupPlan, spec: Deployment, desk: PlanningContext, ledger: MemoryLedger) -> GroupPlan:
     """The group, its choice with the sizes that its nodes have room for; unchanged if its memory is not modelled."""
     choice, variant = group.choice, spec.resolved()[group.variant]
-    outlook = desk.outlook(variant.model)
+    outlook = desk.outlook(variant.model, spec.content)
     if outlook is None or choice.prediction.decode_tps_per_request is None:
         return group
     variant, _ = take_over(variant)
@@ -391,7 +392,7 @@ def _in_reach(
     spec: Deployment, variant: Variant, desk: PlanningContext, ledger: MemoryLedger, share: int
 ) -> list[str]:
     """The longest context of the model, if the deployment sets a longer one and this one can be served."""
-    outlook = desk.outlook(variant.model)
+    outlook = desk.outlook(variant.model, spec.content)
     most = outlook.checkpoint.max_positions if outlook else None
     if most is None or variant.context is None or variant.context <= most:
         return []
@@ -408,7 +409,7 @@ def _case(
     spec: Deployment, variant: Variant, desk: PlanningContext, share: int
 ) -> VariantContext | Rejection:
     """Stacks for candidates, or the reasons for having none."""
-    outlook = desk.outlook(variant.model)
+    outlook = desk.outlook(variant.model, spec.content)
     if outlook is None:
         reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
         return Rejection(what=variant.model, reason=reason, why="wanted")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
 from sparkfleet.planner.search.judge import Evaluation
-from sparkfleet.planner.search.objective import NODES_COST
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 from sparkfleet.specs.deployment import Objective
 
@@ -41,17 +40,14 @@ def tps_alone(judged: Evaluation) -> float:
 
 
 def because(draft: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantContext) -> str:
-    """Reason why a shape of more nodes ranks lower."""
+    """Reason why a shape of more nodes is slower, or hardly faster; "" if there is none to give."""
     ranks, other = draft.split.ranks, choice.draft.split.ranks
     if draft.split.ep > 1 and choice.draft.split[:2] == draft.split[:2]:
         return ": EP reads as many bytes as TP here: no speed-up"
     if ranks <= other:
         return ""
     if tps > 1.05 * ours:
-        faster, nodes = tps / ours, ranks / other if other else float(ranks)
-        required = nodes**NODES_COST
-        but = "but fewer published measurements" if faster >= required else f"{required:.2f}× is required"
-        return f": {faster:.2f}× as fast on {nodes:g}× the nodes, {but}"
+        return f": {tps / ours:.2f}× as fast on {ranks / other:g}× the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks}× the nodes"
     blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
@@ -71,14 +67,21 @@ def nodes_and_bytes_of(group: GroupPlan) -> tuple[tuple[str, ...], float]:
     return group.choice.candidate.shape.nodes, largest_of(group.ladder)
 
 
-def rung_of(judged: Evaluation, at: int, ladder: Sequence[Evaluation], objective: Objective) -> Rung:
-    """The rung with the reason for its place in the ladder."""
+def rung_of(
+    judged: Evaluation,
+    at: int,
+    ladder: Sequence[Evaluation],
+    objective: Objective,
+    others: Sequence[str] = (),
+) -> Rung:
+    """The rung with the reason for its place in the ladder; `others`: lines with the choices on other numbers of nodes."""
     assert judged.rung is not None
     faster = [
         rung for rung in ladder if objective == "interactive" and tps_alone(rung) > tps_alone(ladder[0])
     ]
     if at == 0:
-        return judged.rung.model_copy(update={"reason": OBJECTIVES[objective] + _ranked_lower(faster)})
+        reason = "; ".join((OBJECTIVES[objective] + _ranked_lower(faster), *others))
+        return judged.rung.model_copy(update={"reason": reason})
     before = ladder[at - 1].rung
     assert before is not None
     more = "; predicted faster than the choice, but fewer published measurements" if judged in faster else ""

@@ -113,6 +113,17 @@ class Candidate(Value):
         return f"{self.shape} · {self.how}"
 
 
+class PublishedRuns(Value):
+    """Published measurements of a combination: family of models, engine, method, format and nodes."""
+
+    rows: int = 0
+    sources: tuple[str, ...] = ()
+    same: bool = False
+    """False: of the nearest combination that somebody has published, if `rows` is not 0."""
+    alone: float | None = None
+    """tok/s of one request; None if that was not published."""
+
+
 class Rung(Value):
     """One step of a ladder: a candidate, its prediction, and the reason for its place."""
 
@@ -123,6 +134,10 @@ class Rung(Value):
     """Ids of rules that changed the candidate (flags, environment, limits)."""
     notes: tuple[str, ...] = ()
     """Warnings and doubts, one line each, with the rule's id."""
+    worth: float = 0.0
+    """Value under the objective with all discounts. Plans of equal objectives and requests compare by it."""
+    published: PublishedRuns = PublishedRuns()
+    """What was published of it."""
     said: tuple[str, ...] = ()
     """Settings fixed by the deployment's own arguments, each in a few words."""
 

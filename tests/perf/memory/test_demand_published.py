@@ -351,7 +351,6 @@ DOES_NOT_FIT = [
 
 KV_DTYPES = {0.5625: "nvfp4", 1.0: "fp8", 1.06: "fp8", 2.0: "bf16"}
 """KV caches by bytes per element as the planner names them; llama.cpp's q8_0 is counted as FP8."""
-METHODS = {"dflash2": "dflash"}
 
 
 def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: Run, *, edge: bool) -> Verdict:
@@ -365,9 +364,7 @@ def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: Run, *, edge: b
     fleet = sparks(run.tp * run.pp, switch=True)
     (pool,) = fleet.pools(run.tp * run.pp)
     case = VariantContext(spec, spec.resolved()[0], outlook, fleet, edge=edge)
-    speculation = Speculation.model_validate(
-        {"method": METHODS.get(run.method, run.method), "tokens": run.k}, strict=False
-    )
+    speculation = Speculation.model_validate({"method": run.method, "tokens": run.k}, strict=False)
     draft = Proposal(Split(run.tp, run.pp, run.ep), pool, cast("EngineName", run.engine), speculation)
     settings = Settings(
         engine=run.engine,

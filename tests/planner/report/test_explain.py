@@ -110,7 +110,7 @@ def test_changes_and_nodes(sparks, plan, ask):
     lines = explain_change(change, found.of("m"))
     assert re.fullmatch(
         r"  changes     \+ start  m on spark\d\n"
-        r" +weights: about 30 GB on spark\d, copied if not there \(estimated from the config\)",
+        r" +weights: about 31 GB on spark\d, copied if not there \(estimated from the config\)",
         "\n".join(lines[1:3]),
     )
     assert lines[-1].endswith("1 to start, 0 to change")

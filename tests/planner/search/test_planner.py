@@ -23,8 +23,9 @@ class TestReasons:
     """Why a rung stands where it stands."""
 
     def test_a_rung_that_promises_more_than_the_choice_says_why_it_is_below(self, sparks, plan, ask):
-        """NEXTN on SGLang promises more than MTP on vLLM, and nobody has published it on that image."""
-        first, *rest = plan(sparks(1), ask(FP8)).deployments[0].groups[0].ladder
+        """TensorRT-LLM promises more than vLLM, and nobody has published it for models of this shape."""
+        spec = ask("stepfun-ai/Step-3.7-Flash-NVFP4", speculation="none")
+        first, *rest = plan(sparks(2), spec).deployments[0].groups[0].ladder
         promised = first.prediction.decode_tps_per_request.mid
         more = [rung for rung in rest if rung.prediction.decode_tps_per_request.mid > promised]
         assert more
@@ -231,10 +232,11 @@ class TestRules:
         assert all(one.source for one in refusal.rejected if one.rule)
 
     def test_what_a_pull_would_give_is_judged(self, sparks, plan, ask):
-        """Design, section 10: the re-tagged image is rejected with NEXTN, and vLLM with MTP is taken."""
+        """The re-tagged image is rejected with NEXTN, and another that runs what was published is taken."""
         found = plan(sparks(1), ask(FP8)).deployments[0]
-        assert found.groups[0].choice.candidate.engine == "vllm"
-        assert found.groups[0].choice.candidate.speculation.method == "mtp"
+        candidate = found.groups[0].choice.candidate
+        assert (candidate.engine, candidate.speculation.method) == ("sglang", "nextn")
+        assert candidate.engine_version != "0.5.12 re-tag"
         retag = [one for one in found.rejected if "0.5.12 re-tag" in one.what]
         assert {"sglang-eagle-prealloc-oom"} <= {one.rule for one in retag}
         assert found.rejected[0].why == "rule", "what a rule rejects is told first"

@@ -1,0 +1,37 @@
+"""Writes the table of decisions into docs/choosing.md: the plan's choices against the best that anybody published.
+
+    python scripts/decisions.py [--check]
+
+`--check` writes nothing and ends with 1 if the page is not what would be written. Choices change whenever knowledge does,
+so run it after scripts/fit.py and after every change of the planner.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sparkfleet.accuracy.decisions import decide
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "choosing.md"
+BEGIN, END = "<!-- decisions: written by scripts/decisions.py -->", "<!-- end of decisions -->"
+
+
+def main() -> int:
+    """Write the table, or check it."""
+    page = PAGE.read_text()
+    wanted = with_table(page, decide().markdown())
+    if "--check" in sys.argv:
+        return int(page != wanted)
+    PAGE.write_text(wanted)
+    return 0
+
+
+def with_table(page: str, table: str) -> str:
+    """A page with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

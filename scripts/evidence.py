@@ -1,0 +1,33 @@
+"""Writes knowledge/evidence.csv: published measurements counted by family, engine, method, format and nodes.
+
+    python scripts/evidence.py [--check]
+
+`--check` writes nothing and ends with 1 if the file is not what would be written. Run it after scripts/measurements.py and
+after scripts/fit.py: it holds rates against the predictions of the committed factors.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sparkfleet.accuracy.evidence_rows import evidence_in
+from sparkfleet.accuracy.rows import cases_of, read_rows
+from sparkfleet.knowledge import evidence
+from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.measurements import BENCHMARKS
+
+FILE = Path(evidence.__file__).parent / evidence.FILE
+
+
+def main() -> int:
+    """Write the file, or check it."""
+    text = evidence.written(evidence_in(cases_of(read_rows(BENCHMARKS)), factors()))
+    if "--check" in sys.argv:
+        return int(not FILE.exists() or FILE.read_text() != text)
+    FILE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

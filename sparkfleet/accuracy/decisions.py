@@ -1,0 +1,336 @@
+"""Regret of the plan's choices against the best that anybody published: `sparkfleet accuracy --decisions`.
+
+    decide(rows) -> DecisionReport        report.json() for machines, report.text() for people, report.markdown() for docs
+
+For every model, number of Sparks and objective with at least three published configurations (`published.py`), each
+checkpoint that was published is planned by its name, as somebody would who asks for the model and takes the best plan.
+Regret is 1 − published speed of what was chosen / best published speed; a combination that nobody published counts 0.7 of
+its prediction. Plans read the committed knowledge only, never the rows that they are held against.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from sparkfleet.accuracy.models import (
+    QUANTISATIONS,
+    Stored,
+    checkpoint_of,
+    entry_of,
+)
+from sparkfleet.accuracy.published import Combination, PublishedDecision, decisions_in
+from sparkfleet.accuracy.rows import cases_of, read_rows
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.errors import FactError
+from sparkfleet.fleet.assumed_nodes import assumed_sparks
+from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
+from sparkfleet.perf.predictor import SPEED_METHODS, format_of
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.types.plan import ENGINE_LABELS, DeploymentPlan
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.values import Value
+
+UNPUBLISHED = 0.7
+"""Share of its prediction that a combination counts if nobody published it."""
+MIXED = frozenset(("int4-int8", "prismaquant"))
+"""Formats of rows that engines load and plans call by another name."""
+EXPLAINED_FROM = 0.2
+"""Regret beyond which the table has a reason."""
+
+
+class ScoredDecision(Value):
+    """One decision: what was best, what the plan chose, and how far apart."""
+
+    model: str
+    nodes: int
+    objective: str
+    concurrency: int
+    configurations: int
+    best: str
+    best_tps: float
+    chosen: str = ""
+    checkpoint: str = ""
+    """Name and format that the choice serves."""
+    groups: int = 0
+    published_tps: float | None = None
+    """Of what was chosen; None if nobody published it."""
+    predicted_tps: float | None = None
+    best_refused: str = ""
+    """The plan's reason against the best combination, if it has one."""
+    refused: tuple[str, ...] = ()
+    """Checkpoints that the plan refuses, with the reason."""
+    unknown: tuple[str, ...] = ()
+    """Checkpoints that nothing is known of by name, with the reason."""
+
+    ran: bool = False
+    """Somebody published what was chosen, under whatever load."""
+
+    @property
+    def unproven(self) -> bool:
+        """Nobody published what was chosen."""
+        return bool(self.chosen) and not self.ran
+
+    @property
+    def regret(self) -> float | None:
+        """1 − published of what was chosen / best published, at least 0; None if nothing was chosen."""
+        if not self.chosen:
+            return None
+        value = (
+            UNPUBLISHED * (self.predicted_tps or 0.0) if self.published_tps is None else self.published_tps
+        )
+        return max(0.0, 1.0 - value / self.best_tps)
+
+    @property
+    def reason(self) -> str:
+        """Reason for the regret in words, from what is known of it."""
+        if not self.chosen:
+            return "; ".join((*self.refused, *self.unknown))
+        if self.published_tps is None:
+            what = "what was chosen" if self.unproven else "what was chosen under such a load"
+            return f"nobody published {what}: {UNPUBLISHED:g} of {self.predicted_tps or 0.0:.3g} tok/s counts"
+        return self.best_refused or "predicted faster than the best published"
+
+
+class DecisionReport(Value):
+    """All decisions, and what they come to."""
+
+    decisions: tuple[ScoredDecision, ...]
+
+    @property
+    def regrets(self) -> tuple[float, ...]:
+        """Of the decisions that were answered, ascending."""
+        return tuple(sorted(one.regret for one in self.decisions if one.regret is not None))
+
+    @property
+    def summary(self) -> dict[str, float | int | None]:
+        """The aims of the decision: quantiles of regret, share unproven, and what was not answered."""
+        found, answered = self.regrets, [one for one in self.decisions if one.chosen]
+        return {
+            "decisions": len(self.decisions),
+            "models": len({one.model for one in self.decisions}),
+            "median_regret": round(median(found), 4) if found else None,
+            "p90_regret": round(found[min(len(found) - 1, int(0.9 * len(found)))], 4) if found else None,
+            "unproven": round(sum(one.unproven for one in answered) / len(answered), 4) if answered else None,
+            "refused": sum(not one.chosen and bool(one.refused) for one in self.decisions),
+            "unknown": sum(not one.chosen and not one.refused for one in self.decisions),
+        }
+
+    def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
+        """The contract of `sparkfleet accuracy --decisions --json`."""
+        told = [
+            one.model_dump(exclude={"best_refused"})
+            | {"regret": one.regret, "unproven": one.unproven, "reason": one.reason}
+            for one in self.decisions
+        ]
+        return json.dumps({"version": 1, **self.summary, "table": told}, indent=2)
+
+    def text(self) -> str:
+        """The table for a terminal."""
+        head = ("model", "Sparks", "objective", "best published", "chosen", "published", "regret")
+        rows = [head, *(_cells(one) for one in self.decisions)]
+        widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        ]
+        return "\n".join([*(line.rstrip() for line in lines), "", self.sentence()])
+
+    def markdown(self) -> str:
+        """The table for documentation, with a reason for every regret above 20 %."""
+        head = "| model | Sparks | objective | best published | chosen | published for it | regret | reason |"
+        lines = [head, "|---|---|---|---|---|---|---|---|"]
+        for one in self.decisions:
+            told = one.reason if one.regret is None or one.regret > EXPLAINED_FROM else ""
+            lines.append("| " + " | ".join((*_cells(one), told)) + " |")
+        return "\n".join([self.sentence(), "", *lines])
+
+    def sentence(self) -> str:
+        """The summary in words."""
+        told = self.summary
+        return (
+            f"{told['decisions']} decisions, {told['models']} models: regret {_percent(told['median_regret'])} in the"
+            f" median, {_percent(told['p90_regret'])} at the 90th percentile; {_percent(told['unproven'])} of the choices"
+            f" are combinations that nobody published; {told['refused']} refused, {told['unknown']} unknown by name."
+        )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def _cells(one: ScoredDecision) -> tuple[str, ...]:
+    asked = one.objective if one.concurrency == 1 else f"{one.objective}, {one.concurrency} requests"
+    copies = f"{one.groups} × " if one.groups > 1 else ""
+    chosen = f"{copies}{one.chosen}" if one.chosen else "refused" if one.refused else "unknown"
+    unknown = "nobody" if one.unproven else "other loads" if one.ran else "–"
+    published = unknown if one.published_tps is None else f"{one.published_tps:.4g}"
+    best = f"{one.best_tps:.4g}: {one.best}"
+    return one.model, str(one.nodes), asked, best, chosen, published, _percent(one.regret)
+
+
+def decide(rows_path: Path | None = None) -> DecisionReport:
+    """Plan every decision that the rows of a file contain, and compare.
+
+    Args:
+        rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`; None: that file.
+
+    Raises:
+        SpecError: the file is missing or not what it should be.
+    """
+    cases = cases_of(read_rows(rows_path or BENCHMARKS))
+    return DecisionReport(decisions=tuple(scored(one) for one in decisions_in(cases)))
+
+
+def scored(decision: PublishedDecision) -> ScoredDecision:
+    """The decision with the best plan of its checkpoints."""
+    speeds = decision.speeds()
+    best = max(speeds, key=lambda one: speeds[one])
+    unknown: list[str] = []
+    refused: list[str] = []
+    plans: list[tuple[tuple[str, str], DeploymentPlan]] = []
+    for name, format_name in decision.checkpoints:
+        known = _known(name, format_name)
+        if isinstance(known, str):
+            unknown.append(f"{name} {format_name}: {known}")
+            continue
+        plan = _planned(known, decision)
+        if isinstance(plan, str):
+            refused.append(f"{name} {format_name}: {plan}")
+        else:
+            plans.append(((name, format_name), plan))
+    found = ScoredDecision(
+        model=decision.model,
+        nodes=decision.nodes,
+        objective=decision.objective,
+        concurrency=decision.concurrency,
+        configurations=decision.configurations,
+        best=str(best),
+        best_tps=speeds[best],
+        refused=tuple(refused),
+        unknown=tuple(unknown),
+    )
+    return _with_choice(found, decision, plans) if plans else found
+
+
+def _with_choice(
+    found: ScoredDecision,
+    decision: PublishedDecision,
+    plans: Sequence[tuple[tuple[str, str], DeploymentPlan]],
+) -> ScoredDecision:
+    checkpoint, plan = max(plans, key=lambda one: one[1].groups[0].choice.worth)
+    groups = plan.groups
+    chosen = _combination(plan, checkpoint[1])
+    each = decision.speeds(max(1, decision.concurrency // len(groups))).get(chosen)
+    # Served by one of the groups, all requests would be at least so fast.
+    published = decision.speeds().get(chosen) if each is None else each * len(groups)
+    return found.model_copy(
+        update={
+            "chosen": str(chosen),
+            "checkpoint": " ".join(checkpoint),
+            "groups": len(groups),
+            "published_tps": published,
+            "ran": chosen in decision.ran,
+            "predicted_tps": _predicted(plan),
+            "best_refused": _against(decision, plans),
+        }
+    )
+
+
+def _against(decision: PublishedDecision, plans: Sequence[tuple[tuple[str, str], DeploymentPlan]]) -> str:
+    """The plans' reason against the best published combination; "" if they name none."""
+    speeds = decision.speeds()
+    best = max(speeds, key=lambda one: speeds[one])
+    of_format = [plan for checkpoint, plan in plans if checkpoint[1] == best.format]
+    if not of_format:
+        return f"no plan for a checkpoint in {best.format}"
+    engine, methods = ENGINE_LABELS[best.engine], _spellings(best.method)
+    for one in (rejection for plan in of_format for rejection in plan.rejected):
+        named = engine in one.what and any(word in one.what for word in methods)
+        if named and (best.nodes > 1) == any(word in one.what for word in ("TP=2", "TP=4", "TP=3", "TP=8")):
+            return f"{one.what}: {one.reason}"
+    return ""
+
+
+def _spellings(method: str) -> tuple[str, ...]:
+    """A method as plans name it: " MTP k", " NEXTN k", "no speculation"."""
+    if method == "none":
+        return (" no speculation",)
+    names = {method, *(own for own, row in SPEED_METHODS.items() if row == method)}
+    return tuple(f" {name.upper()} k" for name in sorted(names))
+
+
+def _combination(plan: DeploymentPlan, format_name: str) -> Combination:
+    candidate = plan.groups[0].choice.candidate
+    method = candidate.speculation.method
+    return Combination(
+        candidate.engine, SPEED_METHODS.get(method, method), format_name, len(candidate.shape.nodes)
+    )
+
+
+def _predicted(plan: DeploymentPlan) -> float:
+    """tok/s of the objective: of one request, or of all groups together."""
+    told = [group.choice.prediction for group in plan.groups]
+    if plan.objective == "interactive":
+        return max(
+            (one.decode_tps_per_request.mid for one in told if one.decode_tps_per_request), default=0.0
+        )
+    return sum(one.decode_tps_aggregate.mid for one in told if one.decode_tps_aggregate)
+
+
+def _known(name: str, format_name: str) -> Checkpoint | str:
+    """The checkpoint that a plan takes for a published name, or the reason why there is none."""
+    configs = architectures()
+    try:
+        by_name = known_checkpoint(name)
+        # A mix of formats is planned as the one that most of its weights have.
+        if by_name is not None and (format_of(by_name) == format_name or format_name in MIXED):
+            return by_name.model_copy(update={"id": _hub_id(name)})
+        if format_name not in QUANTISATIONS:
+            return "stored in a format that no engine of a deployment loads"
+        found = checkpoint_of(name, configs, Stored(format_name))
+    except FactError as error:
+        return error.what.rpartition(": ")[2]
+    if found is None:
+        return "no config is known by that name"
+    return found.model_copy(update={"id": _hub_id(name)})
+
+
+def _hub_id(name: str) -> str:
+    """A published name as a deployment can write it: with the owner, if one is known."""
+    told = name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else entry_of(name, architectures())
+    owner, _, rest = told.partition("/") if "/" in told else ("published", "/", name)
+    return f"{owner}/{re.sub(r'[^A-Za-z0-9._-]+', '-', rest).strip('-.')}"
+
+
+@cache
+def _sparks(count: int) -> Fleet:
+    """So many idle Sparks as plans without an inventory assume them: two on a cable, more on a switch."""
+    nodes = assumed_sparks(count)
+    names = tuple(node.name for node in nodes)
+    cable = LinkFacts(nodes=names, switch=None, rails=2, kind="roce", latency_us=24.0, gb_per_s=22.1)
+    on_switch = tuple(
+        cable.model_copy(update={"nodes": (name,), "switch": "switch", "latency_us": 28.0}) for name in names
+    )
+    links = () if count == 1 else (cable,) if count == 2 else on_switch
+    return Fleet(name="published", nodes=nodes, links=links, assumed=names)
+
+
+def _planned(checkpoint: Checkpoint, decision: PublishedDecision) -> DeploymentPlan | str:
+    """The plan of one checkpoint on these Sparks, or the reason for none."""
+    spec = Deployment(
+        name="published",
+        model=checkpoint.id,
+        objective=decision.objective,
+        concurrency=decision.concurrency,
+    )
+    plan = plan_fleet([spec], _sparks(decision.nodes), {checkpoint.id: checkpoint})
+    if plan.refused:
+        return plan.refused[0].rejected[0].reason if plan.refused[0].rejected else "refused"
+    return plan.deployments[0]

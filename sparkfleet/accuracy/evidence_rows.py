@@ -1,0 +1,67 @@
+"""Counts published measurements by what was run, for `knowledge/evidence.csv`. Pure.
+
+Every row proves that its combination runs; rates are compared with predictions only if they answer the question that
+plans answer (`published.run_of`), each with the prediction for its own load and text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from sparkfleet.accuracy.accuracy import score
+from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, run_of, upper_bound
+from sparkfleet.accuracy.rows import PublishedCase
+from sparkfleet.knowledge.evidence import PublishedEvidence, RunKey
+from sparkfleet.knowledge.factors import Factors
+from sparkfleet.knowledge.model_names import plain
+
+
+def evidence_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[PublishedEvidence, ...]:
+    """Published runs of engines that a deployment can ask for, by model, engine, method, format and nodes."""
+    found: dict[RunKey, list[PublishedCase]] = defaultdict(list)
+    for case in cases:
+        if case.setup.engine in SERVABLE and case.replicas == 1:
+            setup = case.setup
+            model, family = plain(case.model), setup.arch.family
+            found[RunKey(model, family, setup.engine, setup.method, setup.format, case.nodes)].append(case)
+    return tuple(_evidence(key, of_key, known) for key, of_key in found.items())
+
+
+def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> PublishedEvidence:
+    alone: dict[str, list[float]] = defaultdict(list)
+    off: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+    busy = 0
+    for case in cases:
+        run = run_of(case)
+        if run is None:
+            continue
+        busy += run.requests >= LEAST_REQUESTS and not upper_bound(case)
+        if run.requests == 1 and not upper_bound(case):
+            alone[case.source].append(run.speed)
+        if run.requests == 1 or run.requests >= LEAST_REQUESTS:
+            off[run.requests > 1][case.source] += _off(case, run, known)
+    return PublishedEvidence(
+        **key._asdict(),
+        rows=len(cases),
+        sources=tuple(sorted({case.source.replace(",", " ") for case in cases})),
+        alone=_middle(alone),
+        busy=busy,
+        off_alone=_middle(off[False]),
+        off_busy=_middle(off[True]),
+    )
+
+
+def _off(case: PublishedCase, run: PublishedRun, known: Factors) -> list[float]:
+    """Published over predicted (log)."""
+    offs = {one.metric: math.log(one.measured / one.predicted.mid) for one in score(case, known)}
+    metrics = ("decode_tps_per_request",) * (run.requests == 1) + ("decode_tps_aggregate",)
+    return [offs[metric] for metric in metrics if metric in offs][:1]
+
+
+def _middle(by_source: Mapping[str, list[float]]) -> float | None:
+    """Median over sources of the median of each, so that a source with many rows counts once."""
+    each = [median(values) for values in by_source.values() if values]
+    return round(median(each), 3) if each else None

@@ -1,0 +1,186 @@
+"""Published configurations of a model, and the speed of each: what a plan's choice is held against. Pure.
+
+    decisions_in(cases) -> PublishedDecision …        one per model, number of nodes and objective
+
+A *configuration* is everything that was set: engine, image, checkpoint, method with its k, TP and PP. A *combination* is
+what a plan decides: engine, method, format of the weights and nodes. The speed of a configuration is the median of its rows;
+that of a combination is its best configuration's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple, get_args
+
+from sparkfleet.accuracy.rows import PublishedCase
+from sparkfleet.knowledge.model_names import plain
+from sparkfleet.specs.deployment import EngineName, Objective
+from sparkfleet.values import Value
+
+LEAST_CONFIGURATIONS = 3
+"""With fewer there is little to choose among."""
+LEAST_REQUESTS = 4
+"""Requests at once from which a row counts for throughput."""
+LONGEST = 8192
+"""Tokens before the answer: what is measured behind more is another question than the one that plans answer."""
+SHORTEST = 16
+"""Tokens of a prompt that is more than a word."""
+NEAR = 2**0.5
+"""Rows of up to so many times more or fewer requests at once are of the same load."""
+SERVABLE = frozenset(engine for engine in get_args(EngineName) if engine != "custom")
+"""Engines that a deployment can ask for."""
+LEVELS = (4, 8, 16, 32, 64)
+"""Requests at once that a throughput may be asked for: of these the one with the most published configurations."""
+OBJECTIVES: tuple[Objective, ...] = ("interactive", "throughput")
+
+
+class Combination(NamedTuple):
+    """A plan's decision, in the words of rows: NEXTN is MTP."""
+
+    engine: str
+    method: str
+    format: str
+    nodes: int
+    """Of one group."""
+
+    def __str__(self) -> str:
+        return f"{self.engine} · {self.method} · {self.format}" + (
+            f" · {self.nodes} nodes" * (self.nodes > 1)
+        )
+
+
+class PublishedRun(NamedTuple):
+    """One row as it counts for a decision."""
+
+    combination: Combination
+    configuration: tuple[object, ...]
+    """Everything that was set."""
+    checkpoint: tuple[str, str]
+    """Name as published, format."""
+    requests: int
+    speed: float
+    """tok/s: of the one request, or of all."""
+
+
+class PublishedDecision(Value):
+    """One question that has several published answers: a model on so many Sparks, for one objective."""
+
+    model: str
+    """Without owner, format and version of its post-training."""
+    nodes: int
+    objective: Objective
+    concurrency: int
+    configurations: int
+    """Published on exactly these nodes, under this load."""
+    runs: tuple[PublishedRun, ...]
+    """On these nodes or fewer, under any load."""
+    ran: frozenset[Combination] = frozenset()
+    """Everything that was published on these nodes or fewer, also what answers another question."""
+
+    @property
+    def checkpoints(self) -> tuple[tuple[str, str], ...]:
+        """Options of the choice: names as published with their formats, the most often measured first."""
+        return tuple(one for one, _ in Counter(run.checkpoint for run in self.runs).most_common())
+
+    def speeds(self, requests: int | None = None) -> dict[Combination, float]:
+        """tok/s of every combination under a load (None: that of the decision)."""
+        return speeds_of(self.runs, requests or self.concurrency)
+
+
+def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...]:
+    """The decisions that have at least three published configurations, by model, nodes and objective."""
+    runs: dict[str, list[PublishedRun]] = defaultdict(list)
+    ran: dict[str, set[Combination]] = defaultdict(set)
+    for case in cases:
+        ran[plain(case.model)].add(combination_of(case))
+        run = None if upper_bound(case) else run_of(case)
+        if run is not None:
+            runs[plain(case.model)].append(run)
+    found = (
+        _decision(
+            model, nodes, objective, [run for run in of_model if run.combination.nodes <= nodes], ran[model]
+        )
+        for model, of_model in sorted(runs.items())
+        for nodes in sorted({run.combination.nodes for run in of_model})
+        for objective in OBJECTIVES
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def upper_bound(case: PublishedCase) -> bool:
+    """True for drafts of counting and of lists, which are nearly always right."""
+    return case.speculative and case.workload.content == "structured"
+
+
+def run_of(case: PublishedCase) -> PublishedRun | None:
+    """The row as it counts for decisions; None if it does not: other engines, replicas, a word, long prompts."""
+    setup, load = case.setup, case.workload
+    asked = load.prompt + load.depth
+    if setup.engine not in SERVABLE or case.replicas > 1 or asked > LONGEST or 0 < asked < SHORTEST:
+        return None
+    measured = dict(case.measured)
+    total = measured.get("decode_tps_aggregate")
+    speed = (measured.get("decode_tps_per_request") or total) if load.concurrency == 1 else total
+    if not speed:
+        return None
+    combination = combination_of(case)
+    image = (setup.release, setup.tp, setup.pp, setup.ep, case.image)
+    return PublishedRun(
+        combination,
+        (combination, case.model, case.quant, setup.k, image),
+        (case.model, setup.format),
+        load.concurrency,
+        speed,
+    )
+
+
+def combination_of(case: PublishedCase) -> Combination:
+    """The combination that a row measured."""
+    setup = case.setup
+    return Combination(setup.engine, setup.method, setup.format, case.nodes)
+
+
+def _decision(
+    model: str,
+    nodes: int,
+    objective: Objective,
+    runs: Sequence[PublishedRun],
+    ran: Iterable[Combination],
+) -> PublishedDecision | None:
+    here = [run for run in runs if run.combination.nodes == nodes]
+
+    def configurations(requests: int) -> int:
+        return len({run.configuration for run in here if _same_load(run, requests)})
+
+    level = 1 if objective == "interactive" else max(LEVELS, key=lambda each: (configurations(each), -each))
+    if configurations(level) < LEAST_CONFIGURATIONS:
+        return None
+    return PublishedDecision(
+        model=model,
+        nodes=nodes,
+        objective=objective,
+        concurrency=level,
+        configurations=configurations(level),
+        runs=tuple(runs),
+        ran=frozenset(one for one in ran if one.nodes <= nodes),
+    )
+
+
+def _same_load(run: PublishedRun, requests: int) -> bool:
+    if requests == 1:
+        return run.requests == 1
+    return run.requests > 1 and requests / NEAR <= run.requests <= requests * NEAR
+
+
+def speeds_of(runs: Iterable[PublishedRun], requests: int) -> dict[Combination, float]:
+    """tok/s of every combination under a load: that of its best configuration."""
+    each: dict[Combination, list[float]] = defaultdict(list)
+    values: dict[tuple[object, ...], list[PublishedRun]] = defaultdict(list)
+    for run in runs:
+        if _same_load(run, requests):
+            values[run.configuration].append(run)
+    for same in values.values():
+        each[same[0].combination].append(median(run.speed for run in same))
+    return {combination: max(speeds) for combination, speeds in each.items()}

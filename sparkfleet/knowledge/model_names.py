@@ -1,0 +1,32 @@
+"""Names of models without owner, format and version of their post-training. Pure."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+_FORMAT_WORDS = (
+    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
+    r"|it|instruct|mtp|sm121|static|pertensor"
+)
+
+
+_JOINS = (
+    (r"(^|[-_/])qwen-(?=[0-9])", r"\1qwen"),
+    (r"(gemma|glm|llama|ministral|nemotron|step|gpt)(?=[0-9.]|oss)", r"\1-"),
+    (r"([0-9])b-?a([0-9])", r"\1b-a\2"),
+)
+"""Hyphens that some put elsewhere: "Qwen 3.6 35B A3B", "Gemma4-26B"."""
+
+
+@cache
+def plain(name: str) -> str:
+    """A model's name without owner, format and version of its post-training: what siblings share."""
+    owner, slash, rest = name.strip().rpartition("/")
+    text = (rest if slash and " " not in owner else name).lower().strip()
+    text = re.sub(r"\.gguf$|\(.*", "", text)
+    text = re.sub(r"\s+|:", "-", text)
+    for spelling, joined in _JOINS:
+        text = re.sub(spelling, joined, text)
+    text = re.sub(rf"[-_ ]({_FORMAT_WORDS})\b.*", "", text)
+    return text.strip(" -_")

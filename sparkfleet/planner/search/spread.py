@@ -1,0 +1,69 @@
+"""Decides between fewer and more nodes for one variant, and puts the alternative into words. Pure.
+
+Nodes that no other deployment needs cost nothing: more of them are taken if the answer comes faster by more than two boots
+differ, and no throughput that was asked for is lost.
+"""
+
+from __future__ import annotations
+
+from sparkfleet.perf.predictor import Split
+from sparkfleet.planner.capacity.sizing import VariantContext
+from sparkfleet.planner.search.judge import Evaluation
+from sparkfleet.planner.search.objective import KEPT, required_gain
+from sparkfleet.planner.types.plan import Rung
+
+
+def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
+    """Reason to stay on fewer nodes; "" if more are worth it.
+
+    Args:
+        case: the variant.
+        fewer: the best on fewer nodes.
+        more: the best on more.
+    """
+    narrow, wide = _rung(fewer), _rung(more)
+    if case.objective == "context" and narrow.candidate.context != wide.candidate.context:
+        return "" if more.worth > fewer.worth else "holds no longer context"
+    ranks, nodes = (one.candidate.shape.ranks for one in (narrow, wide))
+    gain = more.predicted / fewer.predicted
+    required = required_gain(*_used(case, nodes, ranks))
+    if gain < 1.0:
+        return "slower"
+    if gain < required:
+        return f"{gain:.2f}× as fast, and {required:.2f}× is the least that two boots do not differ by"
+    if more.worth < required * fewer.worth:
+        return f"{gain:.2f}× as fast as predicted, but with fewer published measurements"
+    return _lost(case, narrow, wide)
+
+
+def _used(case: VariantContext, nodes: int, ranks: int) -> tuple[int, int]:
+    """Nodes that are compared: of one group; for throughput those of all groups, which use what there is."""
+    if case.objective != "throughput":
+        return nodes, ranks
+    return nodes * case.groups(nodes), ranks * case.groups(ranks)
+
+
+def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
+    """Reason if the requests at once that the deployment sets would be served more slowly together; else ""."""
+    before, after = narrow.prediction.decode_tps_aggregate, wide.prediction.decode_tps_aggregate
+    if case.objective != "interactive" or not case.variant.concurrency or before is None or after is None:
+        return ""
+    if case.variant.concurrency < 2 or after.mid >= KEPT * before.mid:
+        return ""
+    return (
+        f"{after.mid:.0f} instead of {before.mid:.0f} tok/s for {case.variant.concurrency} requests together"
+    )
+
+
+def line(split: Split, tps: float, other: float) -> str:
+    """The alternative and how to choose it: "both Sparks: 24.7 tok/s alone, 1.5×: `parallel: {tp: 2}`"."""
+    which = {1: "one Spark", 2: "both Sparks"}.get(split.ranks, f"{split.ranks} Sparks")
+    ways = (
+        ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
+    )
+    return f"{which}: {tps:.3g} tok/s alone, {tps / other:.2g}×: `parallel: {{{ways}}}`"
+
+
+def _rung(judged: Evaluation) -> Rung:
+    assert judged.rung is not None
+    return judged.rung

@@ -1,0 +1,84 @@
+"""Regret of the plan's choices: `sparkfleet accuracy --decisions`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.accuracy.decisions import DecisionReport, ScoredDecision, decide
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("decisions_script", ROOT / "scripts" / "decisions.py")
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+
+HEADER = (
+    "id,source_url_or_repo_path,nodes,tp,concurrency,model,quant,engine,spec_method,spec_tokens,prompt_tokens,"
+    "decode_tps_per_request"
+)
+
+
+def one(**given: object) -> ScoredDecision:
+    fields = {
+        "model": "m",
+        "nodes": 1,
+        "objective": "interactive",
+        "concurrency": 1,
+        "configurations": 3,
+        "best": "vllm · mtp · fp8",
+        "best_tps": 20.0,
+        "chosen": "vllm · none · fp8",
+        "groups": 1,
+        "published_tps": 15.0,
+        "ran": True,
+        "predicted_tps": 18.0,
+    }
+    return ScoredDecision.model_validate(fields | given)
+
+
+def test_regret_is_what_the_best_has_more() -> None:
+    assert one().regret == pytest.approx(0.25)
+    assert one(published_tps=22.0).regret == 0.0
+    assert not one().unproven
+
+
+def test_what_nobody_published_counts_seven_tenths_of_its_prediction() -> None:
+    assert one(published_tps=None).regret == pytest.approx(1 - 0.7 * 18 / 20)
+    assert one(published_tps=None, ran=False).unproven
+    assert not one(published_tps=None).unproven, "somebody ran it, under another load"
+
+
+def test_a_decision_without_a_choice_is_no_regret_and_is_counted() -> None:
+    refused = one(chosen="", published_tps=None, refused=("m fp8: too large",))
+    unknown = one(chosen="", published_tps=None, unknown=("m fp8: no config is known by that name",))
+    report = DecisionReport(decisions=(one(), refused, unknown))
+    assert refused.regret is None
+    assert (report.summary["refused"], report.summary["unknown"], report.summary["decisions"]) == (1, 1, 3)
+    assert report.summary["median_regret"] == 0.25
+    assert "too large" in report.markdown()
+    body = json.loads(report.json())
+    assert (body["version"], len(body["table"]), body["table"][0]["regret"]) == (1, 3, 0.25)
+
+
+def test_published_rows_become_decisions(tmp_path: Path) -> None:
+    rows = [
+        "b1,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,none,,1024,8",
+        "b2,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,sglang,nextn,5,1024,22.6",
+        "b3,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,mtp,3,1024,18",
+    ]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    (found,) = decide(file).decisions
+    assert (found.best, found.best_tps) == ("sglang · mtp · fp8", 22.6)
+    assert found.chosen
+    assert found.checkpoint == "Qwen/Qwen3.6-27B-FP8 fp8"
+    assert found.regret is not None
+
+
+def test_the_page_has_the_table_in_its_place() -> None:
+    page = f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n"
+    assert script.with_table(page, "| new |") == f"before\n{script.BEGIN}\n\n| new |\n\n{script.END}\nafter\n"
+    assert script.BEGIN in script.PAGE.read_text()

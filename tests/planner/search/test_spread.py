@@ -1,0 +1,195 @@
+"""Between fewer and more nodes: idle ones cost nothing, and evidence decides between what is close."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkfleet.knowledge import evidence as known
+from sparkfleet.knowledge.evidence import EvidenceIndex, PublishedEvidence
+from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.perf.local_measurements import LocalMeasurement, Point
+from sparkfleet.perf.predictor import Split
+from sparkfleet.perf.workload import Workload
+from sparkfleet.planner.search import objective
+from sparkfleet.planner.search.objective import required_gain
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.search.spread import line
+from sparkfleet.specs.deployment import Deployment
+
+FP8 = "Qwen/Qwen3.6-27B-FP8"
+MOE = "Qwen/Qwen3.6-35B-A3B-FP8"
+DENSE = "nvidia/Llama-3.3-70B-Instruct-FP4"
+MODELS = (FP8, MOE, DENSE, "openai/gpt-oss-120b", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")
+
+
+def first(plan):
+    return plan.deployments[0].groups[0].choice
+
+
+def answer_s(rung) -> float:
+    """Seconds of the answer that `interactive` is about."""
+    return rung.prediction.ttft_ms.mid / 1000 + 256 / rung.prediction.decode_tps_per_request.mid
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """published(runs…): nothing else was."""
+
+    def use(*runs: PublishedEvidence) -> None:
+        index = EvidenceIndex(runs)
+        monkeypatch.setattr(objective, "evidence", lambda: index)
+
+    return use
+
+
+def run(method: str, nodes: int, engine: str = "vllm", **given: object) -> PublishedEvidence:
+    fields = {
+        "model": "qwen3.6-27b",
+        "family": "dense-hybrid-5120x64",
+        "engine": engine,
+        "method": method,
+        "format": "fp8",
+        "nodes": nodes,
+        "rows": 4,
+        "sources": ("a/b", "c/d"),
+        "alone": 10.0,
+        "busy": 2,
+    }
+    return PublishedEvidence.model_validate(fields | given)
+
+
+class TestIdleNodes:
+    def test_an_idle_spark_is_taken_if_it_was_published_and_is_faster(self, sparks, plan, ask, published):
+        published(run("none", 1), run("none", 2))
+        spec = ask(FP8, engine="vllm", speculation="none")
+        one, two = plan(sparks(1), spec), plan(sparks(2), spec)
+        assert first(two).candidate.shape.tp == 2
+        assert answer_s(first(one)) / answer_s(first(two)) >= required_gain(2, 1)
+        assert "one Spark: " in first(two).reason
+        assert "`parallel: {tp: 1}`" in first(two).reason
+
+    def test_it_is_kept_if_another_deployment_wants_it(self, sparks, plan, ask, published):
+        published(run("none", 1), run("none", 2))
+        spec = ask(FP8, engine="vllm", speculation="none")
+        found = plan(sparks(2), spec, ask(MOE, name="other"))
+        mine = found.of("m").groups[0].choice
+        assert mine.candidate.shape.tp == 1
+        assert "both Sparks: " in mine.reason
+        assert "`parallel: {tp: 2}` (the other nodes are kept for the other deployments)" in mine.reason
+
+    def test_nobody_has_published_two_and_the_alternative_is_told(self, sparks, plan, ask, published):
+        published(run("none", 1))
+        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        assert found.candidate.shape.tp == 1
+        assert "both Sparks: " in found.reason
+        assert "`parallel: {tp: 2}` (" in found.reason
+        assert "but with fewer published measurements)" in found.reason
+
+    def test_the_line_of_an_alternative(self):
+        assert line(Split(2), 24.7, 16.5) == "both Sparks: 24.7 tok/s alone, 1.5×: `parallel: {tp: 2}`"
+        assert line(Split(1, 4), 5.0, 10.0) == "4 Sparks: 5 tok/s alone, 0.5×: `parallel: {pp: 4}`"
+
+    def test_throughput_takes_what_yields_more_for_all(self, sparks, plan, ask):
+        found = plan(sparks(2), ask("Qwen/Qwen3-30B-A3B-FP8", objective="throughput", concurrency=32))
+        assert len(found.deployments[0].groups) == 2, "two replicas"
+        assert {len(group.choice.candidate.shape.nodes) for group in found.deployments[0].groups} == {1}
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        model=st.sampled_from(MODELS),
+        nodes=st.integers(1, 4),
+        concurrency=st.sampled_from([None, 1, 8]),
+        wanted=st.sampled_from(["interactive", "throughput"]),
+    )
+    def test_an_idle_node_never_makes_a_plan_slower(
+        self, sparks, plan, ask, model, nodes, concurrency, wanted
+    ):
+        fields = {"objective": wanted} | ({"concurrency": concurrency} if concurrency else {})
+        before, after = (plan(sparks(n, switch=True), ask(model, **fields)) for n in (nodes, nodes + 1))
+        if before.refused:
+            return
+        assert not after.refused
+        old, new = first(before), first(after)
+        if wanted == "interactive":
+            assert answer_s(new) <= answer_s(old) * 1.001
+        else:
+            assert new.worth >= old.worth * 0.999
+
+
+class TestEvidence:
+    def test_the_field_reports_own_configuration_does_not_lose_to_what_nobody_published(
+        self, sparks, plan, ask
+    ):
+        found = first(plan(sparks(1), ask(FP8)))
+        assert (found.candidate.engine, found.candidate.speculation.method) == ("sglang", "nextn")
+        assert found.published.same
+        assert "field report 000" in found.published.sources
+
+    def test_a_choice_that_nobody_has_published_says_so(self, sparks, plan, ask, published):
+        published(run("none", 1, model="other", family="moe-1"))
+        found = first(plan(sparks(1), ask(FP8, engine="vllm", speculation="none")))
+        assert found.published.rows == 0
+        assert any(note.startswith("nobody has published this: vLLM without drafts") for note in found.notes)
+
+    @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        runs=st.lists(
+            st.builds(
+                run,
+                st.sampled_from(["none", "mtp", "dflash"]),
+                st.sampled_from([1, 2]),
+                st.sampled_from(["vllm", "sglang"]),
+            ),
+            max_size=3,
+        )
+    )
+    def test_more_evidence_for_a_choice_never_makes_it_lose(self, sparks, plan, ask, published, runs):
+        published(*runs)
+        chosen = first(plan(sparks(1), ask(FP8))).candidate
+        method = {"nextn": "mtp"}.get(chosen.speculation.method, chosen.speculation.method)
+        published(*runs, run(method, 1, chosen.engine, sources=("x/y",)))
+        again = first(plan(sparks(1), ask(FP8))).candidate
+        assert (again.engine, again.speculation.method) == (chosen.engine, chosen.speculation.method)
+
+    def test_the_users_own_measurement_counts_as_evidence(self, sparks, published):
+        published(run("none", 1, "sglang"))
+        spec = Deployment(name="m", model=FP8)
+        fleet = sparks(1)
+        point = Point(workload=Workload(prompt=2048, generate=256), decode_tps_per_request=60.0)
+        own = LocalMeasurement(model=FP8, engine="vllm", method="mtp", k=3, point=point)
+        found = plan_fleet([spec], fleet, {FP8: known_checkpoint(FP8)}, measurements=[own])
+        assert (first(found).candidate.engine, first(found).candidate.speculation.method) == ("vllm", "mtp")
+
+
+class TestLookups:
+    """Drafts that are looked up in the text (NGRAM) lead only if it repeats."""
+
+    def test_they_do_not_lead_over_mixed_text(self, sparks, plan, ask, published):
+        published(run("ngram", 1, alone=99.0, off_alone=2.0, sources=("a", "b", "c")))
+        found = plan(sparks(1), ask(FP8, engine="vllm")).deployments[0]
+        assert found.groups[0].choice.candidate.speculation.method != "ngram"
+
+    @pytest.mark.parametrize("content", ["agent", "edits", "code"])
+    def test_they_may_where_it_repeats(self, sparks, plan, ask, published, content):
+        published(run("ngram", 1, alone=99.0, off_alone=2.0, sources=("a", "b", "c")))
+        spec = ask("nvidia/Llama-3.3-70B-Instruct-FP4", engine="vllm", content=content)
+        methods = [
+            r.candidate.speculation.method for r in plan(sparks(1), spec).deployments[0].groups[0].ladder
+        ]
+        assert "ngram" in methods
+
+    def test_the_reason_says_what_to_set(self, sparks, plan, ask):
+        found = plan(sparks(1), ask(DENSE)).deployments[0]
+        told = [one.reason for one in found.rejected if one.what == "NGRAM as first choice"]
+        assert told
+        assert "`content: agent`" in told[0]
+
+    def test_one_that_is_asked_for_is_obeyed(self, sparks, plan, ask):
+        found = first(plan(sparks(1), ask(FP8, speculation="ngram")))
+        assert found.candidate.speculation.method == "ngram"
+
+
+def test_the_packaged_evidence_is_what_the_planner_reads():
+    assert objective.evidence is known.evidence
