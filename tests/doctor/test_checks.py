@@ -580,4 +580,4 @@ def test_the_document_lists_every_check_and_the_readme_counts_them():
         assert f"| `{check.id}` | {check.title} |" in text
     listed = re.findall(r"^\| \w+ \| `([\w-]+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted([*(check.id for check in registry.CHECKS), *registry.REACHED])
-    assert f"# {len(listed)} checks," in (root / "README.md").read_text()
+    assert f"# {len(listed)} checks:" in (root / "README.md").read_text()

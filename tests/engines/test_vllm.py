@@ -123,7 +123,7 @@ def test_a_method_of_another_engine_is_refused(launch):
 
 @pytest.mark.parametrize("version", ["0.19.0", "0.19.0+cpu"])
 def test_a_method_that_came_later_is_refused_before_the_engine_does(launch, version):
-    with pytest.raises(EngineError, match=r"'dflash': it needs 0\.20") as caught:
+    with pytest.raises(EngineError, match=r"'dflash': it came with 0\.20") as caught:
         launch(method="dflash", tokens=3, engine_version=version, **DRAFT)
     assert caught.value.because is Cause.FLAG
 
