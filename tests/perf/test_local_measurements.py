@@ -124,5 +124,8 @@ class TestPlans:
         [{"model": "another"}, {"engine": "vllm"}, {"tp": 2}, {"k": 2}, {"method": "none", "k": 0}],
         ids=lambda changed: next(iter(changed)),
     )
-    def test_another_setup_changes_nothing(self, planned, changed):
-        assert planned(self.measured(**changed)) == planned()
+    def test_another_setup_changes_no_prediction(self, planned, changed):
+        found, plain = planned(self.measured(**changed)), planned()
+        assert (found.candidate, found.prediction) == (plain.candidate, plain.prediction)
+        assert found.published == plain.published
+        assert found.worth >= plain.worth, "more evidence never makes a candidate lose"

@@ -23,7 +23,7 @@ from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation, assess
 from sparkfleet.planner.search.method_account import Fate, Stage
-from sparkfleet.planner.search.objective import best_groups, evidence_of, required_gain, total, worth
+from sparkfleet.planner.search.objective import best_groups, proof_of, required_gain, total, worth
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     because,
@@ -158,7 +158,7 @@ class VariantPlanner:
     def _ranked(self, draft: Proposal, sized: Sizing) -> RankedProposal:
         settings, stack = self._drafts.settings(draft), self._drafts.first(draft)
         busy = self._case.objective == "throughput"
-        discount = stack.evidence * evidence_of(self._case, draft).discount(busy=busy)
+        discount = stack.evidence * proof_of(self._case, draft).discount(busy=busy)
         promise = worth(self._case, draft, settings, sized.context) * discount
         return RankedProposal(-promise, next(self._order), draft, None)
 
@@ -304,7 +304,7 @@ class VariantPlanner:
         plain = any(one.draft.speculation.method == "none" for one in ladder)
         # Drafts that are looked up in the text follow only where somebody saw them to be worth it.
         lookup = draft.speculation.method in LOOKUPS and not lookup_pays(self._case)
-        if lookup and evidence_of(self._case, draft).level > EvidenceLevel.SIBLING:
+        if lookup and proof_of(self._case, draft).level > EvidenceLevel.SIBLING:
             return False
         return not last or plain or draft.speculation == Speculation()
 

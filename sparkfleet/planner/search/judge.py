@@ -41,7 +41,7 @@ from sparkfleet.planner.search.candidate_builder import (
     name_of,
     situation_with,
 )
-from sparkfleet.planner.search.objective import doubt, evidence_of, worth
+from sparkfleet.planner.search.objective import doubt, evidence_of, proof_of, worth
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate, PublishedRuns, Rejection, Rung
 from sparkfleet.units import GIB
 
@@ -366,7 +366,7 @@ def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterato
     method, ranks = draft.speculation.method, draft.split.ranks
     drafting = "without drafts" if method == "none" else f"with {method.upper()}"
     where = f"on {ranks} node{'s' if ranks > 1 else ''}"
-    found = evidence_of(case, draft)
+    found = proof_of(case, draft)
     if found.level is EvidenceLevel.FORMAT:
         if not found.runs:
             yield f"nobody has published rates of this: gains or acceptance {drafting} are, for this model"

@@ -75,9 +75,8 @@ def published_factor(case: VariantContext, draft: Proposal, settings: Settings, 
     A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
     """
     busy = case.objective == "throughput"
-    own = (draft.engine, draft.split.tp, draft.split.pp)
-    if any(own == (one.engine, one.tp, one.pp) for one in case.outlook.measurements):
-        return 1.0  # predictions follow what was measured here
+    if is_measured(case, draft, exactly=True):
+        return 1.0  # the prediction follows what was measured here
     found = evidence_of(case, draft)
     same = found.correction(busy=busy)
     if same is not None:
@@ -99,16 +98,27 @@ def _drafting_factor(case: VariantContext, draft: Proposal, settings: Settings, 
     return math.sqrt(said.gain / predicted)
 
 
+def is_measured(case: VariantContext, draft: Proposal, *, exactly: bool = False) -> bool:
+    """True if the user measured a proposal's engine, split and method here; `exactly`: with as many draft tokens."""
+    wanted = draft.speculation
+    method = SPEED_METHODS.get(wanted.method, wanted.method)
+    return any(
+        (one.engine, one.tp, one.pp) == (draft.engine, draft.split.tp, draft.split.pp)
+        and SPEED_METHODS.get(one.method, one.method) == method
+        and (not exactly or one.k == wanted.tokens)
+        for one in case.outlook.measurements
+    )
+
+
+def proof_of(case: VariantContext, draft: Proposal) -> Evidence:
+    """Published runs that speak for a proposal; the user's own measurement of it is as good as any."""
+    return Evidence(EvidenceLevel.MODEL) if is_measured(case, draft) else evidence_of(case, draft)
+
+
 def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
-    """Published runs that speak for a proposal; the user's own measurements of it are as good as any."""
+    """Published runs that speak for a proposal."""
     method = SPEED_METHODS.get(draft.speculation.method, draft.speculation.method)
     split = draft.split
-    own = (draft.engine, split.tp, split.pp)
-    if any(
-        own == (one.engine, one.tp, one.pp) and SPEED_METHODS.get(one.method, one.method) == method
-        for one in case.outlook.measurements
-    ):
-        return Evidence(EvidenceLevel.MODEL)
     outlook, model = case.outlook, plain(case.variant.model.partition("@")[0])
     found = evidence().of(
         RunKey(model, outlook.arch.family, draft.engine, method, outlook.format, split.ranks)
@@ -139,7 +149,7 @@ def _drafting(case: VariantContext, draft: Proposal, requests: int) -> Published
 
 def doubt(case: VariantContext, stack: Stack, draft: Proposal, verdict: RuleJudgement) -> float:
     """Discount for evidence without a number."""
-    factor = stack.evidence * evidence_of(case, draft).discount(busy=case.objective == "throughput")
+    factor = stack.evidence * proof_of(case, draft).discount(busy=case.objective == "throughput")
     for finding in verdict.penalties:
         then = finding.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
