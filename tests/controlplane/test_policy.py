@@ -14,7 +14,7 @@ from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import EndGroup, GiveUp, RestartGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, RESTARTS
+from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
@@ -103,9 +103,7 @@ def states(draw):
         pending=Pending(
             counted=draw(st.frozensets(keys, max_size=2)),
             failed_at=draw(st.dictionaries(keys, st.floats(0, 10_000), max_size=2)),
-            answered=frozenset(
-                application(group, "failed").name for group in draw(st.sets(keys, max_size=2))
-            ),
+            answered={application(group, "failed").name: 0.0 for group in draw(st.sets(keys, max_size=2))},
         ),
         paused=draw(st.booleans()),
     )
@@ -156,8 +154,10 @@ def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state,
     world = PolicyWorld(
         replace(state, available=dict.fromkeys(NODES, 1 << 40)), start=lambda group: diagnosis
     )
-    for _ in range(40):
-        last = world.round()
+    for waits_s in (0.0, ANSWER_S):
+        world.seconds += waits_s
+        for _ in range(40):
+            last = world.round()
     assert last == []
     wanted = {
         (one.name, one.generation, at) for one in state.wanted.values() for at in range(len(one.plan.groups))
@@ -174,6 +174,21 @@ def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state,
 
 
 # --- one rule at a time
+
+
+def test_an_answer_without_effect_is_given_again():
+    """The start that answered a failure failed between two readings, and its reports were lost."""
+    app = application(TINY, "failed")
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2)},
+        apps=(app,),
+        nodes=seen(this="first"),
+        pending=Pending(answered={app.name: NOW.steady}),
+    )
+    assert decide(state, NOW) == []
+    assert decide(state, Now.at(NOW.steady + ANSWER_S - 1)) == []
+    actions = decide(state, Now.at(NOW.steady + ANSWER_S))
+    assert [a.group for a in actions if isinstance(a, RestartGroup)] == [TINY]
 
 
 @pytest.mark.parametrize(("cause", "starts"), [(Cause.MEMORY, 3), (Cause.TRANSIENT, 6)])

@@ -53,10 +53,11 @@ def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
     if isinstance(
         action, BeginAttempt
     ):  # its next failure is then a new one, even if Serve showed no other status in between
-        pending = replace(pending, answered=pending.answered - {app_name(*action.group)})
+        name = app_name(*action.group)
+        pending = replace(pending, answered={app: at for app, at in pending.answered.items() if app != name})
     match action:
         case RestartGroup(group=group, answers=True):
-            return replace(pending, answered=pending.answered | {app_name(*group)})
+            return replace(pending, answered={**pending.answered, app_name(*group): now.steady})
         case TryAgain(group=group) | NextRung(group=group):
             return replace(pending, counted=pending.counted | {group})
         case FailAttempt(group=group):

@@ -50,6 +50,9 @@ STARVED_S = 3600.0
 """Times that memory ran out within `STARVED_S` while a group served, after which it takes a rung that needs less. The window
 is long because the load of a large model alone takes a quarter of an hour."""
 
+ANSWER_S = 60.0
+"""A failed application that still shows its failure so long after it was deployed again has failed again."""
+
 RESTARTS = 3
 """Failed starts in a row after which the ladder takes over: Serve gives up only a group that has never started."""
 
@@ -139,7 +142,10 @@ def answer_failure(one: FallbackCase) -> list[Action] | None:
     """Answers Serve's failure of a group: the same rung again, the next rung, or the end of its ladder."""
     if one.app.status != "failed":
         return None
-    return [] if one.app.name in one.state.pending.answered else _answer(one)
+    answered_at = one.state.pending.answered.get(one.app.name)
+    # An answer without effect: the new start failed between two readings, and its reports were lost.
+    is_open = answered_at is None or one.now.steady - answered_at >= ANSWER_S
+    return _answer(one) if is_open else []
 
 
 def answer_restarts(one: FallbackCase) -> list[Action] | None:

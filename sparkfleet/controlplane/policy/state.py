@@ -62,8 +62,8 @@ class SeenNodes:
 class Pending:
     """Memory of the controller between rounds; it may be lost with its process."""
 
-    answered: frozenset[str] = frozenset()
-    """Applications whose failure has been answered, until they have another status."""
+    answered: Mapping[str, float] = field(default_factory=dict)
+    """Applications whose failure has been answered, until they have another status, and since when (steady clock)."""
     counted: frozenset[GroupKey] = frozenset()
     """Groups whose failed start is counted and that have not restarted yet: a second report of it does not count."""
     failed_at: Mapping[GroupKey, float] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Pending:
 
     def answered_only(self, failed: Collection[str]) -> Pending:
         """Without the answers of applications that are no longer failed."""
-        return replace(self, answered=self.answered.intersection(failed))
+        return replace(self, answered={app: at for app, at in self.answered.items() if app in failed})
 
 
 @dataclass(frozen=True)
