@@ -169,6 +169,10 @@ class Controller:
             trouble=self.ends.trouble,
         )
 
+    def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first."""
+        return self._store.history(name)
+
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
         return scrape_targets(self._reports.groups(), self._reports.gateways(), own)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import ApplyRequest, KeyRequest
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
@@ -100,6 +101,19 @@ class FleetClient:
         answer = await self._call("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
 
+    async def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first; empty if none of that name was ever applied.
+
+        Raises ControlError if the controller's version does not match.
+        """
+        answer = await self._call("GET", f"/v1/deployments/{quote(name, safe='')}/history")
+        try:
+            return tuple(Desired.model_validate_json(json.dumps(one)) for one in answer["generations"])
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
+
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
         await self._call("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
@@ -120,8 +134,8 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def all_events(self, deployment: str) -> list[Event]:
-        """All kept events of a deployment, oldest first, over as many answers as it takes."""
+    async def all_events(self, deployment: str | None = None) -> list[Event]:
+        """All kept events of a deployment or of the fleet, oldest first, over as many answers as it takes."""
         found: list[Event] = []
         while more := await self.events(found[-1].id if found else 0, deployment):
             found += more

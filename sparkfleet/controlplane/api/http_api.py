@@ -40,6 +40,7 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
             web.get("/v1/fleet", api.fleet),
             web.put("/v1/deployments/{name}", api.put),
             web.delete("/v1/deployments/{name}", api.delete),
+            web.get("/v1/deployments/{name}/history", api.history),
             web.get("/v1/events", api.events),
             web.get("/v1/keys", api.list_keys),
             web.post("/v1/keys", api.create_key),
@@ -66,6 +67,11 @@ class _Api:
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )
+
+    async def history(self, request: web.Request) -> web.Response:
+        generations = self._controller.history(request.match_info["name"])
+        listed = [one.model_dump(mode="json") for one in generations]
+        return web.json_response({"version": STATUS_VERSION, "generations": listed})
 
     async def delete(self, request: web.Request) -> web.Response:
         await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))

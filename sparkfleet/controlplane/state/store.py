@@ -119,7 +119,7 @@ class Store:
             spec: the deployment.
             plan: its plan.
             who: the person or program that applied it.
-            retry: start every group anew.
+            retry: start every group again.
             older: groups that still run and are no longer desired.
         """
         before = self.desired().get(spec.name)
