@@ -23,7 +23,7 @@ from sparkfleet.controlplane.policy.memory_admission import waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.serve_backend import ServeBackend
-from sparkfleet.controlplane.state.api_keys import ApiKeys
+from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
 from sparkfleet.controlplane.state.metrics_export import show_groups
@@ -34,7 +34,7 @@ from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -181,9 +181,45 @@ class Controller:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
         return await self._journal.events(after, deployment, wait_s)
 
-    async def table(self, known: int, wait_s: float = 10.0) -> RoutingTable:
+    async def table(self, known: int, wait_s: float = 10.0, replica: str = "") -> RoutingTable:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
-        return await self._publisher.table(known, wait_s)
+        return await self._publisher.table(known, wait_s, replica)
+
+    async def create_key(self, name: str) -> tuple[str, KeyEntry, frozenset[str]]:
+        """Creates an API key (see `ApiKeys.create`). Returns its text, its entry, and gateways that do not know it yet."""
+        text, key = await self.keys.create(name)
+        return text, key, await self._known_to_gateways()
+
+    async def revoke_key(self, name_or_id: str) -> tuple[KeyEntry, frozenset[str]]:
+        """Revokes a key (see `ApiKeys.revoke`). Returns its entry, and gateways that may still accept it."""
+        key = await self.keys.revoke(name_or_id)
+        return key, await self._known_to_gateways()
+
+    async def _known_to_gateways(self) -> frozenset[str]:
+        """Publishes the table and waits until the gateways have it, at most `CONFIRM_S`. Returns those that have not."""
+        await self._publish()
+        return await self._publisher.held_by(
+            lambda: [report.replica for report in self._reports.gateways()], CONFIRM_S
+        )
+
+    def key_rows(self) -> tuple[KeyRow, ...]:
+        """Each key with its last use and the deployments that it may use."""
+        used: dict[str, float] = dict(self._store.keys_used())
+        for report in self._reports.gateways():
+            used |= {key: at for key, at in report.keys_used.items() if at > used.get(key, 0.0)}
+        wanted = self._store.desired()
+        return tuple(
+            KeyRow(
+                id=key.id,
+                name=key.name,
+                created=created,
+                used=used.get(key.id),
+                may_use=tuple(
+                    n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
+                ),
+            )
+            for key, created in self._store.keys_created()
+        )
 
     # reports of groups and gateways
 
@@ -198,6 +234,7 @@ class Controller:
 
     async def register_gateway(self, report: GatewayReport) -> None:
         """Takes a gateway replica's report of its address."""
+        self._store.use_keys(report.keys_used)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
             await self._journal.record("", 0, report.replica, "gateway", words)

@@ -1,4 +1,4 @@
-"""Generations of a deployment: lists them, goes back to one, starts its engines again, and changes its number of replicas."""
+"""Generations of a deployment: lists them, goes back to one, starts its engines again, changes its number of replicas."""
 
 from __future__ import annotations
 

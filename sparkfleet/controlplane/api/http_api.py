@@ -88,17 +88,21 @@ class _Api:
         )
 
     async def list_keys(self, request: web.Request) -> web.Response:
-        keys = [{"id": key.id, "name": key.name} for key in self._controller.keys.list()]
+        keys = [row.model_dump(mode="json") for row in self._controller.key_rows()]
         return web.json_response({"version": STATUS_VERSION, "keys": keys})
 
     async def create_key(self, request: web.Request) -> web.Response:
         wanted = KeyRequest.model_validate_json(await request.read())
-        text, key = await self._controller.keys.create(wanted.name)
-        return web.json_response({"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text})
+        text, key, late = await self._controller.create_key(wanted.name)
+        return web.json_response(
+            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
+        )
 
     async def revoke_key(self, request: web.Request) -> web.Response:
-        key = await self._controller.keys.revoke(request.match_info["name"])
-        return web.json_response({"version": STATUS_VERSION, "id": key.id, "name": key.name})
+        key, late = await self._controller.revoke_key(request.match_info["name"])
+        return web.json_response(
+            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
+        )
 
     async def stop(self, request: web.Request) -> web.Response:
         self._controller.pause()

@@ -62,6 +62,7 @@ CREATE TABLE history (
     name TEXT NOT NULL, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL, who TEXT NOT NULL,
     since REAL NOT NULL, members TEXT NOT NULL, PRIMARY KEY (name, generation)
 ) STRICT;
+ALTER TABLE keys ADD COLUMN used REAL;
 INSERT INTO history SELECT name, generation, spec, plan, who, since, '[]' FROM deployments;
 """
 

@@ -29,6 +29,9 @@ KEEP_MEASUREMENTS = 1000
 """Measurements kept of a deployment: at up to six per start those of its last 160 starts or more, in about 100 KB."""
 
 
+USED_S = 60.0
+"""The last use of a key is stored to the minute: each write costs the head's disk 4 ms."""
+
 KEEP_GENERATIONS = 50
 """Generations of a deployment that are kept for `history` and `rollback`: each is some 10 to 100 KB of plan."""
 
@@ -192,11 +195,28 @@ class Store:
         rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
         return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
 
+    def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
+        """All API keys with the time of their creation, Unix seconds."""
+        rows = self._db.execute("SELECT id, name, sha256, since FROM keys ORDER BY since, id")
+        return tuple((KeyEntry(id=id_, name=name, sha256=sha256), since) for id_, name, sha256, since in rows)
+
+    def keys_used(self) -> dict[str, float]:
+        """Unix seconds of the last stored use of each key that was used, by its id."""
+        return dict(self._db.execute("SELECT id, used FROM keys WHERE used IS NOT NULL"))
+
+    def use_keys(self, used: Mapping[str, float]) -> None:
+        """Stores the last use of keys, by their ids. Uses within `USED_S` of a stored one are not written."""
+        known = self.keys_used()
+        later = [(at, key) for key, at in used.items() if at - known.get(key, 0.0) >= USED_S]
+        if later:
+            self._db.executemany("UPDATE keys SET used = ? WHERE id = ?", later)
+
     def add_key(self, key: KeyEntry) -> bool:
         """Stores a key; False if the name is taken."""
         try:
             self._db.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?)", (key.id, key.name, key.sha256, self._clock())
+                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
+                (key.id, key.name, key.sha256, self._clock()),
             )
         except sqlite3.IntegrityError:
             return False
