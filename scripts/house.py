@@ -28,6 +28,7 @@ RIDDLES = re.compile(
 PLAIN = (
     "cli",
     "fleet",
+    "hostfacts",
     "install",
     "perf",
     "planner",

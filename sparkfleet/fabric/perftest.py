@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.hostfacts.fact import not_understood
+from sparkfleet.hostfacts.fact import unexpected_output
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 
@@ -36,7 +36,7 @@ def parse_bandwidth(output: str) -> float:
         re.MULTILINE,
     )
     if header is None or not rows:
-        raise not_understood("the bandwidth", output)
+        raise unexpected_output("the bandwidth", output)
     # perftest's MB are of 2^20 bytes.
     return float(rows[-1][1]) * ((1 << 20) / 1e9 if header[1] == "MB" else 1 / 8)
 
@@ -48,5 +48,5 @@ def parse_latency(output: str) -> float:
         rf"^\s*[0-9]{{1,12}}\s+[0-9]{{1,12}}\s+{_NUMBER}\s+{_NUMBER}\s+{_NUMBER}\b", output, re.MULTILINE
     )
     if header is None or not rows:
-        raise not_understood("the latency", output)
+        raise unexpected_output("the latency", output)
     return float(rows[-1][2])
