@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.checkpoints.remote_metadata import Hearing, MetadataRequest, Outline, order, program
+from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, OutlineParser, order, program
 from sparkfleet.errors import FactError, NodeError, SparkfleetError
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.remote.channel import Channel, Completed
@@ -26,7 +26,7 @@ async def ask_outlines(
     """
 
     async def ask(channel: Channel) -> tuple[Outline | None, ...]:
-        hearing = Hearing(wanted)
+        hearing = OutlineParser(wanted)
         try:
             done = await channel.run(
                 program(), stdin=order(wanted), timeout_s=timeout_s, on_output=hearing.feed
@@ -38,7 +38,7 @@ async def ask_outlines(
     return await fan_out(channels, ask, timeout_s=timeout_s)
 
 
-def _outlines(node: str, done: Completed, hearing: Hearing) -> tuple[Outline | None, ...]:
+def _outlines(node: str, done: Completed, hearing: OutlineParser) -> tuple[Outline | None, ...]:
     outlines = hearing.outlines()
     if outlines is None:
         output = text(done.stderr.strip()[-300:]) or "no output"

@@ -30,10 +30,10 @@ from sparkfleet.checkpoints.remote_metadata import (
     MOST_UNPACKED_BYTES,
     SUFFIXES,
     WHOLE,
-    Hearing,
     MetadataRequest,
     Outline,
     OutlinedFile,
+    OutlineParser,
     read_outline,
 )
 from sparkfleet.checkpoints.remote_metadata_program import loaded
@@ -301,7 +301,7 @@ class _Cache:
         if not commit:
             return None
         try:
-            hearing = Hearing((self._wanted,))
+            hearing = OutlineParser((self._wanted,))
             hearing.feed(read_start(self._folder / f"{commit}.jsonl", MOST_ANSWER_BYTES))
             found = hearing.outlines()
             return _exact(found[0], self._wanted) if found and found[0] else None

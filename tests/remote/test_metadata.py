@@ -74,7 +74,7 @@ async def test_a_node_that_says_something_else():
     }
     found = await ask_outlines(channels, WANTED)
     assert [type(one) for one in found.values()] == [NodeError, FactError, NodeError, NodeError, tuple]
-    assert "spark2: asked for the facts of checkpoints, the node printed 'Welcome!'" in str(found["spark2"])
+    assert "spark2: reading checkpoints: the node printed 'Welcome!'" in str(found["spark2"])
     assert "exit code -9): out of memory" in str(found["spark3"])
     assert "no output" in str(found["spark4"])
 
