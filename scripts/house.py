@@ -28,6 +28,7 @@ RIDDLES = re.compile(
 PLAIN = (
     "checkpoints",
     "cli",
+    "doctor",
     "fleet",
     "hostfacts",
     "install",
