@@ -29,6 +29,7 @@ PLAIN = (
     "checkpoints",
     "cli",
     "doctor",
+    "fabric",
     "fleet",
     "hostfacts",
     "install",
