@@ -127,12 +127,12 @@ def stays_on_gone_nodes(
 def nothing_unwanted(
     wanted: Mapping[str, Desired], serve: SimulatedServe, fleet: SimulatedFleet
 ) -> Iterator[str]:
-    """Applications and engines that nobody wants. To be checked when all is quiet."""
+    """Applications and engines without a deployment. To be checked when nothing changes any more."""
     now = fleet.time.seconds
     generations = {(name, one.generation) for name, one in wanted.items()}
     for key in serve.apps:
         if key[:2] not in generations:
-            yield f"{now:.1f} s: {key} runs, and nobody wants it"
+            yield f"{now:.1f} s: {key} runs without a deployment"
     for key in fleet.engines:
         if key not in serve.apps:
             yield f"{now:.1f} s: an engine of {key} runs without an application"

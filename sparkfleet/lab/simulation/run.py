@@ -171,7 +171,7 @@ class Simulation:
         self.store.set_full(full)
 
     def record(self, fault: str) -> None:
-        """Count a fault and keep it for whoever replays the seed."""
+        """Counts a fault and logs it for a replay of the seed."""
         self.report.faults[fault] += 1
         self.note(f"fault: {fault}")
 
@@ -353,7 +353,7 @@ class Simulation:
         ]
 
     def note(self, line: str) -> None:
-        """Keep a line for whoever replays the seed."""
+        """Logs a line for a replay of the seed."""
         self.report.log.append(f"{self.time.seconds:10.1f} {line}")
 
 
