@@ -103,7 +103,7 @@ def _report(settled: Mapping[str, DeploymentStatus]) -> None:
                 f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
         for group in deployment.groups:
-            if group.phase == "ready" and group.generation == deployment.generation:
+            if group.phase == "ready" and deployment.index_of(group.group) is not None:
                 doubt = "" if is_predicted(deployment, group) else " (measured; not predicted)"
                 console.print(f"{deployment.name} is ready: {measured_words(deployment, group)}{doubt}")
                 for line in rung_lines(deployment, group):

@@ -73,6 +73,12 @@ def ready(fleet, name="tiny"):
     return found is not None and found["state"] == "ready"
 
 
+def models(fleet):
+    """Models that the endpoint lists."""
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key) as client:
+        return client.models.list().data
+
+
 def test_applying_the_same_again_changes_nothing(fleet):
     file = fleet.write("tiny.yaml", fleet.spec())
     pid = engine_pid(group(fleet))
@@ -118,7 +124,7 @@ def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and
     assert code == 1
     assert "--no-such-flag" in out + err
     assert engine_pid(group(fleet)) == engine_pid(before)
-    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
+    assert models(fleet)
     with Load(fleet) as load:
         out = fleet.apply(fleet.write("tiny.yaml", fleet.spec().replace("16", "8")))
         fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
@@ -218,7 +224,6 @@ def test_kill_a_groups_actor_and_its_engine_is_adopted(fleet):
 def test_kill_the_gateway_and_it_comes_back(fleet):
     (gateway,) = actors(fleet, "ServeReplica:gateway")
     os.kill(gateway, signal.SIGKILL)
-    client = openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5)
 
     def answers():
         try:
@@ -226,7 +231,8 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
         except openai.APIError:
             return None
 
-    fleet.until(answers, timeout=60)
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5) as client:
+        fleet.until(answers, timeout=60)
 
 
 def is_down(fleet):
@@ -245,7 +251,7 @@ def test_kill_all_of_ray_and_up_adopts_the_engine(fleet):
     fleet.ok("up")
     fleet.until(lambda: ready(fleet) and group(fleet)["adopted"])
     assert engine_pid(group(fleet)) == engine
-    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list().data
+    assert models(fleet)
 
 
 def raylets(fleet):
@@ -302,7 +308,6 @@ def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
     assert is_down(fleet)
     fleet.ok("up")
     fleet.until(lambda: ready(fleet))
-    answer = openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).completions.create(
-        model="tiny", prompt="Hello", max_tokens=2
-    )
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key) as client:
+        answer = client.completions.create(model="tiny", prompt="Hello", max_tokens=2)
     assert answer.choices[0].text

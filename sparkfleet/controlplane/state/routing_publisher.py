@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
 
@@ -32,9 +33,9 @@ class RoutingPublisher:
         return {group.app: group for entry in self._table.models.values() for group in entry.groups}
 
     async def publish(
-        self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: tuple[str, int] | None = None
+        self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: GroupKey | None = None
     ) -> None:
-        """Publishes the current table without the generation `without`, if it has changed."""
+        """Publishes the current table without the group `without`, if it has changed."""
         models = view.models(without)
         same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
         settling = not view.all_reported() and self._steady() - self._began < SETTLE_S
