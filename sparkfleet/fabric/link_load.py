@@ -17,7 +17,7 @@ from pydantic import Field
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
 from sparkfleet.hostfacts.fact import failed
-from sparkfleet.remote.agent import Event, Program, ProgramError, call, understood
+from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.specs.inventory import RailEnd
 from sparkfleet.values import Value
@@ -127,7 +127,7 @@ class Tcp:
             size = {"seconds": seconds, "streams": TCP_STREAMS, "rounds": ROUNDS}
             request = {"do": do, "token": token, **there, **size}
             found = await call(rail.channels[0], TCP_PROGRAM, request, timeout_s=patience_s)
-        return understood(rail.channels[0].node, found, kind)
+        return validated(rail.channels[0].node, found, kind)
 
 
 async def has_perftest(channel: Channel) -> bool:
@@ -149,7 +149,7 @@ async def _listening(channel: Channel, address: str, token: str, seconds: float)
 
     def on_event(event: Event) -> None:
         if event["event"] == "listening" and not said.done():
-            said.set_result(understood(channel.node, {"port": event.get("port")}, _Listening).port)
+            said.set_result(validated(channel.node, {"port": event.get("port")}, _Listening).port)
 
     request = {"do": "listen", "token": token, "address": address, "seconds": seconds}
     serving: asyncio.Task[object] = asyncio.create_task(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
-from sparkfleet.remote.agent import Installed, Lines, NoAnswer, Program, ProgramError, call, understood
+from sparkfleet.remote.agent import Installed, Lines, NoAnswer, Program, ProgramError, call, validated
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel
@@ -46,7 +46,7 @@ async def test_events_and_a_result(here):
 
 async def test_over_ssh(ssh):
     value = await call(ssh, ADDS, [40, 2])
-    assert understood("spark1", value, Sum) == Sum(total=42)
+    assert validated("spark1", value, Sum) == Sum(total=42)
 
 
 async def test_neither_program_nor_request_is_in_a_process_list(here):
@@ -124,7 +124,7 @@ async def test_without_sparkfleet_an_installed_program_says_so():
 @pytest.mark.parametrize("value", [None, [], {"total": "7"}, {"total": 7, "more": 1}, "x\x1b"])
 def test_an_answer_of_another_shape_is_refused(value):
     with pytest.raises(NodeError, match="n1: its answer is invalid"):
-        understood("n1", value, Sum)
+        validated("n1", value, Sum)
 
 
 @pytest.mark.parametrize(

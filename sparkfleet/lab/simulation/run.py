@@ -270,7 +270,7 @@ class Simulation:
     # users
 
     async def apply(self, name: str, what: str = "apply") -> None:
-        """Somebody applies a deployment: a new one, the same anew ("again"), or a change of what there is ("edit")."""
+        """Applies a deployment for a user: a new one, an unchanged one ("again"), or a changed one ("edit")."""
         if self.controller is None:
             return
         there = self.store.desired().get(name)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sparkfleet.staging.agent import rsync_serve
 from sparkfleet.staging.agent.rsync_fetch import From, command
 from sparkfleet.staging.agent.rsync_serve import Listen, ServeRequest, Serving, configuration
-from sparkfleet.staging.agent_client import Line, understood
+from sparkfleet.staging.agent_client import Line, validated
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 
@@ -99,7 +99,7 @@ class Sender:
 def _serving(line):
     if line.event == "error":
         raise StagingError(line.what, means=line.means, do=line.do)
-    return understood("n1", line.value, Serving)
+    return validated("n1", line.value, Serving)
 
 
 @pytest.fixture
