@@ -61,7 +61,7 @@ async def test_only_the_standard_library_is_there(here):
     assert path == [1, 1]
 
 
-async def test_an_error_says_what_it_means(here):
+async def test_an_error_has_its_meaning_and_remedy(here):
     body = "error = OSError(28, 'No space left on device')\nerror.means = 'The disk is full.'\nraise error"
     with pytest.raises(ProgramError, match=r"here: \[Errno 28\] No space left on device") as caught:
         await call(here, program(body), None)
@@ -73,7 +73,7 @@ async def test_a_program_that_dies_has_no_answer(here):
         await call(here, program("import os\nos.kill(os.getpid(), 9)"), None)
 
 
-async def test_a_program_that_is_no_python_says_so(here):
+async def test_a_program_that_is_no_python_is_reported(here):
     with pytest.raises(NoAnswer, match="SyntaxError"):
         await call(here, Program("broken", "add", "def main(:"), None)
 
@@ -90,7 +90,7 @@ async def test_it_ends_with_its_time(here, herald, ended):
     await ended(pid)
 
 
-async def test_what_an_event_raises_ends_it(here):
+async def test_an_exception_of_on_event_ends_the_program(here):
     def refuse(event: object) -> None:
         raise ValueError(event)
 
@@ -112,7 +112,7 @@ async def test_an_installed_program_reads_its_request_alone():
     assert json.loads(asked.stdin) == {"secret": "s"}
 
 
-async def test_without_sparkfleet_an_installed_program_says_so():
+async def test_an_installed_program_without_sparkfleet_is_reported():
     failed = Completed(argv=("p",), exit_code=1, stdout="", stderr="No module named sparkfleet\n")
     with pytest.raises(NoAnswer, match="No module named sparkfleet") as caught:
         await call(
@@ -136,7 +136,7 @@ async def test_other_words_are_no_answer(said):
     assert caught.value.what.isprintable()
 
 
-async def test_what_a_node_calls_an_error_reaches_no_terminal():
+async def test_control_characters_in_an_error_are_escaped():
     hostile = json.dumps({"event": "error", "kind": 1, "what": "\x1b[2J" * 999, "means": [], "do": None})
     with pytest.raises(ProgramError) as caught:
         await call(FakeChannel("n1", {ADDS.argv: hostile + "\n"}), ADDS, [1])
