@@ -13,6 +13,7 @@ from sparkfleet.cli import (
     accuracy,
     apply,
     ask,
+    backup,
     delete,
     describe,
     doctor,
@@ -40,7 +41,7 @@ from sparkfleet.errors import SparkfleetError
 
 EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
-    "130 interrupted (the fleet continues)"
+    "4 head unreachable · 5 state unreadable · 6 another fleet answers · 130 interrupted (the fleet continues)"
 )
 VERBS = (
     init.init,
@@ -61,6 +62,8 @@ VERBS = (
     delete.delete,
     up.up,
     down.down,
+    backup.backup,
+    backup.restore,
     accuracy.accuracy,
     version.version,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -49,6 +50,16 @@ class UpRequest(OnNode):
     inventory: Inventory
     apply: tuple[ApplyRequest, ...] = ()
     """Deployments to apply at once, so that their engines start while Ray starts."""
+
+
+class StoreRequest(OnNode):
+    """Input of `boot store` on the head: a verb on the fleet's store."""
+
+    verb: Literal["list", "copy", "restore", "adopt", "begin_anew"]
+    name: str = ""
+    """The copy to restore, or the fleet's name for `begin_anew`."""
+    dry: bool = False
+    """Check, and change nothing."""
 
 
 class Prepared(Value):

@@ -21,7 +21,7 @@ from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
 Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
@@ -33,6 +33,10 @@ PATIENCE_S = 20.0
 
 class Failing(ControlError):
     """Error that the controller itself returned."""
+
+
+class Held(Failing, UnreadableStateError):
+    """The controller answers, and changes nothing until its store can be used."""
 
 
 class FleetClient:
@@ -58,6 +62,10 @@ class FleetClient:
         """Version of the controller's sparkfleet; "" before the first answer, and if the answer has none."""
         self.trouble = ""
         """Failure of the controller's own work at the time of `check`; "" if it works."""
+        self.fleet_name = ""
+        """Name of the controller's fleet; "" before the first answer."""
+        self.held: Held | None = None
+        """The reason for which the controller changes nothing, if that was its answer to `answering`."""
 
     async def __aenter__(self) -> Self:
         url = self.address.api
@@ -91,6 +99,7 @@ class FleetClient:
         """Reads the controller's version and the failure of its work, if any."""
         answer = await self._call("GET", "/v1/fleet")
         self.version, self.trouble = str(answer.get("sparkfleet", "?")), str(answer.get("trouble", ""))
+        self.fleet_name = str(answer.get("fleet", ""))
 
     async def serves(self) -> bool:
         """True if any deployment still has a group. Works with a controller of another release, too."""
@@ -200,17 +209,32 @@ class FleetClient:
                 )
             answer: dict[str, Any] = await response.json()
         if "error" in answer:
-            kind = Failing if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR else ControlError
-            raise kind(answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"])
+            raise _kind(response.status)(
+                answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
+            )
         return answer
 
 
+def _kind(status: int) -> type[ControlError]:
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return Held
+    if status == HTTPStatus.UNAUTHORIZED:
+        return WrongFleetError
+    return Failing if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ControlError
+
+
 async def connect(paths: FleetPaths, patience_s: float = 0.0) -> FleetClient | None:
-    """A client, if a controller answers; None if none does. `patience_s`: see `answering`."""
+    """A client, if this fleet's controller answers; None if it does not. `patience_s`: see `answering`."""
     address = read_address(paths)
+    try:
+        token = paths.api_token.read_text()
+    except (OSError, ValueError):
+        return None
     if address is None:
         return None
-    return await answering(address, paths.api_token.read_text(), patience_s=patience_s)
+    with contextlib.suppress(WrongFleetError):
+        return await answering(address, token, patience_s=patience_s)
+    return None
 
 
 async def answering(
@@ -225,30 +249,32 @@ async def answering(
         token: the fleet's API token.
         reach: see `FleetClient`.
         patience_s: time to wait for an answer. `PATIENCE_S` if the head's Ray listens: it is about to answer.
+
+    Raises:
+        WrongFleetError: a controller answers that refuses the token.
     """
+    client = FleetClient(address, token, reach=reach)
     async with FleetClient(address, token, patience_s=patience_s, reach=reach) as probe:
         try:
             await probe.ask_version()
+        except Held as error:
+            client.held = error
         except Failing:
             pass
+        except WrongFleetError:
+            raise
         except ControlError:
             return None
-    client = FleetClient(address, token, reach=reach)
-    client.version, client.trouble = probe.version, probe.trouble
+    client.version, client.trouble, client.fleet_name = probe.version, probe.trouble, probe.fleet_name
     return client
 
 
-def trouble_of(client: FleetClient | None) -> str:
-    """Line about a controller that does not work although its Ray lives; "" if it works.
+def trouble_of(client: FleetClient) -> str:
+    """Line about a controller that does not work; "" if it works.
 
     Args:
         client: the result of `answering`.
     """
-    if client is None:
-        return (
-            f"The head's Ray runs, but its controller has not answered for {PATIENCE_S:.0f} s: it does not start."
-            " Running engines go on. The fleet counts as down; `sparkfleet up` restarts the controller."
-        )
     if not client.trouble:
         return ""
     return (
