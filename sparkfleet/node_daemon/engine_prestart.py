@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from sparkfleet.controlplane.api.api_models import UpRequest
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.desired import Desired, rungs_of
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
@@ -60,10 +60,13 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
 
 def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:
     """Launches of a deployment's groups that are not given up."""
-    standings = store.rungs(desired.name, desired.generation)
-    launches = launches_for(inventory, desired, {at: one.rung for at, one in standings.items()})
-    given_up = {at for at, one in standings.items() if one.given_up}
-    return [launch for launch in launches if launch.replica not in given_up]
+    standings = store.standings()
+    launches = launches_for(inventory, desired, rungs_of(desired, standings))
+    return [
+        launch
+        for launch, group in zip(launches, desired.groups, strict=True)
+        if group not in standings or not standings[group].given_up
+    ]
 
 
 async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> None:

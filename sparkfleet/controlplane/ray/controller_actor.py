@@ -78,9 +78,9 @@ class ControllerActor:
         """Takes a gateway replica's report of its address."""
         await self._controller.register_gateway(GatewayReport.model_validate_json(report_json))
 
-    async def table(self, known: int) -> str:
-        """The gateway's table as soon as it differs from `known`; JSON."""
-        return (await self._controller.table(known)).model_dump_json()
+    async def table(self, known: int, replica: str = "") -> str:
+        """The gateway's table as soon as it differs from `known`, the version that this replica holds; JSON."""
+        return (await self._controller.table(known, replica=replica)).model_dump_json()
 
     async def ping(self) -> bool:
         """True if the actor is up."""

@@ -56,7 +56,17 @@ CREATE TABLE failures (fingerprint TEXT PRIMARY KEY, words TEXT NOT NULL, until 
 """
 """Failures that older versions stored are dropped: those did not distinguish lasting causes from passing ones."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH)
+FIFTH = """
+ALTER TABLE deployments ADD COLUMN members TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE history (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL, who TEXT NOT NULL,
+    since REAL NOT NULL, members TEXT NOT NULL, PRIMARY KEY (name, generation)
+) STRICT;
+ALTER TABLE keys ADD COLUMN used REAL;
+INSERT INTO history SELECT name, generation, spec, plan, who, since, '[]' FROM deployments;
+"""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH)
 """Changes of each version."""
 
 
