@@ -66,6 +66,15 @@ class FleetPlan(NamedTuple):
     """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
     checkpoints: Mapping[str, Checkpoint]
     """Facts, by model."""
+    generations: Mapping[str, int] | None = None
+    """Desired generation of each deployment when the plan was made; None: not known."""
+
+    def base_of(self, name: str) -> int | None:
+        """Generation that a deployment's plan was made from; 0: there was none. None: not known, or it is being ended."""
+        ending = (
+            {one.name for one in self.status.deployments if one.state == "stopping"} if self.status else set()
+        )
+        return None if self.generations is None or name in ending else self.generations.get(name, 0)
 
     def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
         """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
@@ -127,10 +136,12 @@ async def plan_deployments(
     fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
+    stored = await session.stored_generations() if assumed is None and client is None else None
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
-    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints)
+    generations = {one.name: one.generation for one in status.deployments} if status else stored
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, generations)
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:

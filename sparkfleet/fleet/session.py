@@ -44,6 +44,8 @@ class FoundState(Value):
     api_token: str = Field(default="", repr=False)
     ray: bool = False
     """True if the head's Ray listens."""
+    generations: dict[str, int] | None = None
+    """Desired generation of each deployment in the store; None if the store cannot be read."""
 
 
 class Session:
@@ -97,6 +99,10 @@ class Session:
         if client is not None and client.version not in ("", __version__):
             self._on_event(TroubleFound(line=" ".join(str(unlike(client.version)).splitlines())))
         return client
+
+    async def stored_generations(self) -> dict[str, int] | None:
+        """Desired generation of each deployment in the head's store, also if the fleet is down; None: it cannot be read."""
+        return (await self._found(self.inventory.head)).generations
 
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError if none answers."""

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
 from sparkfleet.group.rank_place import spec_here
@@ -34,7 +34,9 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
     store = Store(paths.database)
     try:
         for apply in request.apply:
-            store.put(apply.spec, apply.plan, apply.who, apply.retry)
+            # One that another apply has overtaken is refused by the controller, when the command applies it there.
+            with contextlib.suppress(ControlError):
+                store.put(apply.spec, apply.plan, apply.who, apply.retry, base=apply.base)
         desired = store.desired().values()
         launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
         here = request.inventory.head

@@ -6,6 +6,7 @@ of that fleet. It supports Python 3.9 and later, for any python3 of a node.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -30,7 +31,7 @@ def found(root: Path) -> dict[str, object]:
 
     Also shows if the head's Ray listens: then a controller that does not answer is about to.
     """
-    state: dict[str, object] = {}
+    state: dict[str, object] = {"generations": generations(root / "sparkfleet.db")}
     try:
         state["python"] = json.loads((root / "role.json").read_text())["python"]
         state["address"] = address = json.loads((root / "address.json").read_text())
@@ -39,6 +40,23 @@ def found(root: Path) -> dict[str, object]:
     except (OSError, ValueError, KeyError):
         pass  # a node that is not the head has only the first
     return state
+
+
+def generations(database: Path) -> dict[str, int] | None:
+    """The desired generation of each deployment in a fleet's store, empty if there is none; None if it cannot be read."""
+    try:
+        import sqlite3  # a python3 without it does everything else
+    except ImportError:
+        return None
+    try:
+        if not database.exists():
+            return {}
+        with contextlib.closing(
+            sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
+        ) as store:
+            return dict(store.execute("SELECT name, generation FROM deployments"))
+    except (sqlite3.Error, OSError, ValueError):
+        return None
 
 
 def listens(address: str) -> bool:
