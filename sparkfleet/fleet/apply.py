@@ -23,6 +23,7 @@ from sparkfleet.fleet.step_times import (
     save_step_times,
     started_by,
 )
+from sparkfleet.fleet.surroundings import require_free
 from sparkfleet.fleet.watch import until_settled
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -74,11 +75,13 @@ async def prepare_apply(
     Raises:
         NodeError: a node cannot be reached, or a command on it failed.
         FactError: a checkpoint cannot be found, or is of an unknown kind.
-        ControlError: the controller has another version of the API.
+        ControlError: the controller has another version of the API, or a node has another head.
     """
     planned = await plan_deployments(session, specs, renew=renew, retry=retry)
     if planned.client is not None:
         planned.client.require_same_api()
+    else:
+        require_free(session.inventory, planned.around)
     return PreparedApply(planned, renew, retry)
 
 

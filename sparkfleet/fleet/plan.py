@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -15,8 +16,10 @@ from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.collect_node_facts import survey
+from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.surroundings import NodeSurroundings, other_fleet_lines, surroundings_of
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -68,6 +71,8 @@ class FleetPlan(NamedTuple):
     """Facts, by model."""
     generations: Mapping[str, int] | None = None
     """Desired generation of each deployment when the plan was made; None: not known."""
+    around: Mapping[str, NodeSurroundings] = MappingProxyType({})
+    """Parts that the nodes have in a fleet already."""
 
     def base_of(self, name: str) -> int | None:
         """Generation that a deployment's plan was made from; 0: there was none. None: not known, or it is being ended."""
@@ -136,12 +141,18 @@ async def plan_deployments(
     fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
-    stored = await session.stored_generations() if assumed is None and client is None else None
+    around = await surroundings_of(session.inventory, session.channels) if assumed is None else {}
+    for line in other_fleet_lines(around):
+        session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
-    generations = {one.name: one.generation for one in status.deployments} if status else stored
-    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, generations)
+    generations = (
+        {one.name: one.generation for one in status.deployments}
+        if status
+        else around.get(session.inventory.head, NodeSurroundings()).generations
+    )
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, generations, around)
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:

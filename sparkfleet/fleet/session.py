@@ -22,7 +22,8 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, a
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fabric.node_addresses import seats
-from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, ignored
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, UseCaseEvent, ignored
+from sparkfleet.fleet.surroundings import require_free, surroundings_of
 from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
@@ -44,8 +45,6 @@ class FoundState(Value):
     api_token: str = Field(default="", repr=False)
     ray: bool = False
     """True if the head's Ray listens."""
-    generations: dict[str, int] | None = None
-    """Desired generation of each deployment in the store; None if the store cannot be read."""
 
 
 class Session:
@@ -63,6 +62,10 @@ class Session:
         self.left_by_a_reboot: tuple[str, ...] = ()
         """Nodes started by `bring_up` that have neither systemd nor cron, and stay down after a reboot."""
         self._on_event = on_event
+
+    def report(self, event: UseCaseEvent) -> None:
+        """Send an event to the session's receiver."""
+        self._on_event(event)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,10 +103,6 @@ class Session:
             self._on_event(TroubleFound(line=" ".join(str(unlike(client.version)).splitlines())))
         return client
 
-    async def stored_generations(self) -> dict[str, int] | None:
-        """Desired generation of each deployment in the head's store, also if the fleet is down; None: it cannot be read."""
-        return (await self._found(self.inventory.head)).generations
-
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError if none answers."""
         client = await self.find_controller()
@@ -131,6 +130,7 @@ class Session:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
             ControlError: the fleet did not come up, or a node did not join it.
         """
+        require_free(self.inventory, await surroundings_of(self.inventory, self.channels))
         pythons = await self.pythons(on_event, wheels)
         request = UpRequest(
             fleet=self.inventory.fleet,
@@ -183,6 +183,8 @@ class Session:
         Raises:
             ControlError: something could not be stopped.
         """
+        around = await surroundings_of(self.inventory, self.channels)
+        require_free(self.inventory, around, verb="stops")
         await self._down(self.inventory.head)
         await asyncio.gather(*map(self._down, self._others()))
 
@@ -237,6 +239,7 @@ class Session:
             state_dir=self._state_dir(name),
             node=name,
             host=seats(self.inventory)[name].address,
+            head=self.inventory.head,
             ray=prepared.address.ray,
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,

@@ -33,6 +33,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.node_daemon.engine_prestart import start_engines
+from sparkfleet.node_daemon.role_guard import require_no_other_head
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.process import ProcessRuntime
@@ -45,8 +46,13 @@ STOP_S = 60.0
 
 
 def prepare(request: UpRequest) -> Prepared:
-    """Creates the head's directories and secrets, and chooses its addresses. Starts nothing."""
+    """Creates the head's directories and secrets, and chooses its addresses. Starts nothing.
+
+    Raises:
+        ControlError: this node has joined another head that lives.
+    """
     paths = request.paths
+    require_no_other_head(paths)
     paths.create()
     address = _address(paths, request)
     return Prepared(

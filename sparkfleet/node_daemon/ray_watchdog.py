@@ -18,6 +18,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
+from sparkfleet.node_daemon.role_guard import require_joinable, require_no_other_head
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
@@ -32,11 +33,13 @@ LOOK_S = 0.2
 
 def begin_up(request: UpRequest) -> dict[str, str]:
     """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot."""
+    require_no_other_head(request.paths)
     return _begin(request.paths, Role(python=sys.executable, up=request))
 
 
 def begin_join(request: JoinRequest) -> dict[str, str]:
-    """Starts a watchdog on another node."""
+    """Starts a watchdog on another node. Raises ControlError if it has another head that lives."""
+    require_joinable(request)
     paths = request.paths
     paths.create()
     paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)

@@ -7,12 +7,15 @@ of that fleet. It supports Python 3.9 and later, for any python3 of a node.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
 import sys
 from pathlib import Path
 
+WATCHDOG = b"sparkfleet.node_daemon.node_cli"
+"""Module of the watchdog, a word of its command line: `python -m MODULE keep STATE_DIR`."""
 LISTENS_S = 2.0
 """Time limit of a connection to this node itself: its kernel accepts or refuses at once."""
 
@@ -31,7 +34,7 @@ def found(root: Path) -> dict[str, object]:
 
     Also shows if the head's Ray listens: then a controller that does not answer is about to.
     """
-    state: dict[str, object] = {"generations": generations(root / "sparkfleet.db")}
+    state: dict[str, object] = {}
     try:
         state["python"] = json.loads((root / "role.json").read_text())["python"]
         state["address"] = address = json.loads((root / "address.json").read_text())
@@ -69,5 +72,70 @@ def listens(address: str) -> bool:
         return False
 
 
+def surroundings(root: Path) -> dict[str, object]:
+    """The node's part in a fleet, and the other fleets on it: the input of `NodeSurroundings` in `fleet/surroundings.py`."""
+    watched = watchdogs()
+    return {
+        "id": fleet_id(root),
+        "role": role_of(root, watched),
+        "store": (root / "sparkfleet.db").exists(),
+        "generations": generations(root / "sparkfleet.db"),
+        "others": [
+            {"fleet": other.name, "root": str(other), "role": role_of(other, watched)}
+            for other in sorted({*_siblings(root), *watched} - {root})
+        ],
+    }
+
+
+def fleet_id(root: Path) -> str:
+    """Name of the fleet by the secret that its nodes share, which moves with its head; "" if there is none."""
+    try:
+        return hashlib.sha256((root / "ray.token").read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def role_of(root: Path, watched: set[Path]) -> dict[str, object] | None:
+    """The node's role in a fleet, the fleet's head, and if that lives as seen from here; None if it has none."""
+    try:
+        role = json.loads((root / "role.json").read_text())
+        up, join = role.get("up"), role.get("join")
+        if join:
+            ray, head = join["ray"], join.get("head", "")
+            return {"verb": "join", "node": join["node"], "head": head, "ray": ray, "live": listens(ray)}
+        ray = (
+            json.loads((root / "address.json").read_text())["ray"] if (root / "address.json").exists() else ""
+        )
+        head = up["inventory"]["head"]
+        live = root in watched or listens(ray)
+        return {"verb": "up", "node": head, "head": head, "ray": ray, "live": live}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def watchdogs() -> set[Path]:
+    """State directories of all fleets, of any user, whose watchdog runs on this node."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it has ended
+            if WATCHDOG in words and words[words.index(WATCHDOG) + 1 :][:1] == [b"keep"]:
+                found.add(Path(os.fsdecode(words[words.index(WATCHDOG) + 2])))
+    return found
+
+
+def _siblings(root: Path) -> list[Path]:
+    """State directories beside this one whose fleet has a role here and lives."""
+    try:
+        beside = [path for path in root.parent.iterdir() if (path / "role.json").exists()]
+    except OSError:
+        return []
+    return [path for path in beside if (role_of(path, set()) or {}).get("live")]
+
+
 if __name__ == "__main__":
-    print(json.dumps(found(state_root(sys.argv[1]))))
+    probe = surroundings if sys.argv[2:] == ["surroundings"] else found
+    print(json.dumps(probe(state_root(sys.argv[1]))))

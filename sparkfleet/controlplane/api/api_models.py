@@ -80,6 +80,8 @@ class JoinRequest(OnNode):
     """Its address towards the other nodes."""
     ray: str
     """Address of the head's Ray, `address:port`."""
+    head: str = ""
+    """The head's name; "" in a role that an older release stored."""
     ray_token: str
     engine_secret: str
 
