@@ -13,18 +13,24 @@ from sparkfleet.cli import (
     accuracy,
     apply,
     ask,
+    backup,
     delete,
     describe,
     doctor,
     down,
+    events,
     explain,
     fabric,
+    history,
     init,
     inspect,
     keys,
     logs,
     models,
     plan,
+    restart,
+    rollback,
+    scale,
     status,
     up,
     version,
@@ -35,7 +41,7 @@ from sparkfleet.errors import SparkfleetError
 
 EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
-    "130 interrupted (the fleet continues)"
+    "4 head unreachable · 5 state unreadable · 6 another fleet answers · 130 interrupted (the fleet continues)"
 )
 VERBS = (
     init.init,
@@ -47,10 +53,17 @@ VERBS = (
     status.status,
     describe.describe,
     logs.logs,
+    events.events,
+    history.history,
+    rollback.rollback,
+    scale.scale,
+    restart.restart,
     ask.ask,
     delete.delete,
     up.up,
     down.down,
+    backup.backup,
+    backup.restore,
     accuracy.accuracy,
     version.version,
 )

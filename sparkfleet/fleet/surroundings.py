@@ -135,9 +135,7 @@ def _head_of(name: str, here: NodeSurroundings) -> str:
 def _remedy(inventory: Inventory, head: str) -> str:
     if not head:
         return "Use the inventory of that fleet, or give this fleet another name in `fleet:`."
-    return (
-        f"Set `head: {head}` in the inventory. A fleet of its own needs another name in `fleet:`."
-    )
+    return f"Set `head: {head}` in the inventory. A fleet of its own needs another name in `fleet:`."
 
 
 def other_fleets(around: Mapping[str, NodeSurroundings]) -> dict[str, tuple[OtherFleet, ...]]:

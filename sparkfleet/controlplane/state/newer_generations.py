@@ -9,6 +9,11 @@ from sparkfleet.controlplane.desired import Desired
 from sparkfleet.errors import ControlError
 from sparkfleet.planner.report.diff import compare
 
+
+class OvertakenError(ControlError):
+    """Another generation was stored since the plan of an apply was made."""
+
+
 SHOWN = 5
 """Newer generations that a refusal names."""
 
@@ -19,7 +24,7 @@ def outdated(
     now: Desired | None,
     history: Sequence[Desired] = (),
     deleted: str = "",
-) -> ControlError:
+) -> OvertakenError:
     """Error about a plan that somebody else's change has overtaken, with what changed, by whom and when.
 
     Args:
@@ -30,7 +35,7 @@ def outdated(
         deleted: the event of its deletion, for people; "" if none is known.
     """
     if now is None:
-        return ControlError(
+        return OvertakenError(
             f"{name} was deleted after this plan was made: the plan changes generation {base}.",
             means=f"Nothing was changed. {_sentence(deleted)}".strip(),
             do="If it should be served again, run the same command again: it plans a new start.",
@@ -39,7 +44,7 @@ def outdated(
     newer = [one for one in history if base < one.generation <= now.generation] or [now]
     before = next((one for one in reversed(history) if one.generation <= base), None)
     lines = [*_lines(before, newer)]
-    return ControlError(
+    return OvertakenError(
         f"{name} was changed after this plan was made: it is at generation {now.generation}, the plan was made from"
         f" {made_from}.",
         means="Nothing was changed. " + " ".join(lines[-SHOWN:]),
