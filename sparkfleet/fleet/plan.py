@@ -20,7 +20,7 @@ from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.step_times import StepTimes, last_start_s, load_step_times
-from sparkfleet.fleet.surroundings import NodeSurroundings, other_fleet_lines, surroundings_of
+from sparkfleet.fleet.surroundings import SHOWING_S, NodeSurroundings, other_fleet_lines, surroundings_of
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -142,7 +142,7 @@ async def plan_deployments(
     fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
-    around = await surroundings_of(session.inventory, session.channels) if assumed is None else {}
+    around = await _around(session, assumed)
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
@@ -166,6 +166,12 @@ def expecting(decided: Decided, times: StepTimes) -> Decided:
 def _expecting(one: Planned, times: StepTimes) -> Planned:
     took = last_start_s(times, one.plan) if one.change.starts else None
     return one.model_copy(update={"change": one.change.model_copy(update={"expected_s": took})})
+
+
+async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurroundings]:
+    if assumed is not None:
+        return {}
+    return await surroundings_of(session.inventory, session.channels, SHOWING_S)
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:

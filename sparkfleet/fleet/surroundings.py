@@ -14,6 +14,9 @@ from sparkfleet.runtime.state_probe import state_root, surroundings
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
+SHOWING_S = 5.0
+"""Patience of verbs that only show the surroundings."""
+
 
 class NodeRole(Value):
     """A node's part in a fleet, as its state directory has it."""
@@ -53,17 +56,24 @@ class NodeSurroundings(Value):
 
 
 async def surroundings_of(
-    inventory: Inventory, channels: Mapping[str, Channel]
+    inventory: Inventory, channels: Mapping[str, Channel], patience_s: float | None = None
 ) -> dict[str, NodeSurroundings]:
-    """The surroundings on every node that can be reached, in one round trip each."""
+    """The surroundings on every node that can be reached, in one round trip each.
+
+    Args:
+        inventory: the fleet.
+        channels: to its nodes.
+        patience_s: time after which a node counts as not reached; None: that of its channel.
+    """
+    reading = (read_surroundings(inventory, name, channels) for name in inventory.nodes)
     answers = await asyncio.gather(
-        *(read_surroundings(inventory, name, channels) for name in inventory.nodes), return_exceptions=True
+        *(asyncio.wait_for(one, patience_s) for one in reading), return_exceptions=True
     )
     found = {}
     for name, answer in zip(inventory.nodes, answers, strict=True):
         if isinstance(answer, NodeSurroundings):
             found[name] = answer
-        elif not isinstance(answer, NodeError):
+        elif not isinstance(answer, NodeError | TimeoutError):
             raise answer
     return found
 

@@ -18,6 +18,8 @@ WATCHDOG = b"sparkfleet.node_daemon.node_cli"
 """Module of the watchdog, a word of its command line: `python -m MODULE keep STATE_DIR`."""
 RAY_LABEL = "SPARKFLEET_RAY"
 """Variable with the fleet's label in every process of Ray, and in the watchdog."""
+ENDED_ROLE = "role.ended.json"
+"""Name of a node's role from the begin of `down` to its end."""
 LISTENS_S = 2.0
 """Time limit of a connection to this node itself: its kernel accepts or refuses at once."""
 
@@ -50,7 +52,8 @@ def found(root: Path) -> dict[str, object]:
     """
     unreadable: list[str] = []
     missing: list[str] = []
-    python = _parsed(root / "role.json", missing, unreadable).get("python")
+    role = _parsed(root / "role.json", missing, unreadable) or _parsed(root / ENDED_ROLE, [], [])
+    python = role.get("python")
     address = _parsed(root / "address.json", missing, unreadable) or _in_run_directory(root, "address.json")
     token = _text(root / "api.token", missing, unreadable)
     state: dict[str, object] = {
