@@ -30,7 +30,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, UseCaseEvent, ignored
-from sparkfleet.fleet.surroundings import require_free, surroundings_of
+from sparkfleet.fleet.surroundings import NodeRole, NodeSurroundings, require_free, surroundings_of
 from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
@@ -68,6 +68,8 @@ class FoundState(Value):
     """Files that do not exist."""
     runs: int = 0
     """Number of the fleet's processes on the node; counted only if a file is missing or unreadable."""
+    joined: NodeRole | None = None
+    """The node's role if it is not a head."""
 
 
 class Session:
@@ -118,7 +120,7 @@ class Session:
         Raises:
             UnreachableError: the head cannot be reached.
             UnreadableStateError: the fleet's state cannot be read, or its controller does not answer although Ray runs.
-            WrongFleetError: another fleet's controller answers.
+            WrongFleetError: another fleet's controller answers, or the node has joined another head.
         """
         found = await self._found_on_head()
         if found.address is None:
@@ -158,7 +160,13 @@ class Session:
             ) from error
 
     def _require_down(self, found: FoundState) -> None:
-        """Raises UnreadableStateError if the address is missing although the fleet may run."""
+        """Raises an error if the fleet may run although this node has no address of a head.
+
+        A node that has joined another head has none; if that head is gone, this node's own fleet is down.
+        """
+        if found.joined is not None:
+            require_free(self.inventory, {self.inventory.head: NodeSurroundings(role=found.joined)})
+            return
         reasons = list(found.unreadable)
         if found.runs:
             reasons += [f"{path} is missing" for path in found.missing]

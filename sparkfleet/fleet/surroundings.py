@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Literal
 
-from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.errors import NodeError, WrongFleetError
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.state_probe import state_root, surroundings
 from sparkfleet.specs.inventory import Inventory
@@ -100,7 +100,7 @@ async def read_surroundings(
 def require_free(
     inventory: Inventory, around: Mapping[str, NodeSurroundings], verb: Literal["starts", "stops"] = "starts"
 ) -> None:
-    """Raise ControlError if a node of the inventory belongs to another head than the inventory's.
+    """Raise WrongFleetError if a node of the inventory belongs to another head than the inventory's.
 
     Args:
         inventory: names the head.
@@ -109,7 +109,7 @@ def require_free(
     """
     for name in inventory.nodes:
         if name in around and (belongs := _belongs(inventory, name, around, verb)):
-            raise ControlError(
+            raise WrongFleetError(
                 belongs,
                 means=f"Nothing was changed: {inventory.head}, the head in this inventory, would end what serves there."
                 if verb == "stops" or around[name].role

@@ -64,6 +64,8 @@ def found(root: Path) -> dict[str, object]:
     }
     if isinstance(python, str):
         state["python"] = python
+    if role.get("join"):
+        state["joined"] = role_of(root, set())
     if address and token is not None:
         state.update(address=address, api_token=token, ray=listens(str(address.get("ray"))))
     return state

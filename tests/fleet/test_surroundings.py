@@ -8,7 +8,7 @@ import sys
 import pytest
 from control_values import inventory as two
 
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, WrongFleetError
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.surroundings import (
     NodeRole,
@@ -154,3 +154,20 @@ def test_a_role_that_cannot_be_read_is_none(states, text):
     root = states("home", {})
     (root / "role.json").write_text(text)
     assert state_probe.surroundings(root)["role"] is None
+
+
+async def test_every_verb_names_the_head_that_the_inventorys_node_has_joined(states, tmp_path):
+    """Its missing address was taken for a state that cannot be read, and a person was told to repair it."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    joined = {"node": "this", "head": "b", "ray": "127.0.0.1:1"}
+    with socket.create_server(("127.0.0.1", 0)) as ray:
+        live = {**joined, "ray": f"127.0.0.1:{ray.getsockname()[1]}"}
+        root = states("home", {"python": "p", "up": None, "join": live})
+        async with Session(file) as session:
+            with pytest.raises(
+                WrongFleetError, match="this belongs to fleet home of head b, which is running"
+            ):
+                await session.find_controller()
+            (root / "role.json").write_text(json.dumps({"python": "p", "up": None, "join": joined}))
+            assert await session.find_controller() is None, "its head is gone"
