@@ -64,6 +64,14 @@ def process(head):
         process.kill()
 
 
+@pytest.fixture
+def stranger():
+    """A live process of no fleet."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as process:
+        yield process
+        process.kill()
+
+
 async def test_one_that_answers_is_left_alone(head):
     await head.pass_(HUNG_S * 3)
     assert head.made == []
@@ -116,13 +124,11 @@ async def test_one_whose_port_is_taken_is_left_to_wait_for_it(head, process):
     assert head.made == []
 
 
-async def test_a_pid_that_belongs_to_another_program_by_now_is_not_ended(head):
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as other:
-        head.note(other.pid)
-        head.up = False
-        await head.pass_(HUNG_S * 2)
-        assert other.poll() is None
-        other.kill()
+async def test_a_pid_that_belongs_to_another_program_by_now_is_not_ended(head, stranger):
+    head.note(stranger.pid)
+    head.up = False
+    await head.pass_(HUNG_S * 2)
+    assert stranger.poll() is None
     assert head.made
 
 

@@ -11,8 +11,8 @@ from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
-from sparkfleet.lab.simulation.store_place import StorePlace
 from sparkfleet.lab.simulation.serve import SimulatedServe
+from sparkfleet.lab.simulation.store_place import StorePlace
 
 STALE_TABLE_S = 30.0
 """An engine that ended this long ago is in no table: a report counts for 15 s, and a controller may be away for some."""

@@ -132,7 +132,8 @@ class Simulation:
         try:
             store = self.place.open()
         except StoreError as error:
-            return self._hold(error)
+            self._hold(error)
+            return
         self._held = False
         self.dying = False
         self._looked_at = float("-inf")
