@@ -78,8 +78,9 @@ def print_error(error: SparkfleetError) -> None:
 
 
 def event_line(event: Event) -> Text:
-    """`12:01:33  tiny/g1/0  ready  started in 21.3 s`."""
-    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    """`12:01:33  tiny/g1/0  ready  started in 21.3 s`; with the date if it was not today."""
+    at = datetime.fromtimestamp(event.at)
+    clock = at.strftime("%H:%M:%S" if at.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S")
     subject = event.subject or event.deployment
     return Text.assemble(
         (f"{clock}  ", "dim"), (f"{subject}  "), (f"{event.kind}", STATE_STYLE.get(event.kind, "bold")),

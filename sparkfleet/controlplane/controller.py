@@ -23,11 +23,11 @@ from sparkfleet.controlplane.policy.memory_admission import waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.serve_backend import ServeBackend
-from sparkfleet.controlplane.state.api_keys import ApiKeys
+from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
 from sparkfleet.controlplane.state.metrics_export import show_groups
-from sparkfleet.controlplane.state.nodes import Generation, Nodes
+from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
@@ -36,8 +36,9 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.telemetry.metrics import ControlMetrics
@@ -118,11 +119,29 @@ class Controller:
         self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
     ) -> tuple[Desired, bool]:
         """Applies a deployment (see `Store.put`); returns the desired state, and True if it changed."""
-        desired, changed = self._store.put(spec, plan, who, retry)
+        desired, changed = self._store.put(spec, plan, who, retry, self._older(spec.name))
         if changed:
             await self._journal.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
             self._wake.set()
         return desired, changed
+
+    def _older(self, name: str) -> list[RunningGroup]:
+        """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
+        wanted, reports = self._store.desired().get(name), {r.group: r for r in self._reports.groups()}
+        alive = {app.group for app in self._seen if app.status in ("starting", "running")}
+        if not any(key[0] == name and (wanted is None or key not in wanted.groups) for key in alive):
+            return []  # the usual case, without reading the history
+        plans = {
+            key: plan
+            for one in self._store.history(name)
+            for key, plan in zip(one.groups, one.plan.groups, strict=True)
+            if key in alive and (wanted is None or key not in wanted.groups)
+        }
+        return [
+            RunningGroup(member=key[1:], plan=plan, rung=reports[key].rung)
+            for key, plan in plans.items()
+            if key in reports
+        ]
 
     async def remove(self, name: str, who: str) -> None:
         """Deletes a deployment. Raises ControlError if it does not exist."""
@@ -152,11 +171,15 @@ class Controller:
             gateways=self._reports.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
-            deployments=self._view().deployments(),
+            deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
             warnings=tuple(self.warnings.values()),
         )
+
+    def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first."""
+        return self._store.history(name)
 
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
@@ -166,9 +189,45 @@ class Controller:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
         return await self._journal.events(after, deployment, wait_s)
 
-    async def table(self, known: int, wait_s: float = 10.0) -> RoutingTable:
+    async def table(self, known: int, wait_s: float = 10.0, replica: str = "") -> RoutingTable:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
-        return await self._publisher.table(known, wait_s)
+        return await self._publisher.table(known, wait_s, replica)
+
+    async def create_key(self, name: str) -> tuple[str, KeyEntry, frozenset[str]]:
+        """Creates an API key (see `ApiKeys.create`). Returns its text, its entry, and gateways that do not know it yet."""
+        text, key = await self.keys.create(name)
+        return text, key, await self._known_to_gateways()
+
+    async def revoke_key(self, name_or_id: str) -> tuple[KeyEntry, frozenset[str]]:
+        """Revokes a key (see `ApiKeys.revoke`). Returns its entry, and gateways that may still accept it."""
+        key = await self.keys.revoke(name_or_id)
+        return key, await self._known_to_gateways()
+
+    async def _known_to_gateways(self) -> frozenset[str]:
+        """Publishes the table and waits until the gateways have it, at most `CONFIRM_S`. Returns those that have not."""
+        await self._publish()
+        return await self._publisher.held_by(
+            lambda: [report.replica for report in self._reports.gateways()], CONFIRM_S
+        )
+
+    def key_rows(self) -> tuple[KeyRow, ...]:
+        """Each key with its last use and the deployments that it may use."""
+        used: dict[str, float] = dict(self._store.keys_used())
+        for report in self._reports.gateways():
+            used |= {key: at for key, at in report.keys_used.items() if at > used.get(key, 0.0)}
+        wanted = self._store.desired()
+        return tuple(
+            KeyRow(
+                id=key.id,
+                name=key.name,
+                created=created,
+                used=used.get(key.id),
+                may_use=tuple(
+                    n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
+                ),
+            )
+            for key, created in self._store.keys_created()
+        )
 
     # reports of groups and gateways
 
@@ -183,6 +242,7 @@ class Controller:
 
     async def register_gateway(self, report: GatewayReport) -> None:
         """Takes a gateway replica's report of its address."""
+        self._store.use_keys(report.keys_used)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
             await self._journal.record("", 0, report.replica, "gateway", words)
@@ -274,7 +334,7 @@ class Controller:
 
     async def _leave(self, group: GroupKey) -> None:
         """Takes a group out of the gateways' table before it ends, and keeps it out for the rest of the round."""
-        await self._publish(without=group[:2])
+        await self._publish(without=group)
         self._seen = tuple(
             app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self._seen
         )
@@ -285,21 +345,28 @@ class Controller:
     def _wanted(self) -> dict[str, Desired]:
         return {} if self._paused else self._store.desired()
 
-    def _kept(self) -> frozenset[Generation]:
-        """Generations that are desired or still have an application."""
-        there = {app.group[:2] for app in self._seen}
-        return frozenset({*there, *((name, one.generation) for name, one in self._wanted().items())})
+    def _kept(self) -> frozenset[GroupKey]:
+        """Groups that are desired or still have an application."""
+        there = {app.group for app in self._seen}
+        return frozenset(there.union(*(one.groups for one in self._wanted().values())))
 
     # publishing
 
-    async def _publish(self, without: Generation | None = None) -> None:
+    async def _publish(self, without: GroupKey | None = None) -> None:
         reports = self._reports.groups()
         if reports != self._shown:
             show_groups(self._metrics, reports)
             self._shown = reports
         await self._publisher.publish(self._view(), self._store.keys(), without)
 
-    def _view(self) -> FleetSnapshot:
+    def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
+        """Groups of each deployment that run or start, each at its rung."""
+        return {
+            name: tuple(one.at_its_rung() for one in (*self._store.running(desired), *self._older(name)))
+            for name, desired in self._wanted().items()
+        }
+
+    def _view(self, running: Mapping[str, tuple[RunningGroup, ...]] | None = None) -> FleetSnapshot:
         state = self._state()
         wanted = state.wanted
         return FleetSnapshot(
@@ -307,13 +374,10 @@ class Controller:
             self._seen,
             state.reports,
             self._reports.fresh(),
-            failed={
-                (name, one.generation)
-                for name, one in wanted.items()
-                if state.has_given_up(name, one.generation)
-            },
+            failed={name for name, one in wanted.items() if state.has_given_up(one)},
             published=self._publisher.published(),
             passed={name: _passed(state, one) for name, one in wanted.items()},
+            running=running or {},
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
         )
 
@@ -342,18 +406,14 @@ def _shortly(error: Exception) -> str:
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:
     """Reasons of each group of a deployment for leaving the rungs above its current one."""
-    return tuple(state.standing(group).passed for group in _groups(desired))
+    return tuple(state.standing(group).passed for group in desired.groups)
 
 
 def _stranded(state: FleetState, desired: Desired) -> str:
     """Nodes that a deployment's group waits for and that may never return, in words; "" if there are none."""
     return next(
-        (state.pending.waiting[group] for group in _groups(desired) if group in state.pending.waiting), ""
+        (state.pending.waiting[group] for group in desired.groups if group in state.pending.waiting), ""
     )
-
-
-def _groups(desired: Desired) -> list[GroupKey]:
-    return [(desired.name, desired.generation, replica) for replica in range(len(desired.plan.groups))]
 
 
 def _ready_words(report: GroupReport) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from sparkfleet.planner.types.plan import DeploymentPlan
+from collections.abc import Mapping
+
+from sparkfleet.planner.report.carry_over import Member
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
 GroupKey = tuple[str, int, int]
-"""A group: its deployment's name, the generation, and its index in the deployment."""
+"""A group: its deployment's name, the generation that first started it, and its index in that."""
+
+
+Generation = tuple[str, int]
+"""A deployment's name and one of its generations."""
 
 
 class Desired(Value):
@@ -18,11 +25,37 @@ class Desired(Value):
     generation: int
     who: str
     since: float
+    members: tuple[Member, ...] = ()
+    """Name of each group of the plan: that of an earlier generation if its engine goes on. Empty: all are of this one."""
 
     @property
     def name(self) -> str:
         """The public model name."""
         return self.spec.name
+
+    @property
+    def groups(self) -> tuple[GroupKey, ...]:
+        """Key of each group, in the order of the plan."""
+        own = tuple((self.generation, index) for index in range(len(self.plan.groups)))
+        return tuple((self.name, *member) for member in self.members or own)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest generation that started one of its groups; its own if it has none."""
+        return min((generation for _, generation, _ in self.groups), default=self.generation)
+
+    def is_new(self, group: GroupKey) -> bool:
+        """True if this generation started the group."""
+        return group[:2] == (self.name, self.generation)
+
+    def plan_of(self, group: GroupKey) -> GroupPlan:
+        """The plan of one of its groups."""
+        return self.plan.groups[self.groups.index(group)]
+
+
+def oldest_kept(desired: Desired | None, group: GroupKey) -> int:
+    """The oldest generation of a deployment of which positions are kept when one of this group is stored."""
+    return group[1] if desired is None else min(group[1], desired.oldest)
 
 
 class Standing(Value):
@@ -41,3 +74,8 @@ class Standing(Value):
     """Those of its falls at this rung that were caused by memory, as far as they still count, Unix seconds."""
     passed: tuple[str, ...] = ()
     """Reason for leaving each rung above this one, in order; if it is given up also the reason for this one."""
+
+
+def rungs_of(desired: Desired, standings: Mapping[GroupKey, Standing]) -> dict[int, int]:
+    """Index of the rung of each group of a deployment, by its index in the plan; groups that never failed are left out."""
+    return {at: standings[key].rung for at, key in enumerate(desired.groups) if key in standings}

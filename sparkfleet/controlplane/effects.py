@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
-from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.desired import Desired, GroupKey, rungs_of
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -29,7 +29,7 @@ from sparkfleet.controlplane.policy.pending_starts import learn_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes, name_of
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.nodes import Generation, Nodes
+from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.launch_plan import GroupLaunch
@@ -46,8 +46,8 @@ class Surroundings:
     """The launch of each group of a deployment, given the rung of each group."""
     leave: Callable[[GroupKey], Awaitable[None]]
     """Takes a group out of the gateways' table."""
-    kept: Callable[[], frozenset[Generation]]
-    """Generations whose ranks may run."""
+    kept: Callable[[], frozenset[GroupKey]]
+    """Groups whose ranks may run."""
 
 
 class Effects:
@@ -153,10 +153,10 @@ class Effects:
                 await self._journal.record(*group[:2], name_of(group), "deploy", action.reason)
                 await self._machines.sweep(self._around.kept())
                 self._keep(action)
-                await self._apps.deploy(self._launch(desired[group[0]], group[2]))
+                await self._apps.deploy(self._launch(desired[group[0]], group))
             case RestartGroup(group=group):
                 self._write(action)
-                await self._apps.deploy(self._launch(desired[group[0]], group[2]))
+                await self._apps.deploy(self._launch(desired[group[0]], group))
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self.pending = pending_after(self.pending, action, self._clocks())
             case RetireGroup(group=group):
@@ -166,6 +166,6 @@ class Effects:
             case EndGroup(group=group):
                 await self._apps.retire(*group)
 
-    def _launch(self, desired: Desired, replica: int) -> GroupLaunch:
-        standings = self._store.rungs(desired.name, desired.generation)
-        return self._around.launches_of(desired, {at: one.rung for at, one in standings.items()})[replica]
+    def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch:
+        rungs = rungs_of(desired, self._store.standings())
+        return self._around.launches_of(desired, rungs)[desired.groups.index(group)]

@@ -18,7 +18,7 @@ from sparkfleet.errors import (
 )
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.session import NoControllerError, Session, who
-from sparkfleet.fleet.watch import PASSING, until_gone
+from sparkfleet.fleet.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.specs.inventory import Inventory
 
 
@@ -105,6 +105,29 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
         status = find(await client.fleet(), name)
         events = await client.all_events(name)
     return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING))
+
+
+async def read_events(session: Session, name: str | None, last: int) -> tuple[tuple[Event, ...], int]:
+    """The last events of a deployment or of the whole fleet, oldest first, and the id after which new ones follow.
+
+    Those of a start's progress are left out. Raises ControlError if the fleet is down.
+    """
+    async with await session.controller() as client:
+        newest = (await client.fleet()).last_event
+        found = [event for event in await client.all_events(name) if event.kind not in PASSING]
+    return tuple(found[-last:] if last else ()), newest
+
+
+async def follow_events(
+    session: Session, name: str | None, after: int, on_event: Callable[[Event], None]
+) -> None:
+    """Send events with an id above `after` until it is cancelled. Raises ControlError if the fleet is down."""
+    async with await session.controller() as client:
+        while True:
+            for event in await client.events(after, name, wait_s=WAIT_S):
+                after = event.id
+                if event.kind not in PASSING:
+                    on_event(event)
 
 
 async def delete_deployment(

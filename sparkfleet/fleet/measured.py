@@ -33,11 +33,11 @@ def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
 def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
     """Rung that a ready group was planned as; None if it is not ready, or its plan is another generation's."""
     plan = deployment.plan
-    if plan is None or report.phase is not GroupPhase.READY or report.generation != deployment.generation:
+    at = deployment.index_of(report.group)
+    if plan is None or report.phase is not GroupPhase.READY or at is None or at >= len(plan.groups):
         return None
-    if report.replica >= len(plan.groups) or report.rung >= len(plan.groups[report.replica].ladder):
-        return None
-    return plan.groups[report.replica].ladder[report.rung]
+    ladder = plan.groups[at].ladder
+    return ladder[report.rung] if report.rung < len(ladder) else None
 
 
 def _setup(candidate: Candidate) -> LocalMeasurement:

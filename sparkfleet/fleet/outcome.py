@@ -14,12 +14,13 @@ from sparkfleet.planner.types.plan import GroupPlan, Rung
 def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[str]:
     """Lines for a ready group: its rung, the failures of those above it, and the loss against the first one."""
     rung = rung_of(deployment, report)
-    if rung is None or deployment.plan is None:
+    at = deployment.index_of(report.group)
+    if rung is None or deployment.plan is None or at is None:
         return
-    ladder = deployment.plan.groups[report.replica].ladder
+    ladder = deployment.plan.groups[at].ladder
     yield f"rung {report.rung + 1} of {len(ladder)}: {rung.candidate}"
     if report.rung:
-        yield from _passed_lines(ladder, _passed(deployment, report.replica)[: report.rung])
+        yield from _passed_lines(ladder, _passed(deployment, at)[: report.rung])
         yield _lost(ladder[0], rung)
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.policy.memory_admission import fitting
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
@@ -15,8 +17,10 @@ from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
 from sparkfleet.planner.report.diff import Change, Verb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.rules.failure_memory import without_failed
@@ -127,7 +131,18 @@ async def plan_deployments(
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
-    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints)
+    times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
+    return FleetPlan(tuple(specs), fleet, status, expecting(decided, times), client, checkpoints)
+
+
+def expecting(decided: Decided, times: StepTimes) -> Decided:
+    """The same with the time that the last start of the same took on this fleet."""
+    return decided._replace(planned=[_expecting(one, times) for one in decided.planned])
+
+
+def _expecting(one: Planned, times: StepTimes) -> Planned:
+    took = last_start_s(times, one.plan) if one.change.starts else None
+    return one.model_copy(update={"change": one.change.model_copy(update={"expected_s": took})})
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
@@ -212,7 +227,9 @@ def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | 
     found = plan.of(spec.name)
     if found is None:
         return None
-    return compare(spec, _as_deployed(found, status), _before(spec.name, status)).verb
+    return compare(
+        spec, _as_deployed(found, status), _before(spec.name, status), running_groups(spec.name, status)
+    ).verb
 
 
 def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
@@ -228,18 +245,41 @@ def _planned(
     renew: bool = False,
     retry: bool = False,
 ) -> Planned:
-    before = _before(spec.name, status)
+    before, running = _before(spec.name, status), running_groups(spec.name, status)
     plan = plan if renew else _as_deployed(plan, status)
-    change = compare(spec, plan, before)
+    change = compare(spec, plan, before, running)
     if change.verb != "keep" and not retry:  # a running group keeps its rung
         plan = without_failed(plan, status.failures if status else ())
-        change = compare(spec, plan, before)
+        change = compare(spec, plan, before, running)
     lowest = _lowest(spec.name, status)
     if change.verb == "keep" and retry and lowest:
-        change = Change(verb="change", name=spec.name, fields=(f"rung: {lowest + 1} → 1",))
+        change = Change(
+            verb="change",
+            name=spec.name,
+            fields=(f"rung: {lowest + 1} → 1",),
+            starts=len(plan.groups),
+            ends=tuple(one.name for one in running or ()),
+        )
+    if change.starts and change.ends:
+        change = change.model_copy(update={"together": memory_holds_both(spec, plan, running or (), status)})
     runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
     measured = tuple(measured_lines(runs)) if runs else ()
     return Planned(spec=spec, plan=plan, change=change, measured=measured)
+
+
+def memory_holds_both(
+    spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
+) -> bool | None:
+    """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
+    found = carried_over(plan, running)
+    members = tuple(member or (0, at) for at, member in enumerate(found.kept))
+    new = Desired(spec=spec, plan=found.plan, generation=0, who="", since=0.0, members=members)
+    free = {
+        node.name: node.memory_available
+        for node in (status.nodes if status else ())
+        if node.memory_available is not None
+    }
+    return fitting([new], [], free)[spec.name]
 
 
 def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
@@ -252,9 +292,18 @@ def _lowest(name: str, status: FleetStatus | None) -> int:
     return max((len(passed) for one in found for passed in one.passed), default=0)
 
 
+def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
+    """Groups of a deployment that run or start; None if the controller does not report them.
+
+    One that is given up is not among them: an apply starts it again.
+    """
+    return next((one.running for one in status.deployments if one.name == name), ()) if status else ()
+
+
 def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
-    """Desired generation; None for a group that is given up: applying its file, even unchanged, starts it again."""
+    """Desired generation; None if there is none of that name."""
     for deployment in status.deployments if status else ():
-        if deployment.name == name and deployment.plan is not None and deployment.state != "failed":
+        unknown = deployment.running is None and deployment.state == "failed"
+        if deployment.name == name and deployment.plan is not None and not unknown:
             return Deployment.model_validate_json(deployment.spec), deployment.plan
     return None

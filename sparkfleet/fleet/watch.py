@@ -87,7 +87,7 @@ def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
         group
         for one in deployments
         for group in one.groups
-        if group.generation == one.generation and group.phase in (*BEGINNING, GroupPhase.PROBING)
+        if one.index_of(group.group) is not None and group.phase in (*BEGINNING, GroupPhase.PROBING)
     ]
     if not groups:
         detail = next((one.detail for one in deployments if one.detail), "")

@@ -7,12 +7,11 @@ import contextlib
 import logging
 
 from sparkfleet.controlplane.api.api_models import UpRequest
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.desired import Desired, Generation, rungs_of
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
-from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -81,10 +80,13 @@ def _running(label: str) -> frozenset[Generation]:
 
 def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:
     """Launches of a deployment's groups that are not given up."""
-    standings = store.rungs(desired.name, desired.generation)
-    launches = launches_for(inventory, desired, {at: one.rung for at, one in standings.items()})
-    given_up = {at for at, one in standings.items() if one.given_up}
-    return [launch for launch in launches if launch.replica not in given_up]
+    standings = store.standings()
+    launches = launches_for(inventory, desired, rungs_of(desired, standings))
+    return [
+        launch
+        for launch, group in zip(launches, desired.groups, strict=True)
+        if group not in standings or not standings[group].given_up
+    ]
 
 
 async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from sparkfleet.controlplane.api.api_models import StoreRequest
 from sparkfleet.controlplane.controller_note import read_note
+from sparkfleet.controlplane.desired import Generation
 from sparkfleet.controlplane.ray.ray_process import LABEL
-from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.copies import copies, find_copy, take_copy
 from sparkfleet.errors import ControlError, SparkfleetError

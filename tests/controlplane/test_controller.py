@@ -254,7 +254,7 @@ async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monke
 
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     await world.put()
-    assert world.nodes.swept == [frozenset({("tiny", 1)})]
+    assert world.nodes.swept == [frozenset({("tiny", 1, 0)})]
 
 
 async def test_acceptance_and_memory_are_shown_to_prometheus(world):

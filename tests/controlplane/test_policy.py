@@ -159,15 +159,13 @@ def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state,
         for _ in range(40):
             last = world.round()
     assert last == []
-    wanted = {
-        (one.name, one.generation, at) for one in state.wanted.values() for at in range(len(one.plan.groups))
-    }
+    wanted = {group for one in state.wanted.values() for group in one.groups}
     there = {app.group: app for app in world.state.apps}
     assert all(name in state.wanted for name, *_ in there)
     for group in wanted:
         standing = world.state.standing(group)
         ended = standing.given_up or (group in there and there[group].status == "running")
-        held = world.state.has_given_up(*group[:2])
+        held = world.state.has_given_up(world.state.wanted[group[0]])
         assert ended or held, (group, standing, there.get(group))
         # Two tries of each of three rungs, and one more for what had begun before.
         assert world.began.count(group) <= 2 * 3 + 2

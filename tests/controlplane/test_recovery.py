@@ -13,7 +13,7 @@ from sparkfleet.perf.prediction import Band
 from sparkfleet.units import GIB
 
 
-def ladder(*rungs):
+def ladder(*rungs, context=512):
     """A plan of one group; of each rung the memory that it needs, bytes, and its node."""
     made = plan()
     choice = made.groups[0].choice
@@ -23,7 +23,7 @@ def ladder(*rungs):
         shape = choice.candidate.shape.model_copy(update={"nodes": (node,)})
         return choice.model_copy(
             update={
-                "candidate": choice.candidate.model_copy(update={"shape": shape}),
+                "candidate": choice.candidate.model_copy(update={"shape": shape, "context": context}),
                 "prediction": choice.prediction.model_copy(update={"memory_bytes_per_rank": band}),
             }
         )
@@ -225,7 +225,7 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
         world.controller._reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
-    await put(world, ladder((1.0, "that"), (1.0, "this")), concurrency=8)
+    await put(world, ladder((1.0, "that"), (1.0, "this"), context=1024))
     world.apps.finish()
     for _ in range(2):
         await world.controller.reconcile()

@@ -56,7 +56,7 @@ def _serving(fleet):
         fleet.ok("delete", "--yes", other)
     # Also if it serves: the file before this one may have left it with another engine or other sizes.
     fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
-    fleet.until(lambda: ready(fleet))
+    fleet.until(lambda: ready(fleet) and len(fleet.deployment()["groups"]) == 1)
 
 
 def group(fleet, name="tiny"):
@@ -71,6 +71,12 @@ def engine_pid(group):
 def ready(fleet, name="tiny"):
     found = fleet.deployment(name)
     return found is not None and found["state"] == "ready"
+
+
+def models(fleet):
+    """Models that the endpoint lists."""
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key) as client:
+        return client.models.list().data
 
 
 def test_applying_the_same_again_changes_nothing(fleet):
@@ -118,7 +124,7 @@ def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and
     assert code == 1
     assert "--no-such-flag" in out + err
     assert engine_pid(group(fleet)) == engine_pid(before)
-    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list()
+    assert models(fleet)
     with Load(fleet) as load:
         out = fleet.apply(fleet.write("tiny.yaml", fleet.spec().replace("16", "8")))
         fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
@@ -127,6 +133,45 @@ def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and
     assert after["generation"] == before["generation"] + 2
     assert engine_pid(after) != engine_pid(before)
     assert set(load.statuses) == {200}
+
+
+def test_an_edit_that_no_engine_sees_restarts_none_and_fails_no_request(fleet):
+    engine, before = engine_pid(group(fleet)), fleet.deployment()["generation"]
+    with Load(fleet) as load:
+        out = fleet.apply(fleet.write("tiny.yaml", fleet.spec("keys: [default]\n")))
+        assert "restarts no engine" in out
+        assert fleet.deployment()["generation"] == before + 1
+        out = fleet.ok("rollback", "--yes", "tiny")
+        assert "restarts no engine" in out
+        assert fleet.deployment()["generation"] == before + 2
+    assert engine_pid(group(fleet)) == engine
+    assert set(load.statuses) == {200}
+    history = fleet.json("history", "tiny")["generations"]
+    assert [one["fields"] for one in history[-2:]] == [["keys: – → default"], ["keys: default → –"]]
+    assert [one["current"] for one in history[-2:]] == [False, True]
+
+
+def test_another_replica_leaves_the_first_engine_alone_and_goes_again(fleet):
+    engine = engine_pid(group(fleet))
+    with Load(fleet) as load:
+        fleet.ok("scale", "--yes", "tiny", "2")
+        first, second = (engine_pid(one) for one in fleet.deployment()["groups"])
+        assert engine in (first, second)
+        assert first != second
+        fleet.ok("scale", "--yes", "tiny", "1")
+        fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
+    assert engine_pid(group(fleet)) == engine
+    assert set(load.statuses) == {200}
+
+
+def test_a_restart_loads_the_engine_again_and_fails_no_request(fleet):
+    engine = engine_pid(group(fleet))
+    with Load(fleet) as load:
+        fleet.ok("restart", "--yes", "tiny")
+        fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
+    assert engine_pid(group(fleet)) != engine
+    assert set(load.statuses) == {200}
+    assert "applied by" in fleet.ok("events", "tiny")
 
 
 def test_kill_the_controller_and_no_request_fails(fleet):
@@ -218,7 +263,6 @@ def test_kill_a_groups_actor_and_its_engine_is_adopted(fleet):
 def test_kill_the_gateway_and_it_comes_back(fleet):
     (gateway,) = actors(fleet, "ServeReplica:gateway")
     os.kill(gateway, signal.SIGKILL)
-    client = openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5)
 
     def answers():
         try:
@@ -226,7 +270,8 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
         except openai.APIError:
             return None
 
-    fleet.until(answers, timeout=60)
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5) as client:
+        fleet.until(answers, timeout=60)
 
 
 def is_down(fleet):
@@ -245,7 +290,7 @@ def test_kill_all_of_ray_and_up_adopts_the_engine(fleet):
     fleet.ok("up")
     fleet.until(lambda: ready(fleet) and group(fleet)["adopted"])
     assert engine_pid(group(fleet)) == engine
-    assert openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).models.list().data
+    assert models(fleet)
 
 
 def raylets(fleet):
@@ -302,7 +347,6 @@ def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
     assert is_down(fleet)
     fleet.ok("up")
     fleet.until(lambda: ready(fleet))
-    answer = openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key).completions.create(
-        model="tiny", prompt="Hello", max_tokens=2
-    )
+    with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key) as client:
+        answer = client.completions.create(model="tiny", prompt="Hello", max_tokens=2)
     assert answer.choices[0].text

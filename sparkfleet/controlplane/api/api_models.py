@@ -9,6 +9,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -24,9 +25,9 @@ class ApplyRequest(Value):
 
 
 class KeyRequest(Value):
-    """A name for a new key."""
+    """A name for a new key: formed like those of deployments, which name keys in `keys:`."""
 
-    name: str
+    name: KeyName
 
 
 class OnNode(Value):

@@ -16,6 +16,8 @@ from pydantic import ValidationError
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import ApplyRequest, KeyRequest
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
@@ -109,6 +111,19 @@ class FleetClient:
         answer = await self._call("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
 
+    async def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first; empty if none of that name was ever applied.
+
+        Raises ControlError if the controller's version does not match.
+        """
+        answer = await self._call("GET", f"/v1/deployments/{quote(name, safe='')}/history")
+        try:
+            return tuple(Desired.model_validate_json(json.dumps(one)) for one in answer["generations"])
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
+
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
         await self._call("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
@@ -129,26 +144,39 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def all_events(self, deployment: str) -> list[Event]:
-        """All kept events of a deployment, oldest first, over as many answers as it takes."""
+    async def all_events(self, deployment: str | None = None) -> list[Event]:
+        """All kept events of a deployment or of the fleet, oldest first, over as many answers as it takes."""
         found: list[Event] = []
         while more := await self.events(found[-1].id if found else 0, deployment):
             found += more
         return found
 
-    async def keys(self) -> list[dict[str, str]]:
-        """All keys: `id` and `name`."""
-        keys: list[dict[str, str]] = (await self._call("GET", "/v1/keys"))["keys"]
-        return keys
+    async def keys(self) -> list[KeyRow]:
+        """All keys. Raises ControlError if the controller's version does not match."""
+        answer = await self._call("GET", "/v1/keys")
+        try:
+            return [KeyRow.model_validate_json(json.dumps(one)) for one in answer["keys"]]
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
 
-    async def create_key(self, name: str) -> dict[str, str]:
-        """A new key: `id`, `name`, and once, `key`."""
-        answer: dict[str, str] = await self._call("POST", "/v1/keys", KeyRequest(name=name).model_dump_json())
+    async def create_key(self, name: str) -> dict[str, Any]:
+        """A new key: `id`, `name`, once `key`, and `late`: gateways that do not know it yet.
+
+        Raises ControlError for a name that is taken or cannot be one.
+        """
+        try:
+            request = KeyRequest(name=name)
+        except ValidationError as error:
+            expected = error.errors(include_url=False)[0]["msg"]
+            raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
+        answer: dict[str, Any] = await self._call("POST", "/v1/keys", request.model_dump_json())
         return answer
 
-    async def revoke_key(self, name: str) -> dict[str, str]:
-        """Revokes a key. Returns its `id` and `name`."""
-        answer: dict[str, str] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
+    async def revoke_key(self, name: str) -> dict[str, Any]:
+        """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
+        answer: dict[str, Any] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
     async def stop(self) -> None:

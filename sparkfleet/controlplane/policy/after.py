@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from sparkfleet.controlplane.desired import GroupKey, Standing
+from sparkfleet.controlplane.desired import GroupKey, Standing, oldest_kept
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -39,8 +39,8 @@ def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
     for action in actions:
         state = replace(
             state,
-            standings=_standings(state.standings, action),
-            starts=_starts(state.starts, action, state.nodes.boots),
+            standings=_standings(state, action),
+            starts=_starts(state, action),
             pending=pending_after(state.pending, action, now),
         )
     return state
@@ -88,18 +88,19 @@ def _without(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]
     return {key: value for key, value in values.items() if key != group}
 
 
-def _standings(standings: Mapping[GroupKey, Standing], action: Action) -> Mapping[GroupKey, Standing]:
+def _standings(state: FleetState, action: Action) -> Mapping[GroupKey, Standing]:
     if not isinstance(action, KeepStanding):
-        return standings
-    return {**_of_no_older(standings, action.group), action.group: action.standing}
+        return state.standings
+    return {**_of_no_older(state, state.standings, action.group), action.group: action.standing}
 
 
-def _starts(starts: Starts, action: Action, boots: Mapping[str, str]) -> Starts:
+def _starts(state: FleetState, action: Action) -> Starts:
+    starts, boots = state.starts, state.nodes.boots
     match action:
         case LadderStep(group=group, nodes=nodes):
-            return {**_of_no_older(starts, group), group: begun({}, nodes, boots)}
+            return {**_of_no_older(state, starts, group), group: begun({}, nodes, boots)}
         case BeginAttempt(group=group, nodes=nodes):
-            return {**_of_no_older(starts, group), group: begun(starts.get(group, {}), nodes, boots)}
+            return {**_of_no_older(state, starts, group), group: begun(starts.get(group, {}), nodes, boots)}
         case KnowBoots(group=group) if group in starts:
             return {**starts, group: begun(starts[group], action.boots, action.boots)}
         case EndAttempt(group=group) | GiveUp(group=group):
@@ -113,6 +114,7 @@ def begun(before: Mapping[str, str], nodes: Iterable[str], boots: Mapping[str, s
     return {node: before.get(node) or now.get(node, "") for node in {**before, **now}}
 
 
-def _of_no_older(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
+def _of_no_older(state: FleetState, values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
     """The other positions to keep: none of the deployment's older generations, as in the store."""
-    return {key: value for key, value in values.items() if key[0] != group[0] or key[1] >= group[1]}
+    oldest = oldest_kept(state.desired.get(group[0]), group)
+    return {key: value for key, value in values.items() if key[0] != group[0] or key[1] >= oldest}

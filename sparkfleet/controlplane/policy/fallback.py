@@ -176,7 +176,7 @@ def take_less_memory(one: FallbackCase) -> list[Action] | None:
     """Moves a group whose memory ran out repeatedly while it served to a rung that needs less."""
     if sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
         return None
-    plan = one.desired.plan.groups[one.app.replica]
+    plan = one.desired.plan_of(one.group)
     rung = rung_with_less(plan, one.standing.rung, one.state.nodes.away_since)
     why = f"memory ran out {STARVED} times within {STARVED_S / 60:.0f} minutes while it served"
     return None if rung is None else _move(one, rung, why)
@@ -201,7 +201,7 @@ def _answer(one: FallbackCase) -> list[Action]:
     if report and not report.was_starting:
         diagnosis = None  # it explains a failure while it served, not the failed start
     if diagnosis is None or diagnosis.cause in (Cause.TRANSIENT, Cause.UNKNOWN):
-        missing = away(one.state, one.group, nodes_of(one.desired, one.app.replica, one.standing), one.now)
+        missing = away(one.state, one.group, nodes_of(one.desired, one.group, one.standing), one.now)
         if missing is None:
             return _ask_nodes(one)
         diagnosis, detail = (went_away(missing), GAVE_UP) if missing else (diagnosis, detail)
@@ -223,7 +223,7 @@ def _restart(
     state: FleetState, desired: Desired, group: GroupKey, why: str, *, answers: bool = False
 ) -> RestartGroup:
     """Restart of a group at its rung in `state`."""
-    nodes = nodes_of(desired, group[2], state.standing(group))
+    nodes = nodes_of(desired, group, state.standing(group))
     return RestartGroup(group=group, nodes=nodes, reason=why, answers=answers)
 
 
@@ -239,7 +239,7 @@ def _step(
         diagnosis: the cause, if it is known.
         detail: added to the reason if there is no rung left.
     """
-    plan, before = desired.plan.groups[group[2]], state.standing(group)
+    plan, before = desired.plan_of(group), state.standing(group)
     taken = step(plan, before, diagnosis)
     if taken.verb == "end":
         kept: Action = GiveUp(group=group, standing=taken.standing, reason=f"{taken.words}. {detail}")
@@ -255,14 +255,14 @@ def _step(
 def _rung_kept(
     desired: Desired, group: GroupKey, standing: Standing, words: str, *, again: bool
 ) -> LadderStep:
-    nodes = nodes_of(desired, group[2], standing)
+    nodes = nodes_of(desired, group, standing)
     kind = TryAgain if again else NextRung
     return kind(group=group, standing=standing, nodes=nodes, reason=words)
 
 
 def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
     """Moves a group to a lower rung for a reason other than a failed start."""
-    standing, ladder = one.standing, one.desired.plan.groups[one.app.replica].ladder
+    standing, ladder = one.standing, one.desired.plan_of(one.group).ladder
     lower = Standing(rung=rung, falls=standing.falls, passed=passed_by(standing, rung, why))
     cost = instead(ladder[standing.rung], ladder[rung])
     words = f"{why}; next: {what(ladder[rung])}{cost and f', {cost}'}"
@@ -292,11 +292,11 @@ def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
 
 def _leave(one: FallbackCase) -> list[Action] | None:
     """Actions for a group that needs a node that is gone; None if it needs none."""
-    gone = one.state.nodes.gone(one.now).intersection(nodes_of(one.desired, one.app.replica, one.standing))
+    gone = one.state.nodes.gone(one.now).intersection(nodes_of(one.desired, one.group, one.standing))
     if not gone or one.app.status == "retiring" or one.standing.given_up:
         return None
     names = ", ".join(sorted(gone))
-    plan = one.desired.plan.groups[one.app.replica]
+    plan = one.desired.plan_of(one.group)
     rung = rung_without(plan, one.state.nodes.gone(one.now), one.standing.rung)
     if rung is not None:
         return _move(one, rung, f"{names} is gone")

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
-from sparkfleet.controlplane.policy.state import FleetState, Now
-from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, replaced
 
 
 def waiting(state: FleetState) -> list[Desired]:
-    """Generations that are to start beside an older one of their deployment."""
-    there = {app.deployment for app in state.apps}
-    begun = {app.group[:2] for app in state.apps}
+    """Deployments with groups that are to start beside older ones."""
     return [
         desired
-        for name, desired in state.wanted.items()
-        if name in there
-        and (name, desired.generation) not in begun
-        and not state.has_given_up(name, desired.generation)
+        for desired in state.wanted.values()
+        if replaced(state, desired)
+        and not has_begun(state, desired)
+        and any(map(desired.is_new, desired.groups))
+        and not state.has_given_up(desired)
     ]
 
 
@@ -64,21 +62,21 @@ def fitting(
     """
     left = dict(available)
     for one in loading:
-        _take(left, one.plan)
+        _take(left, needed(one, one.groups))
     room: dict[str, bool | None] = {}
     for one in waiting:
-        needs = needed(one.plan)
+        needs = needed(one, filter(one.is_new, one.groups))
         known = needs.keys() <= left.keys()
         room[one.name] = all(left[node] >= need for node, need in needs.items()) if known else None
         if room[one.name]:
-            _take(left, one.plan)
+            _take(left, needs)
     return room
 
 
-def needed(plan: DeploymentPlan) -> dict[str, int]:
-    """Bytes that the groups of a plan may take on each node, by the high end of the predicted band."""
+def needed(desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
+    """Bytes that groups of a deployment may take on each node, by the high end of the predicted band."""
     needs: dict[str, int] = {}
-    for group in plan.groups:
+    for group in map(desired.plan_of, groups):
         for node in group.choice.candidate.shape.nodes:
             needs[node] = needs.get(node, 0) + int(group.choice.prediction.memory_bytes_per_rank.high)
     return needs
@@ -91,11 +89,11 @@ def _is_held_by_gone(state: FleetState, name: str, now: Now) -> bool:
 
 
 def _silent(state: FleetState, desired: Desired) -> set[str]:
-    return needed(desired.plan).keys() - state.available.keys()
+    return needed(desired, filter(desired.is_new, desired.groups)).keys() - state.available.keys()
 
 
-def _take(left: dict[str, int], plan: DeploymentPlan) -> None:
-    """Subtracts the memory that the groups of a plan may take."""
-    for node, need in needed(plan).items():
+def _take(left: dict[str, int], needs: Mapping[str, int]) -> None:
+    """Subtracts the memory that groups may take."""
+    for node, need in needs.items():
         if node in left:
             left[node] -= need

@@ -32,7 +32,7 @@ def _on_starting(state: FleetState, report: GroupReport) -> list[Action]:
     desired = state.desired_of(report.group)
     if desired is None:
         return []
-    nodes = nodes_of(desired, report.replica, state.standing(report.group))
+    nodes = nodes_of(desired, report.group, state.standing(report.group))
     return [BeginAttempt(group=report.group, nodes=nodes, reason="it is starting")]
 
 
@@ -40,10 +40,10 @@ def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
     """Clears its failed starts, and the failure of its candidate."""
     ended = EndAttempt(group=report.group, reason="it is ready")
     desired = state.desired.get(report.deployment)
-    if desired is None or desired.generation != report.generation:
+    if desired is None or report.group not in desired.groups:
         return [ended]
     standing = state.standing(report.group)
-    ladder = desired.plan.groups[report.replica].ladder
+    ladder = desired.plan_of(report.group).ladder
     candidate = ladder[min(standing.rung, len(ladder) - 1)].candidate
     forgotten = ForgetFailure(fingerprint=fingerprint(candidate, desired.plan.drivers), reason="it is ready")
     if not standing.tries and not standing.restarts:

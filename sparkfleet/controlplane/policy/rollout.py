@@ -3,10 +3,11 @@
 The rules, in order, for each deployment:
 
 1. It was deleted: its groups are retired.
-2. A group of the desired generation does not exist: it is started; beside the older generation if memory allows, after it
-   otherwise.
-3. Every group of the desired generation serves: the older ones are retired.
-4. The desired generation failed: the older one goes on serving.
+2. A desired group does not exist: it is started; beside the older ones if memory allows, after them otherwise.
+3. Every desired group serves: the older ones are retired.
+4. A desired group failed: the older ones go on serving.
+
+A desired group may have been started by an earlier generation (`Desired.members`); an older one is no longer desired.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
-from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
+from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
 from sparkfleet.controlplane.state.status import App
 
 
@@ -27,28 +28,28 @@ def retire_unwanted(state: FleetState, now: Now) -> list[Action]:
 
 
 def retire_replaced(state: FleetState, now: Now) -> list[Action]:
-    """Retires groups of older generations once every group of the desired one serves."""
+    """Retires older groups once every desired one serves."""
     return [
         action
         for desired in state.wanted.values()
         if all(app and app.status == "running" for app in _groups(state, desired).values())
-        for action in _retired(_older(state, desired), f"replaced by generation {desired.generation}")
+        for action in _retired(older(state, desired), f"replaced by generation {desired.generation}")
     ]
 
 
 def make_room(state: FleetState, now: Now) -> list[Action]:
-    """Retires groups of an older generation first if memory does not hold both."""
+    """Retires older groups first if memory does not hold both."""
     fits = room(state, now)
     return [
         action
         for desired in state.wanted.values()
-        if fits.get(desired.name) is False and not state.has_given_up(desired.name, desired.generation)
-        for action in _retired(_older(state, desired), _why_first(state, desired))
+        if fits.get(desired.name) is False and not state.has_given_up(desired)
+        for action in _retired(older(state, desired), _why_first(state, desired))
     ]
 
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
-    """Starts missing groups of desired generations, unless an older one has to end first."""
+    """Starts missing groups, unless an older one has to end first."""
     fits = room(state, now)
     return [
         action
@@ -63,22 +64,21 @@ def start_missing(state: FleetState, now: Now) -> list[Action]:
 def _start(state: FleetState, desired: Desired, group: GroupKey, now: Now) -> list[Action]:
     if is_uncertain(state, group, now):
         return hold_back(state, group)
-    serves = any(app.status == "running" for app in _older(state, desired))
+    serves = any(app.status == "running" for app in older(state, desired))
     reason = "the old one serves until this one is ready" if serves else "not running yet"
-    nodes = nodes_of(desired, group[2], state.standing(group))
+    nodes = nodes_of(desired, group, state.standing(group))
     return [StartGroup(group=group, nodes=nodes, reason=reason)]
 
 
 def _older_goes_first(state: FleetState, desired: Desired, fits: bool | None) -> bool:
-    """True while a new generation may not start beside an older one: it is given up, does not fit, or that is unknown."""
-    there = [app for app in state.apps if app.deployment == desired.name]
-    if not there or any(app.generation == desired.generation for app in there):
+    """True while new groups may not start beside older ones: one is given up, they do not fit, or that is unknown."""
+    if not replaced(state, desired) or has_begun(state, desired):
         return False
-    return not fits or state.has_given_up(desired.name, desired.generation)
+    return not fits or state.has_given_up(desired)
 
 
 def _why_first(state: FleetState, desired: Desired) -> str:
-    if any(app.status == "running" for app in _older(state, desired)):
+    if any(app.status == "running" for app in older(state, desired)):
         return f"memory does not hold it and generation {desired.generation} at once"
     return f"it is not ready, and generation {desired.generation} takes its place"
 
@@ -86,19 +86,7 @@ def _why_first(state: FleetState, desired: Desired) -> str:
 def _groups(state: FleetState, desired: Desired) -> dict[GroupKey, App | None]:
     """Each desired group of a deployment, with its application."""
     there = {app.group: app for app in state.apps}
-    keys = [(desired.name, desired.generation, at) for at in range(len(desired.plan.groups))]
-    return {key: there.get(key) for key in keys}
-
-
-def _older(state: FleetState, desired: Desired) -> list[App]:
-    """Groups of other generations of a deployment that are not retired yet."""
-    return [
-        app
-        for app in state.apps
-        if app.deployment == desired.name
-        and app.generation != desired.generation
-        and app.status != "retiring"
-    ]
+    return {key: there.get(key) for key in desired.groups}
 
 
 def _retired(apps: Iterable[App], reason: str) -> list[Action]:

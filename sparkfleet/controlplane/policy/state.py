@@ -112,17 +112,17 @@ class FleetState:
         """The group's position on its ladder."""
         return self.standings.get(group, Standing())
 
-    def has_given_up(self, deployment: str, generation: int) -> bool:
-        """True if any group of a generation is given up."""
-        return any(one.given_up for key, one in self.standings.items() if key[:2] == (deployment, generation))
+    def has_given_up(self, desired: Desired) -> bool:
+        """True if any group of a deployment is given up."""
+        return any(self.standing(group).given_up for group in desired.groups)
 
     def desired_of(self, group: GroupKey) -> Desired | None:
-        """The desired deployment of a group; None if the group's generation or deployment is no longer desired."""
+        """The desired deployment of a group; None if the group is no longer desired."""
         desired = self.wanted.get(group[0])
-        return desired if desired is not None and desired.generation == group[1] else None
+        return desired if desired is not None and group in desired.groups else None
 
     def mine(self) -> tuple[App, ...]:
-        """Applications of desired generations."""
+        """Applications of desired groups."""
         return tuple(app for app in self.apps if self.desired_of(app.group) is not None)
 
     def report(self, group: GroupKey) -> GroupReport | None:
@@ -138,16 +138,28 @@ class FleetState:
         )
 
     def is_loading(self, desired: Desired) -> bool:
-        """True if a group of the desired generation is starting."""
-        return any(
-            report.phase in BEGINNING and report.group[:2] == (desired.name, desired.generation)
-            for report in self.reports
-        )
+        """True if a desired group of the deployment is starting."""
+        return any(report.phase in BEGINNING and report.group in desired.groups for report in self.reports)
 
 
-def nodes_of(desired: Desired, replica: int, standing: Standing) -> tuple[str, ...]:
+def replaced(state: FleetState, desired: Desired) -> list[App]:
+    """Groups of a deployment that are no longer desired, including those that are being retired."""
+    return [app for app in state.apps if app.deployment == desired.name and app.group not in desired.groups]
+
+
+def older(state: FleetState, desired: Desired) -> list[App]:
+    """Groups of a deployment that are no longer desired and not retired yet."""
+    return [app for app in replaced(state, desired) if app.status != "retiring"]
+
+
+def has_begun(state: FleetState, desired: Desired) -> bool:
+    """True if a group that the desired generation adds has an application."""
+    return any(app.group in desired.groups and desired.is_new(app.group) for app in state.apps)
+
+
+def nodes_of(desired: Desired, group: GroupKey, standing: Standing) -> tuple[str, ...]:
     """Nodes of a group at its current rung."""
-    ladder = desired.plan.groups[replica].ladder
+    ladder = desired.plan_of(group).ladder
     return ladder[min(standing.rung, len(ladder) - 1)].candidate.shape.nodes
 
 

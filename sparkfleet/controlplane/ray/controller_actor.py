@@ -99,12 +99,15 @@ class ControllerActor:
         if (controller := self._life.controller) is not None:
             await controller.register_gateway(GatewayReport.model_validate_json(report_json))
 
-    async def table(self, known: int) -> str:
-        """The gateway's table as soon as it differs from `known`; JSON. Version 0 (keep the last one) while it waits."""
+    async def table(self, known: int, replica: str = "") -> str:
+        """The gateway's table as soon as it differs from `known`, the version that this replica holds; JSON.
+
+        Version 0 (keep the last one) while the controller waits for its store.
+        """
         if (controller := self._life.controller) is None:
             await asyncio.sleep(NO_TABLE_S)
             return RoutingTable(version=0, models={}, keys=()).model_dump_json()
-        return (await controller.table(known)).model_dump_json()
+        return (await controller.table(known, replica=replica)).model_dump_json()
 
     async def ping(self) -> bool:
         """True if the actor is up."""

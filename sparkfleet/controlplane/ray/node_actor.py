@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import ray
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
-from sparkfleet.controlplane.state.nodes import Generation, RanksOf
+from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.runtime.boot_id import this_boot
@@ -48,7 +49,7 @@ class NodeActors:
         agents = await asyncio.to_thread(self._joined)
         return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
 
-    async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
+    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
         """See `Nodes.sweep`."""
         agents = await asyncio.to_thread(self._joined)
         asked = (self._ask(name, partial(agent.sweep.remote, sorted(keep))) for name, agent in agents.items())
@@ -97,8 +98,8 @@ class NodeAgent:
         memory = ReadMemory.parse(await asyncio.to_thread(Path(ReadMemory.argv[1]).read_text))
         return memory.total, memory.available, this_boot()
 
-    async def sweep(self, keep: list[Generation]) -> tuple[str, ...]:
-        """Kills every rank on this node whose deployment and generation are not in `keep`, and removes old logs."""
+    async def sweep(self, keep: list[GroupKey]) -> tuple[str, ...]:
+        """Kills every rank on this node whose group is not in `keep`, and removes old logs."""
         swept = await self._runtime.sweep(RanksOf(keep))
         await asyncio.to_thread(prune, self._paths)
         return swept

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.state.capabilities import group_entry
-from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
 
 RETRY_AFTER_S = 10
@@ -30,37 +30,41 @@ class FleetSnapshot:
     """The newest report of each group, however old."""
     fresh: Collection[GroupReport]
     """The reports that are recent enough to count."""
-    failed: Collection[Generation]
+    failed: Collection[str]
+    """Deployments of which a group is given up."""
     published: Mapping[str, GroupEntry] = field(default_factory=dict)
     """Entry of each application in the last table: all that is known of groups whose plan was replaced."""
     passed: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """By deployment, for each group: the reasons for leaving the rungs above its current one."""
+    running: Mapping[str, tuple[RunningGroup, ...]] = field(default_factory=dict)
+    """By deployment, the groups that run, older ones too; left out for the table."""
     stranded: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
 
-    def serving(self, name: str, without: Generation | None = None) -> tuple[App, ...]:
-        """The groups that are ready, of the newest generation that has any."""
+    def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
+        """The groups that are ready and serve: the desired ones, and older ones until a new one is ready."""
         ready = self._ready()
         able = [
             app
             for app in self.apps
             if app.deployment == name
             and app.status != "retiring"
-            and (app.deployment, app.generation, app.replica) in ready
-            and (app.deployment, app.generation) != without
+            and app.group in ready
+            and app.group != without
         ]
-        newest = max((app.generation for app in able), default=0)
-        return tuple(sorted((a for a in able if a.generation == newest), key=lambda app: app.replica))
+        desired = self.desired.get(name)
+        own = [app for app in able if desired is not None and app.group in desired.groups]
+        if desired is None or not any(desired.is_new(app.group) for app in own):
+            own += _newest([app for app in able if app not in own])
+        return tuple(sorted(own, key=lambda app: (app.generation, app.replica)))
 
     def all_reported(self) -> bool:
         """True if every running application has a group that reported it."""
         ready = self._ready()
-        return all(
-            (a.deployment, a.generation, a.replica) in ready for a in self.apps if a.status == "running"
-        )
+        return all(app.group in ready for app in self.apps if app.status == "running")
 
-    def models(self, without: Generation | None = None) -> dict[str, ModelEntry]:
-        """The gateways' table without the generation `without`."""
+    def models(self, without: GroupKey | None = None) -> dict[str, ModelEntry]:
+        """The gateways' table without the group `without`."""
         return {name: self._entry(desired, without) for name, desired in self.desired.items()}
 
     def deployments(self) -> tuple[DeploymentStatus, ...]:
@@ -72,9 +76,9 @@ class FleetSnapshot:
         )
 
     def _ready(self) -> set[tuple[str, int, int]]:
-        return {(r.deployment, r.generation, r.replica) for r in self.fresh if r.phase is GroupPhase.READY}
+        return {r.group for r in self.fresh if r.phase is GroupPhase.READY}
 
-    def _entry(self, desired: Desired, without: Generation | None) -> ModelEntry:
+    def _entry(self, desired: Desired, without: GroupKey | None) -> ModelEntry:
         serving = self.serving(desired.name, without)
         groups = self._group_entries(desired, serving)
         state: ModelState = "ready"
@@ -94,16 +98,16 @@ class FleetSnapshot:
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
-        """The planned groups, and those of an older generation that serve until these are ready."""
-        ready, now = {app.name for app in serving}, (desired.name, desired.generation)
-        rungs = {r.replica: r.rung for r in self.reports if (r.deployment, r.generation) == now}
-        names = [app_name(*now, replica) for replica in range(len(desired.plan.groups))]
-        planned = [group_entry(app, desired, at, rungs.get(at, 0)) for at, app in enumerate(names)]
+        """The planned groups, and older ones that serve until these are ready."""
+        ready = {app.name for app in serving}
+        rungs = {app_name(*report.group): report.rung for report in self.reports}
+        names = [app_name(*group) for group in desired.groups]
+        planned = [group_entry(app, desired, at, rungs.get(app, 0)) for at, app in enumerate(names)]
         older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
         return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
-        if (desired.name, desired.generation) in self.failed:
+        if desired.name in self.failed:
             older = [
                 app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
             ]
@@ -130,6 +134,8 @@ class FleetSnapshot:
             groups=self._groups(desired.name),
             passed=self.passed.get(desired.name, ()),
             spec=desired.spec.model_dump_json(),
+            members=tuple(group[1:] for group in desired.groups),
+            running=self.running.get(desired.name),
         )
 
     def _unwanted(self, name: str) -> DeploymentStatus:
@@ -148,30 +154,33 @@ class FleetSnapshot:
         serving, wanted = self.serving(desired.name), desired.generation
         if not serving:
             return self._not_ready(desired)
-        now, groups = serving[0].generation, len(desired.plan.groups)
-        if (desired.name, wanted) in self.failed:
-            still = f"{now} still serves" if now != wanted else f"{len(serving)} of {groups} groups serve"
+        own, groups = [app for app in serving if app.group in desired.groups], len(desired.plan.groups)
+        now = max(app.generation for app in serving)
+        if desired.name in self.failed:
+            still = f"{len(own)} of {groups} groups serve" if own else f"{now} still serves"
             return "failed", f"generation {wanted} did not start; {still}"
         waits = self.stranded.get(desired.name)
-        if now != wanted:
+        if not own:
             words = f"generation {now} serves until {wanted} is ready"
             return ("failed", f"{words}: {waits}") if waits else ("updating", words)
-        if len(serving) < groups:
-            words = f"{len(serving)} of {groups} groups serve"
+        if len(own) < groups:
+            words = f"{len(own)} of {groups} groups serve"
             return ("failed", f"{words}: {waits}") if waits else ("starting", words)
         return "ready", ""
 
     def _is_older(self, app: App) -> bool:
         """True if an application belongs to an earlier generation and Serve keeps it running."""
         wanted = self.desired.get(app.deployment)
-        return (
-            wanted is not None
-            and app.generation < wanted.generation
-            and app.status in ("starting", "running")
-        )
+        return wanted is not None and app.group not in wanted.groups and app.status in ("starting", "running")
 
     def _groups(self, name: str) -> tuple[GroupReport, ...]:
         return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))
+
+
+def _newest(apps: Sequence[App]) -> list[App]:
+    """Those of the newest generation."""
+    newest = max((app.generation for app in apps), default=0)
+    return [app for app in apps if app.generation == newest]
 
 
 def scrape_targets(

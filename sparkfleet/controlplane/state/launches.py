@@ -30,7 +30,7 @@ def launches_for(
     return tuple(
         GroupLaunch(
             deployment=desired.name,
-            generation=desired.generation,
+            generation=generation,
             replica=replica,
             rung=at,
             candidate=rung.candidate,
@@ -41,8 +41,10 @@ def launches_for(
             timeouts=inventory.timeouts,
             probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
         )
-        for replica, group in enumerate(desired.plan.groups)
-        for at in [min((rungs or {}).get(replica, 0), len(group.ladder) - 1)]
+        for index, (group, (_, generation, replica)) in enumerate(
+            zip(desired.plan.groups, desired.groups, strict=True)
+        )
+        for at in [min((rungs or {}).get(index, 0), len(group.ladder) - 1)]
         for rung in [group.ladder[at]]
     )
 

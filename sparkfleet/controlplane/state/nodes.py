@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Protocol
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.runtime.base import RankId
 
-Generation = tuple[str, int]
-"""A deployment's name and one of its generations."""
-
 
 class RanksOf(Container[RankId]):
-    """All ranks of some generations."""
+    """All ranks of some groups."""
 
-    def __init__(self, generations: Iterable[Generation]) -> None:
-        self._generations = {tuple(one) for one in generations}
+    def __init__(self, groups: Iterable[GroupKey]) -> None:
+        self._groups = {tuple(one) for one in groups}
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, RankId) and (rank.deployment, rank.generation) in self._generations
+        return isinstance(rank, RankId) and (rank.deployment, rank.generation, rank.replica) in self._groups
 
 
 class Nodes(Protocol):
@@ -29,8 +27,8 @@ class Nodes(Protocol):
         """Current state of every node of the inventory, in its order."""
         ...
 
-    async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
-        """Kills the ranks of all other generations on all nodes that answer; returns lines about them."""
+    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
+        """Kills the ranks of all other groups on all nodes that answer; returns lines about them."""
         ...
 
 
@@ -41,7 +39,7 @@ class FakeNodes:
         self.available = available
         self.boots = dict.fromkeys(available, "first")
         self.away: set[str] = set()
-        self.swept: list[frozenset[Generation]] = []
+        self.swept: list[frozenset[GroupKey]] = []
 
     async def look(self) -> tuple[NodeReport, ...]:
         """All nodes, of which those that are away have not joined."""
@@ -54,7 +52,7 @@ class FakeNodes:
             for name, memory in self.available.items()
         )
 
-    async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
+    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
         """Records its argument."""
         self.swept.append(keep)
         return ()

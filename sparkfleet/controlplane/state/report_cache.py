@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupReport
 
@@ -58,10 +58,6 @@ class ReportCache:
         now = self._steady()
         return tuple(report for at, report in self._gateways.values() if now - at < STALE_S)
 
-    def forget(self, keep: Collection[Generation]) -> None:
-        """Drops reports of groups of other generations."""
-        self._groups = {
-            name: entry
-            for name, entry in self._groups.items()
-            if (entry[1].deployment, entry[1].generation) in keep
-        }
+    def forget(self, keep: Collection[GroupKey]) -> None:
+        """Drops reports of other groups."""
+        self._groups = {name: entry for name, entry in self._groups.items() if entry[1].group in keep}

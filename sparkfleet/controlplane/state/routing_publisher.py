@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
 
@@ -25,6 +26,8 @@ class RoutingPublisher:
         self._steady = steady
         self._table = RoutingTable(version=0, models={}, keys=())
         self._published = asyncio.Condition()
+        self._held: dict[str, int] = {}
+        """Version of the table that each gateway replica had when it asked last."""
         self._began = self._steady()
 
     def published(self) -> dict[str, GroupEntry]:
@@ -32,9 +35,9 @@ class RoutingPublisher:
         return {group.app: group for entry in self._table.models.values() for group in entry.groups}
 
     async def publish(
-        self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: tuple[str, int] | None = None
+        self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: GroupKey | None = None
     ) -> None:
-        """Publishes the current table without the generation `without`, if it has changed."""
+        """Publishes the current table without the group `without`, if it has changed."""
         models = view.models(without)
         same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
         settling = not view.all_reported() and self._steady() - self._began < SETTLE_S
@@ -47,9 +50,36 @@ class RoutingPublisher:
         async with self._published:
             self._published.notify_all()
 
-    async def table(self, known: int, wait_s: float) -> RoutingTable:
-        """The table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
+    async def held_by(self, replicas: Callable[[], Collection[str]], wait_s: float) -> frozenset[str]:
+        """Waits until every gateway replica holds the current table, at most `wait_s`. Returns those that do not.
+
+        Args:
+            replicas: the replicas that serve now; they may change meanwhile.
+            wait_s: seconds.
+        """
+        version = self._table.version
+
+        def late() -> frozenset[str]:
+            return frozenset(one for one in replicas() if self._held.get(one, 0) < version)
+
         async with self._published:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._published.wait_for(lambda: not late())
+        return late()
+
+    async def table(self, known: int, wait_s: float, replica: str = "") -> RoutingTable:
+        """The table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet.
+
+        Args:
+            known: version of the table that the caller has.
+            wait_s: seconds.
+            replica: the gateway replica that asks, "" for others.
+        """
+        async with self._published:
+            if replica and known:
+                self._held[replica] = known
+                self._published.notify_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._published.wait_for(lambda: self._table.version not in (known, 0))

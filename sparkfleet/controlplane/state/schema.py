@@ -57,6 +57,16 @@ CREATE TABLE failures (fingerprint TEXT PRIMARY KEY, words TEXT NOT NULL, until 
 """Failures that older versions stored are dropped: those did not distinguish lasting causes from passing ones."""
 
 FIFTH = """
+ALTER TABLE deployments ADD COLUMN members TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE history (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL, who TEXT NOT NULL,
+    since REAL NOT NULL, members TEXT NOT NULL, PRIMARY KEY (name, generation)
+) STRICT;
+ALTER TABLE keys ADD COLUMN used REAL;
+INSERT INTO history SELECT name, generation, spec, plan, who, since, '[]' FROM deployments;
+"""
+
+SIXTH = """
 CREATE TABLE identity (
     one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, fleet TEXT NOT NULL, changes INTEGER NOT NULL
 ) STRICT;
@@ -64,7 +74,7 @@ INSERT INTO identity VALUES (1, lower(hex(randomblob(16))), '', 0);
 """
 """Identity of the store: who it belongs to, and how often its desired state or its keys changed."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH)
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 5

@@ -7,6 +7,7 @@ from typing import Literal
 
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupReport
+from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.values import Value
@@ -81,6 +82,18 @@ class DeploymentStatus(Value):
     the reason for the current one."""
     spec: str = ""
     """The deployment as it was applied, JSON."""
+    members: tuple[Member, ...] = ()
+    """Generation and index that name each group of the plan, in its order. Empty: all are of this generation."""
+
+    running: tuple[RunningGroup, ...] | None = None
+    """Groups that run or start and are not given up, each at its rung: also older ones, to which an apply may point back.
+    None: a controller of an earlier release does not report them."""
+
+    def index_of(self, group: tuple[str, int, int]) -> int | None:
+        """Index of a group in the plan; None if it belongs to another plan."""
+        if not self.members:
+            return group[2] if group[1] == self.generation else None
+        return self.members.index(group[1:]) if group[1:] in self.members else None
 
 
 class FleetStatus(Value):

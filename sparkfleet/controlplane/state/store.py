@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing, oldest_kept
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.gateway.routing_table import KeyEntry
-from sparkfleet.planner.report.diff import same_launch
+from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
@@ -26,6 +27,13 @@ for another one's failure."""
 
 KEEP_MEASUREMENTS = 1000
 """Measurements kept of a deployment: at up to six per start those of its last 160 starts or more, in about 100 KB."""
+
+
+USED_S = 60.0
+"""The last use of a key is stored to the minute: each write costs the head's disk 4 ms."""
+
+KEEP_GENERATIONS = 50
+"""Generations of a deployment that are kept for `history` and `rollback`: each is some 10 to 100 KB of plan."""
 
 
 class Event(Value):
@@ -143,7 +151,7 @@ class Store:
                     (one.name, one.generation),
                 )
             self._db.executemany(
-                "INSERT INTO keys VALUES (?, ?, ?, ?)",
+                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
                 [(key.id, key.name, key.sha256, self._clock()) for key in keys],
             )
 
@@ -156,58 +164,93 @@ class Store:
         """Desired state of every deployment, by name."""
         if self._desired is None:
             rows = self._db.execute(
-                "SELECT spec, plan, generation, who, since FROM deployments ORDER BY name"
+                "SELECT spec, plan, generation, who, since, members FROM deployments ORDER BY name"
             )
-            self._desired = {
-                desired.name: desired
-                for desired in (
-                    Desired(
-                        spec=Deployment.model_validate_json(spec),
-                        plan=DeploymentPlan.model_validate_json(plan),
-                        generation=generation,
-                        who=who,
-                        since=since,
-                    )
-                    for spec, plan, generation, who, since in rows
-                )
-            }
+            self._desired = {desired.name: desired for desired in map(_desired, rows)}
         return dict(self._desired)
 
     def put(
-        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
+        self,
+        spec: Deployment,
+        plan: DeploymentPlan,
+        who: str,
+        retry: bool = False,
+        older: Sequence[RunningGroup] = (),
     ) -> tuple[Desired, bool]:
         """Stores a deployment. An equal one stays unchanged, unless a group of it is given up.
 
-        With `retry` an equal one becomes a new generation, too: its groups start at the top of their ladders.
+        Groups whose engine would get the same command are carried over: they go on under their names. With `retry` none is:
+        all start at the top of their ladders.
 
         Returns the desired state, and True if it changed. A generation number is never used twice for one name, not even
         after a delete, so that a process of an old generation can be distinguished from a new one.
+
+        Args:
+            spec: the deployment.
+            plan: its plan.
+            who: the person or program that applied it.
+            retry: start every group again.
+            older: groups that still run and are no longer desired.
         """
         before = self.desired().get(spec.name)
-        if before is not None and not retry and before.spec == spec and same_launch(before.plan, plan):
-            standings = self.rungs(spec.name, before.generation).values()
-            if not any(standing.given_up for standing in standings):
-                return before, False
+        running = [] if retry else [*self.running(before), *older]
+        found = carried_over(plan, running)
+        if before is not None and before.spec == spec and found.kept == tuple(g[1:] for g in before.groups):
+            return before, False
         self._desired = None
         with self._changing():
-            row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
-            generation = (row[0] if row else 0) + 1
-            self._db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", (spec.name, generation))
-            after = Desired(spec=spec, plan=plan, generation=generation, who=who, since=self._clock())
+            after = self._next(spec, found, who)
             self._write_deployment(after)
+            self._keep_rungs(after, running)
         return after, True
 
+    def running(self, desired: Desired | None) -> list[RunningGroup]:
+        """The groups of a deployment that are not given up, each at its rung."""
+        if desired is None:
+            return []
+        at = self.standings()
+        return [
+            RunningGroup(member=key[1:], plan=plan, rung=at.get(key, Standing()).rung)
+            for key, plan in zip(desired.groups, desired.plan.groups, strict=True)
+            if not at.get(key, Standing()).given_up
+        ]
+
+    def history(self, name: str) -> tuple[Desired, ...]:
+        """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete."""
+        rows = self._db.execute(
+            "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
+            (name,),
+        )
+        return tuple(map(_desired, rows))
+
+    def _next(self, spec: Deployment, found: CarriedOver, who: str) -> Desired:
+        """The deployment as its next generation."""
+        row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
+        generation = (row[0] if row else 0) + 1
+        self._db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", (spec.name, generation))
+        members = tuple(member or (generation, index) for index, member in enumerate(found.kept))
+        return Desired(
+            spec=spec, plan=found.plan, generation=generation, who=who, since=self._clock(), members=members
+        )
+
+    def _keep_rungs(self, after: Desired, running: Sequence[RunningGroup]) -> None:
+        """Stores the rung of each group that is carried over, if its position was dropped meanwhile."""
+        known = self.standings()
+        for one in running:
+            key = (after.name, *one.member)
+            if one.rung and key in after.groups and known.get(key, Standing()).rung != one.rung:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
+                    (*key, Standing(rung=one.rung).model_dump_json()),
+                )
+
     def _write_deployment(self, one: Desired) -> None:
+        row = _row(one)
+        self._db.execute(PUT, row)
+        self._db.execute(PUT_HISTORY, row)
         self._db.execute(
-            "INSERT OR REPLACE INTO deployments VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                one.name,
-                one.generation,
-                one.spec.model_dump_json(),
-                one.plan.model_dump_json(),
-                one.who,
-                one.since,
-            ),
+            "DELETE FROM history WHERE name = ? AND generation <= ?",
+            (one.name, one.generation - KEEP_GENERATIONS),
         )
 
     def remove(self, name: str) -> bool:
@@ -222,12 +265,29 @@ class Store:
         rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
         return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
 
+    def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
+        """All API keys with the time of their creation, Unix seconds."""
+        rows = self._db.execute("SELECT id, name, sha256, since FROM keys ORDER BY since, id")
+        return tuple((KeyEntry(id=id_, name=name, sha256=sha256), since) for id_, name, sha256, since in rows)
+
+    def keys_used(self) -> dict[str, float]:
+        """Unix seconds of the last stored use of each key that was used, by its id."""
+        return dict(self._db.execute("SELECT id, used FROM keys WHERE used IS NOT NULL"))
+
+    def use_keys(self, used: Mapping[str, float]) -> None:
+        """Stores the last use of keys, by their ids. Uses within `USED_S` of a stored one are not written."""
+        known = self.keys_used()
+        later = [(at, key) for key, at in used.items() if at - known.get(key, 0.0) >= USED_S]
+        if later:
+            self._db.executemany("UPDATE keys SET used = ? WHERE id = ?", later)
+
     def add_key(self, key: KeyEntry) -> bool:
         """Stores a key; False if the name is taken."""
         try:
             with self._changing():
                 self._db.execute(
-                    "INSERT INTO keys VALUES (?, ?, ?, ?)", (key.id, key.name, key.sha256, self._clock())
+                    "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
+                    (key.id, key.name, key.sha256, self._clock()),
                 )
         except sqlite3.IntegrityError:
             return False
@@ -332,7 +392,8 @@ class Store:
         """Stores a group's ladder position; positions of older generations are dropped."""
         with self._transaction():
             self._db.execute(
-                "DELETE FROM standings WHERE name = ? AND generation < ?", (deployment, generation)
+                "DELETE FROM standings WHERE name = ? AND generation < ?",
+                (deployment, oldest_kept(self.desired().get(deployment), (deployment, generation, replica))),
             )
             self._db.execute(
                 "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
@@ -357,7 +418,8 @@ class Store:
             boots: boot id of each node, "" if it is not known.
         """
         with self._transaction():
-            self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", group[:2])
+            oldest = oldest_kept(self.desired().get(group[0]), group)
+            self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", (group[0], oldest))
             self._db.executemany(
                 "INSERT INTO starts VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (name, generation, replica, node) DO UPDATE SET boot = excluded.boot WHERE boot = ''",
@@ -409,6 +471,33 @@ class Store:
             if self._db.in_transaction:  # on a full disk SQLite may already have ended it
                 self._db.execute("ROLLBACK")
             raise
+
+
+PUT = """
+INSERT OR REPLACE INTO deployments (spec, plan, generation, who, since, members, name) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_HISTORY = """
+INSERT OR REPLACE INTO history (spec, plan, generation, who, since, members, name) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def _desired(row: tuple[Any, ...]) -> Desired:
+    spec, plan, generation, who, since, members = row
+    return Desired(
+        spec=Deployment.model_validate_json(spec),
+        plan=DeploymentPlan.model_validate_json(plan),
+        generation=generation,
+        who=who,
+        since=since,
+        members=tuple((first, index) for first, index in json.loads(members)),
+    )
+
+
+def _row(desired: Desired) -> tuple[Any, ...]:
+    """A generation as it is stored, with its name at the end."""
+    spec, plan = desired.spec.model_dump_json(), desired.plan.model_dump_json()
+    members = json.dumps(desired.members)
+    return spec, plan, desired.generation, desired.who, desired.since, members, desired.name
 
 
 def _event(row: tuple[Any, ...]) -> Event:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.desired import Generation
 from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
 from sparkfleet.controlplane.state.store import Store, StoreIdentity
 from sparkfleet.controlplane.store_safety.guard import (

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.desired import Desired
-from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied
 from sparkfleet.controlplane.store_safety.copies import copies, copy_database
@@ -133,14 +132,14 @@ def _fill(paths: FleetPaths, chosen: Collection[Desired], records: list[tuple[st
         store.adopt(chosen, records[0][1].keys)
         for _, record in reversed(records):  # the newest last
             for one in record.standings:
-                if any((d.name, d.generation) == (one.deployment, one.generation) for d in chosen):
+                if any((one.deployment, one.generation, one.replica) in d.groups for d in chosen):
                     store.stand(one.deployment, one.generation, one.replica, one.standing)
 
 
 def _desired(records: list[tuple[str, Applied]], name: str, generation: int) -> Desired | None:
     for _, record in records:
         for one in record.deployments:
-            if (one.name, one.generation) == (name, generation):
+            if any(group[:2] == (name, generation) for group in one.groups):
                 return one
     return None
 

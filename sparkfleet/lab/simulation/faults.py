@@ -32,7 +32,7 @@ class FaultTarget(Protocol):
     people: list[tuple[str, str]]
 
     def record(self, fault: str) -> None:
-        """Count a fault and keep it for whoever replays the seed."""
+        """Counts a fault and logs it for a replay of the seed."""
         ...
 
     def set_disk_full(self, full: bool) -> None:
@@ -290,6 +290,9 @@ class Faults:
     def _remove(self) -> None:
         self._of.people.append(("remove", self._chance.choice(NAMES)))
 
+    def _edit(self) -> None:
+        self._of.people.append(("edit", self._chance.choice(NAMES)))
+
     def _two_applies(self) -> None:
         self._of.people += [("apply", self._chance.choice(NAMES)), ("apply", self._chance.choice(NAMES))]
 
@@ -319,6 +322,7 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
     "reports lost": Faults._reports_lost,
     "applied": Faults._apply,
     "applied again": Faults._apply_again,
+    "edited": Faults._edit,
     "removed": Faults._remove,
     "two applied at once": Faults._two_applies,
 }

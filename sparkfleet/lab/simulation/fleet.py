@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparkfleet.controlplane.desired import GroupKey
-from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.units import GIB
@@ -134,12 +133,12 @@ class SimulatedFleet:
             boot=f"{node.name}-{node.boots}",
         )
 
-    def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
-        """End ranks of other generations on nodes that answer."""
+    def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
+        """End ranks of other groups on nodes that answer."""
         gone = [
             group
             for group, one in self.engines.items()
-            if group[:2] not in keep and all(self.nodes[name].joined for name in one.nodes)
+            if group not in keep and all(self.nodes[name].joined for name in one.nodes)
         ]
         for group in gone:
             self.end(group, "swept")

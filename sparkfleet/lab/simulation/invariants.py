@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
-from sparkfleet.controlplane.policy.state import GONE_S
-from sparkfleet.controlplane.state.nodes import Generation
+from sparkfleet.controlplane.policy.state import GONE_S, name_of
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
@@ -45,8 +44,8 @@ def ended_without_reason(
         ready_at: Unix seconds at which each engine became ready.
     """
     for at, engine, why in ended:
-        name, generation, _ = engine.group
-        is_wanted = name in wanted and wanted[name].generation == generation
+        name = engine.group[0]
+        is_wanted = name in wanted and engine.group in wanted[name].groups
         if why not in BY_ACTION or not engine.ready or engine.hurt or not is_wanted:
             continue
         subject = "{}/g{}/{}".format(*engine.group)
@@ -100,7 +99,7 @@ def stays_on_gone_nodes(
     wanted: Mapping[str, Desired],
     standings: Mapping[GroupKey, Standing],
     fleet: SimulatedFleet,
-    since: Mapping[Generation, float],
+    since: Mapping[GroupKey, float],
     working_since: float,
 ) -> Iterator[str]:
     """Groups that wait for a node that has been gone for long, although a rung below does without.
@@ -109,7 +108,7 @@ def stays_on_gone_nodes(
         wanted: deployments that are to run.
         standings: place of each group on its ladder.
         fleet: the machines.
-        since: when each generation was applied, simulated seconds.
+        since: when each group was applied, simulated seconds.
         working_since: since when the controller works without a break, simulated seconds.
     """
     now = fleet.time.seconds
@@ -121,28 +120,28 @@ def stays_on_gone_nodes(
         for n in fleet.nodes.values()
         if n.away_since is not None and now - max(n.away_since, working_since) > GONE_S + LEAVES_S
     }
-    for name, one in wanted.items():
-        for replica, plan in enumerate(one.plan.groups):
-            standing = standings.get((name, one.generation, replica), Standing())
+    for one in wanted.values():
+        if any(
+            e.ready and e.group[0] == one.name and e.group not in one.groups for e in fleet.engines.values()
+        ):
+            continue  # as long as an older group serves, a new one waits for the memory of its nodes
+        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+            standing = standings.get(group, Standing())
             nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[standing.rung :]]
             stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
-            if (
-                stuck
-                and not standing.given_up
-                and now - max(since[name, one.generation], working_since) > GONE_S + LEAVES_S
-            ):
-                yield f"{now:.1f} s: {name}/g{one.generation}/{replica} waits for {sorted(nodes[0] & gone)}"
+            if stuck and not standing.given_up and now - max(since[group], working_since) > GONE_S + LEAVES_S:
+                yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & gone)}"
 
 
 def nothing_unwanted(
     wanted: Mapping[str, Desired], serve: SimulatedServe, fleet: SimulatedFleet
 ) -> Iterator[str]:
-    """Applications and engines that nobody wants. To be checked when all is quiet."""
+    """Applications and engines without a deployment. To be checked when nothing changes any more."""
     now = fleet.time.seconds
-    generations = {(name, one.generation) for name, one in wanted.items()}
+    groups = {group for one in wanted.values() for group in one.groups}
     for key in serve.apps:
-        if key[:2] not in generations:
-            yield f"{now:.1f} s: {key} runs, and nobody wants it"
+        if key not in groups:
+            yield f"{now:.1f} s: {key} runs without a deployment"
     for key in fleet.engines:
         if key not in serve.apps:
             yield f"{now:.1f} s: an engine of {key} runs without an application"
@@ -150,8 +149,8 @@ def nothing_unwanted(
 
 def everything_wanted(wanted: Mapping[str, Desired], fleet: SimulatedFleet) -> Iterator[str]:
     """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long."""
-    for name, one in wanted.items():
-        for replica in range(len(one.plan.groups)):
-            engine = fleet.engines.get((name, one.generation, replica))
+    for one in wanted.values():
+        for group in one.groups:
+            engine = fleet.engines.get(group)
             if engine is None or not engine.ready:
-                yield f"{fleet.time.seconds:.1f} s: {name}/g{one.generation}/{replica} is wanted and does not serve"
+                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"

@@ -24,6 +24,34 @@ def random_plan(name: str, nodes: Sequence[str], chance: random.Random) -> tuple
     return spec, DeploymentPlan(name=name, objective="interactive", groups=groups)
 
 
+def edited(
+    now: Desired, history: Sequence[Desired], other: tuple[Deployment, DeploymentPlan], chance: random.Random
+) -> tuple[Deployment, DeploymentPlan]:
+    """A change of a deployment as people make it: of words only, of the number of groups, or back to an earlier generation.
+
+    Args:
+        now: the deployment.
+        history: its generations.
+        other: another deployment and plan of that name, the source of a further group.
+        chance: the seed's.
+    """
+    words = now.spec.model_copy(update={"concurrency": chance.randrange(1, 1000)})
+    match chance.choice(("words", "more", "fewer", "one changed", "back")):
+        case "more":
+            groups = (*now.plan.groups, other[1].groups[0])
+        case "fewer":
+            gone = chance.randrange(len(now.plan.groups))
+            groups = tuple(g for at, g in enumerate(now.plan.groups) if at != gone) or now.plan.groups
+        case "one changed":
+            groups = (*now.plan.groups[:-1], other[1].groups[0])
+        case "back":
+            earlier = chance.choice(history)
+            return earlier.spec, earlier.plan
+        case _:
+            groups = now.plan.groups
+    return words, now.plan.model_copy(update={"groups": groups})
+
+
 def _group(nodes: Sequence[str], most_gib: int, chance: random.Random) -> GroupPlan:
     needs = chance.randrange(most_gib // 2, most_gib)
     rungs = tuple(_rung(nodes, needs - 2 * at, chance) for at in range(chance.choice((1, 2, 2, 3))))
@@ -50,14 +78,16 @@ def launches(desired: Desired, rungs: Mapping[int, int]) -> tuple[GroupLaunch, .
     return tuple(
         GroupLaunch(
             deployment=desired.name,
-            generation=desired.generation,
+            generation=generation,
             replica=replica,
             rung=at,
             candidate=rung.candidate,
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
             seats=tuple(RankPlacement(node=node) for node in rung.candidate.shape.nodes),
         )
-        for replica, group in enumerate(desired.plan.groups)
-        for at in [min(rungs.get(replica, 0), len(group.ladder) - 1)]
+        for index, (group, (_, generation, replica)) in enumerate(
+            zip(desired.plan.groups, desired.groups, strict=True)
+        )
+        for at in [min(rungs.get(index, 0), len(group.ladder) - 1)]
         for rung in [group.ladder[at]]
     )

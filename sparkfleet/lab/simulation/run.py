@@ -14,7 +14,6 @@ from functools import partial
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.desired import Desired, GroupKey
-from sparkfleet.controlplane.state.nodes import Generation
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.errors import ControlError
@@ -23,7 +22,7 @@ from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation import invariants
 from sparkfleet.lab.simulation.faults import Faults
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
-from sparkfleet.lab.simulation.plans import launches, random_plan
+from sparkfleet.lab.simulation.plans import edited, launches, random_plan
 from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
 from sparkfleet.lab.simulation.store_place import FLEET, StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
@@ -69,7 +68,7 @@ class SimulatedNodes:
         await self._simulation.pause()
         return reports
 
-    async def sweep(self, keep: frozenset[Generation]) -> tuple[str, ...]:
+    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
         """See `Nodes`."""
         await self._simulation.pause()
         return self._simulation.fleet.sweep(keep)
@@ -109,7 +108,7 @@ class Simulation:
         self.loses = 0.0
         """Share of reports that are lost on their way."""
         self.people: list[tuple[str, str]] = []
-        """What users do next: ("apply" | "again" | "remove", deployment)."""
+        """What users do next: ("apply" | "again" | "edit" | "remove", deployment)."""
         self.faults = Faults(self)
         self.report = Report(seed=seed, hours=0.0, rounds=0)
         self._inbox: list[GroupReport] = []
@@ -120,7 +119,7 @@ class Simulation:
         self._ended_at: dict[GroupKey, float] = {}
         self._looked_at = float("-inf")
         self._changed_at = 0.0
-        self._since: dict[Generation, float] = {}
+        self._since: dict[GroupKey, float] = {}
         self._working_since = 0.0
 
     # life of the controller
@@ -183,7 +182,7 @@ class Simulation:
         self.store.set_full(full)
 
     def record(self, fault: str) -> None:
-        """Count a fault and keep it for whoever replays the seed."""
+        """Counts a fault and logs it for a replay of the seed."""
         self.report.faults[fault] += 1
         self.note(f"fault: {fault}")
 
@@ -232,7 +231,7 @@ class Simulation:
             if what == "remove":
                 await self.remove(name)
             else:
-                await self.apply(name, again=what == "again")
+                await self.apply(name, what)
 
     async def _round(self) -> None:
         if self.controller is None:
@@ -285,18 +284,20 @@ class Simulation:
 
     # users
 
-    async def apply(self, name: str, *, again: bool = False) -> None:
-        """Somebody applies a deployment: a new one, or the same with `again`."""
+    async def apply(self, name: str, what: str = "apply") -> None:
+        """Applies a deployment for a user: a new one, an unchanged one ("again"), or a changed one ("edit")."""
         if self.controller is None:
             return
         self.place.keep_older()
         there = self.store.desired().get(name)
-        spec, plan = (
-            (there.spec, there.plan) if again and there else random_plan(name, self.names, self.chance)
-        )
+        spec, plan = random_plan(name, self.names, self.chance)
+        if there is not None and what == "again":
+            spec, plan = there.spec, there.plan
+        if there is not None and what == "edit":
+            spec, plan = edited(there, self.store.history(name), (spec, plan), self.chance)
         with contextlib.suppress(sqlite3.Error):
-            desired, changed = await self.controller.put(spec, plan, "somebody", retry=again)
-            self.note(f"{name} applied: generation {desired.generation}, changed: {changed}")
+            desired, changed = await self.controller.put(spec, plan, "somebody", retry=what == "again")
+            self.note(f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}")
         self._changed_at = self.time.seconds
 
     async def remove(self, name: str) -> None:
@@ -316,8 +317,9 @@ class Simulation:
             if self.fleet.engines[group].ready:
                 self._ended_at.pop(group, None)
         wanted = self.store.desired()
-        for name, one in wanted.items():
-            self._since.setdefault((name, one.generation), self.time.seconds)
+        for one in wanted.values():
+            for group in one.groups:
+                self._since.setdefault(group, self.time.seconds)
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
@@ -351,7 +353,7 @@ class Simulation:
         """Without faults: everything wanted runs, at the latest after it is applied again, and nothing else does."""
         await self._until(self.time.seconds + QUIET_S)
         for name in self._failed():
-            await self.apply(name, again=True)
+            await self.apply(name, "again")
         await self._until(self.time.seconds + QUIET_S)
         if self.report.violations:
             return
@@ -370,7 +372,7 @@ class Simulation:
         ]
 
     def note(self, line: str) -> None:
-        """Keep a line for whoever replays the seed."""
+        """Logs a line for a replay of the seed."""
         self.report.log.append(f"{self.time.seconds:10.1f} {line}")
 
 

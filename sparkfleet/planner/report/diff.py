@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
@@ -11,38 +13,71 @@ from sparkfleet.values import Value
 Verb = Literal["start", "change", "keep"]
 
 
-FOLLOWS = ("memory_fraction",)
-"""Fields that follow from a prediction: a better prediction alone is no reason to restart a model."""
-
-
 class Change(Value):
-    """One line of a diff: what happens to a deployment, and which fields make it so."""
+    """One line of a diff: the effect on a deployment, and which fields cause it."""
 
     verb: Verb
     name: str
     fields: tuple[str, ...] = ()
     """`field: before → after`, for `change`."""
+    keeps: tuple[str, ...] = ()
+    """Groups that go on."""
+    starts: int = 0
+    """Engines that start."""
+    ends: tuple[str, ...] = ()
+    """Groups that end."""
+    together: bool | None = None
+    """True if memory holds the engines that start beside those that end; None if that is not known."""
+    expected_s: float | None = None
+    """Seconds that the last start of the same took; None if there was none."""
 
 
 def compare(
-    spec: Deployment, plan: DeploymentPlan, before: tuple[Deployment, DeploymentPlan] | None
+    spec: Deployment,
+    plan: DeploymentPlan,
+    before: tuple[Deployment, DeploymentPlan] | None,
+    running: Sequence[RunningGroup] | None = None,
 ) -> Change:
     """Effect of applying (`spec`, `plan`) if `before` is the desired state.
 
     Predictions and reasons may differ without a change: only what is launched counts.
+
+    Args:
+        spec: the deployment.
+        plan: its plan.
+        before: the desired state; None if there is none of that name.
+        running: its groups that run; left out: every group of `before`, at the first rung.
     """
     if before is None:
-        return Change(verb="start", name=spec.name)
+        return Change(verb="start", name=spec.name, starts=len(plan.groups))
     old_spec, old_plan = before
+    there = planned_groups(old_plan) if running is None else running
+    found = carried_over(plan, there)
+    ends = tuple(one.name for one in found.ended(there))
+    starts = found.kept.count(None)
+    asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or ends else old_plan)
+    verb: Verb = "start" if starts and not there else "change" if asked or starts or ends else "keep"
+    return Change(
+        verb=verb,
+        name=spec.name,
+        fields=asked,
+        keeps=tuple(one.name for one in there if one.name not in ends),
+        starts=starts,
+        ends=ends,
+    )
+
+
+def changed_fields(
+    old_spec: Deployment, old_plan: DeploymentPlan, spec: Deployment, plan: DeploymentPlan
+) -> tuple[str, ...]:
+    """`field: before → after` for each field of a deployment, and of what its plan launches."""
     asked = _differences("", old_spec.model_dump(), spec.model_dump())
-    launched = _differences("plan.", _launched(old_plan), _launched(plan), () if asked else FOLLOWS)
-    fields = (*asked, *launched)
-    return Change(verb="change" if fields else "keep", name=spec.name, fields=fields)
+    return (*asked, *_differences("plan.", _launched(old_plan), _launched(plan)))
 
 
-def same_launch(one: DeploymentPlan, other: DeploymentPlan) -> bool:
-    """True if two plans start the same groups."""
-    return _launched(one) == _launched(other)
+def planned_groups(plan: DeploymentPlan) -> tuple[RunningGroup, ...]:
+    """The groups of a plan as if all of them ran at the first rung."""
+    return tuple(RunningGroup(member=(1, at), plan=group) for at, group in enumerate(plan.groups))
 
 
 def _launched(plan: DeploymentPlan) -> dict[str, object]:
@@ -55,23 +90,33 @@ def _launched(plan: DeploymentPlan) -> dict[str, object]:
     return launched
 
 
-def _differences(
-    prefix: str, old: dict[str, object], new: dict[str, object], apart: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Fields that differ, in words; `apart` from those of these names, of whichever group."""
+def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
+    """Fields that differ, in words."""
     return tuple(
         f"{prefix}{name}: {_shown(name, old.get(name))} → {_shown(name, new.get(name))}"
         for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and name.rpartition(" ")[2] not in apart
+        if old.get(name) != new.get(name)
     )
 
 
 def _shown(name: str, value: object) -> str:
-    """Values of environment variables may be secrets: only their names are shown."""
+    """A value as its file would have it. Those of environment variables may be secrets: only their names are shown."""
     if name == "variants" and isinstance(value, tuple):
-        return str(tuple({**one, "env": tuple(one["env"] or ())} for one in value))
+        return _words(tuple({**one, "env": tuple(one["env"] or ())} for one in value))
     if name.rpartition(" ")[2] == "env":
         items = value if isinstance(value, dict | tuple) else ()
         names = [item[0] if isinstance(item, tuple) else item for item in items]
-        return f"({', '.join(map(str, names))})"
-    return "–" if value in (None, (), []) else str(value)
+        return _words(tuple(names))
+    return _words(value)
+
+
+def _words(value: object) -> str:
+    """A value without Python's signs: lists with commas, mappings as `key value`, what is not given as a dash."""
+    if isinstance(value, dict):
+        given = {key: one for key, one in value.items() if one not in (None, (), {}, "")}
+        return ", ".join(f"{key} {_words(one)}" for key, one in given.items()) or "–"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_words, value)) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)

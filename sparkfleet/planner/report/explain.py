@@ -260,13 +260,43 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     """The difference to the desired state: what starts or changes, on which nodes, with which weights."""
     words = {"start": "+ start", "change": "~ change", "keep": "= keep"}[change.verb]
     counts = {verb: int(change.verb == verb) for verb in ("start", "change")}
-    chosen = [group.choice for group in plan.groups] if plan and change.verb != "keep" else []
+    chosen = [group.choice for group in plan.groups] if plan and change.starts else []
     nodes = dict.fromkeys(node for rung in chosen for node in rung.candidate.shape.nodes)
     places = f" on {', '.join(nodes)}" if nodes else ""
     lines = ["", *_lines("changes", f"{words}  {change.name}{places}")]
-    lines += _lines("", *_weights(chosen), *(f"  {field}" for field in change.fields))
+    effect = [f"  {_effect(change)}"] if change.verb == "change" else []
+    lines += _lines("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
     lines.append(_line("", f"{counts['start']} to start, {counts['change']} to change"))
     return lines
+
+
+def _effect(change: Change) -> str:
+    """The cost of a change: engines that start, end and go on."""
+    goes_on = (
+        f"{_names(change.keeps)} {'goes' if len(change.keeps) == 1 else 'go'} on" if change.keeps else ""
+    )
+    if not change.starts:
+        ended = f"ends {_names(change.ends)}; " if change.ends else "restarts no engine: "
+        return f"{ended}{goes_on or 'no group is left'}"
+    engines = "engine" if change.starts == 1 else f"{change.starts} engines"
+    took = f" (the last start took {_seconds_in_words(change.expected_s)})" if change.expected_s else ""
+    if not change.ends:
+        return f"starts {'one more' if change.starts == 1 else change.starts} engine{took}; {goes_on}"
+    old, ends = _names(change.ends), "ends" if len(change.ends) == 1 else "end"
+    serves = {
+        True: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then",
+        False: f"{old} {ends} first, because memory does not hold both",
+        None: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then if memory holds both",
+    }[change.together]
+    return f"restarts {'the ' if change.starts == 1 else ''}{engines}{took}; {serves}{goes_on and f'; {goes_on}'}"
+
+
+def _names(groups: Sequence[str]) -> str:
+    return " and ".join((", ".join(groups[:-1]), groups[-1])) if len(groups) > 1 else "".join(groups)
+
+
+def _seconds_in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _weights(chosen: Sequence[Rung]) -> Iterator[str]:

@@ -64,7 +64,10 @@ async def test_keys(served):
         made = await fleet.create_key("laptop")
         assert made["key"].startswith("sk-sf-")
         (listed,) = await fleet.keys()
-        assert listed == {"id": made["id"], "name": "laptop"}
+        assert (listed.id, listed.name, listed.used, listed.may_use) == (made["id"], "laptop", None, ())
+        for name in ("", ".", "two words", "a\nb", "\x1b[31m", "x" * 64):
+            with pytest.raises(ControlError, match="cannot name a key"):
+                await fleet.create_key(name)
         assert (await fleet.revoke_key("laptop"))["id"] == made["id"]
         assert await fleet.keys() == []
 

@@ -99,5 +99,5 @@ def test_what_was_told_is_not_believed_of_what_is_wanted_now():
 
 
 def test_what_is_about_to_go_is_not_ready():
-    found = entry(wanted(True), running(1), running(2), without=("tiny", 2))
+    found = entry(wanted(True), running(1), running(2), without=("tiny", 2, 0))
     assert found.apps == ("tiny--g1-0",)

@@ -1,4 +1,4 @@
-from sparkfleet.planner.report.diff import compare, same_launch
+from sparkfleet.planner.report.diff import compare
 
 
 def test_nothing_before_is_a_start(sparks, plan, ask):
@@ -37,7 +37,8 @@ def test_predictions_do_not_matter(sparks, plan, ask):
     choice = found.groups[0].ladder[0]
     other = choice.model_copy(update={"reason": "else", "notes": ("a note",)})
     group = found.groups[0].model_copy(update={"ladder": (other,)})
-    assert same_launch(found, found.model_copy(update={"groups": (group,), "rejected": ()}))
+    again = found.model_copy(update={"groups": (group,), "rejected": ()})
+    assert compare(ask(), again, (ask(), found)).verb == "keep"
 
 
 def test_a_change_names_the_fields(sparks, plan, ask):
@@ -75,3 +76,21 @@ def test_secrets_are_not_shown(sparks, plan, ask):
     assert change.verb == "change"
     assert "secret" not in " ".join(change.fields)
     assert "TOKEN" in " ".join(change.fields)
+
+
+def test_a_change_of_words_starts_and_ends_nothing(sparks, plan, ask):
+    before, after = ask(), ask(keys=("ux",))
+    found = plan(sparks(1), before).deployments[0]
+    change = compare(after, found, (before, found))
+    assert (change.verb, change.starts, change.ends, change.keeps) == ("change", 0, (), ("g1/0",))
+    assert change.fields == ("keys: – → ux",)
+
+
+def test_values_are_shown_as_the_file_has_them(sparks, plan, ask):
+    before, after = ask(), ask(parallel={"tp": 1}, speculation="none", engine_args=("--a", "--b"))
+    found = plan(sparks(1), before).deployments[0]
+    text = "\n".join(compare(after, found, (before, found)).fields)
+    assert "parallel: – → tp 1" in text
+    assert "speculation: method auto → method none" in text
+    assert "engine_args: – → --a --b" in text
+    assert not set("'()[]{}") & set(text)

@@ -1,0 +1,82 @@
+"""Groups that go on running when a deployment is applied again: those whose engine would get the same command. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
+from sparkfleet.values import Value
+
+Member = tuple[int, int]
+"""Generation and index with which a group was first started: its name (`g1/0`) as long as it runs."""
+
+FOLLOWS = ("memory_fraction",)
+"""Fields that follow from a prediction: a better prediction alone is no reason to restart a model."""
+
+
+class RunningGroup(Value):
+    """A group that runs, or is on its way, at one rung of its ladder."""
+
+    member: Member
+    plan: GroupPlan
+    rung: int = 0
+
+    @property
+    def candidate(self) -> Candidate:
+        """The candidate of its rung."""
+        return self.plan.ladder[min(self.rung, len(self.plan.ladder) - 1)].candidate
+
+    @property
+    def name(self) -> str:
+        """`g1/0`, as `status` shows it."""
+        return "g{}/{}".format(*self.member)
+
+    def at_its_rung(self) -> RunningGroup:
+        """The same without the other rungs of its ladder, for a status."""
+        rung = self.plan.ladder[min(self.rung, len(self.plan.ladder) - 1)]
+        return RunningGroup(member=self.member, plan=self.plan.model_copy(update={"ladder": (rung,)}))
+
+
+class CarriedOver(NamedTuple):
+    """A plan in which groups that run already keep their names."""
+
+    plan: DeploymentPlan
+    kept: tuple[Member | None, ...]
+    """For each group of the plan the running one that serves it; None: it has to start."""
+
+    def ended(self, running: Sequence[RunningGroup]) -> tuple[RunningGroup, ...]:
+        """Those of `running` that the plan does not keep."""
+        return tuple(one for one in running if one.member not in self.kept)
+
+
+def carried_over(plan: DeploymentPlan, running: Sequence[RunningGroup]) -> CarriedOver:
+    """Matches each group of a plan with a running one whose engine has the same command.
+
+    A kept group keeps the rung that it runs, and takes its lower rungs from the new plan.
+
+    Args:
+        plan: the new plan of the deployment.
+        running: its groups; of two that match, the first is kept.
+    """
+    left = list(running)
+    groups: list[GroupPlan] = []
+    kept: list[Member | None] = []
+    for group in plan.groups:
+        found = next((one for one in left if same_engine(one.candidate, group.choice.candidate)), None)
+        if found is None:
+            groups.append(group)
+            kept.append(None)
+            continue
+        left.remove(found)
+        at = min(found.rung, len(found.plan.ladder) - 1)
+        ladder = (*found.plan.ladder[: at + 1], *group.ladder[1:])
+        groups.append(group.model_copy(update={"ladder": ladder}))
+        kept.append(found.member)
+    return CarriedOver(plan.model_copy(update={"groups": tuple(groups)}), tuple(kept))
+
+
+def same_engine(one: Candidate, other: Candidate) -> bool:
+    """True if two candidates start the same engine with the same settings on the same nodes."""
+    follows = dict.fromkeys(FOLLOWS)
+    return one.model_copy(update=follows) == other.model_copy(update=follows)
