@@ -32,7 +32,9 @@ from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.gateway.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.process import ProcessRuntime
@@ -75,6 +77,8 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         _forget_last_cluster(paths)
         address = _address(paths, request)
         _check_port(address)
+        token = metrics_token(paths.engine_secret.read_text().encode())
+        write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
         await asyncio.to_thread(_start_controller, paths, request, address, ray_head)

@@ -54,6 +54,7 @@ def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
         memory_fraction=fraction_of(case, draft, stack.engine, sized),
         engine_args=variant.engine_args,
         env=tuple(sorted(variant.env.items())),
+        media_domains=variant.media_domains,
     )
 
 
