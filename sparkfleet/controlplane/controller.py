@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
-from sparkfleet.controlplane.controller_failures import ControllerFailures
+from sparkfleet.controlplane.controller_failures import SUBJECT, ControllerFailures
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
@@ -32,6 +32,8 @@ from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
@@ -60,6 +62,7 @@ class Controller:
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
         clocks: replaceable by a simulation.
+        check: raises StoreError if the store may no longer be used, given everything that exists.
     """
 
     def __init__(
@@ -74,7 +77,11 @@ class Controller:
         nodes: Nodes,
         here: NodeReport,
         clocks: Clocks = read_clocks,
+        check: Callable[[Sequence[App]], None] = lambda apps: None,
     ) -> None:
+        self._check = check
+        self.warnings: dict[str, str] = {}
+        """Troubles in which it works on, by their subject, for people."""
         self._fleet = fleet
         self._store = store
         self._apps = apps
@@ -109,10 +116,10 @@ class Controller:
     # requests of the API
 
     async def put(
-        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
+        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False, base: int | None = None
     ) -> tuple[Desired, bool]:
         """Applies a deployment (see `Store.put`); returns the desired state, and True if it changed."""
-        desired, changed = self._store.put(spec, plan, who, retry, self._older(spec.name))
+        desired, changed = self._store.put(spec, plan, who, retry, self._older(spec.name), base=base)
         if changed:
             await self._journal.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
             self._wake.set()
@@ -167,6 +174,7 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
+            warnings=tuple(self.warnings.values()),
         )
 
     def history(self, name: str) -> tuple[Desired, ...]:
@@ -239,6 +247,12 @@ class Controller:
             words = f"gateway listening on {report.url}"
             await self._journal.record("", 0, report.replica, "gateway", words)
 
+    async def resumed(self, reason: str) -> None:
+        """Records that it works again, and for what it had waited."""
+        await self._journal.record(
+            "", 0, SUBJECT, "store", f"the controller works again; it had waited: {reason}"
+        )
+
     # the loop
 
     async def run(self) -> None:
@@ -263,10 +277,20 @@ class Controller:
         await self._watch.look()
 
     async def round(self) -> None:
-        """Reconciles once; a failure is recorded, and the next round tries again."""
+        """Reconciles once; a failure is recorded, and the next round tries again.
+
+        Raises:
+            StoreError: the store may no longer be used.
+        """
         try:
             await self.reconcile()
+            self.warnings.pop("reconcile", None)
+        except StoreError:
+            raise
         except Exception as error:
+            if (damage := corrupted(self._store.path, error)) is not None:
+                raise damage from error
+            self.warnings["reconcile"] = f"The fleet could not be reconciled: {_shortly(error)}."
             log.exception("a round of reconciling failed")
             with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
                 await self._journal.record_once(
@@ -276,6 +300,7 @@ class Controller:
     async def reconcile(self) -> None:
         """Runs one round: observes, decides, acts, publishes."""
         self._seen = await self._apps.list()
+        self._check(self._seen)
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
         self._reports.forget(self._kept())
         # Before the first wait: a client that reads "ready" requests the gateway next.
@@ -373,6 +398,10 @@ class Controller:
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _shortly(error: Exception) -> str:
+    return " ".join(repr(error).split())[:300]
 
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:

@@ -6,12 +6,20 @@ of that fleet. It supports Python 3.9 and later, for any python3 of a node.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import socket
 import sys
 from pathlib import Path
 
+WATCHDOG = b"sparkfleet.node_daemon.node_cli"
+"""Module of the watchdog, a word of its command line: `python -m MODULE keep STATE_DIR`."""
+RAY_LABEL = "SPARKFLEET_RAY"
+"""Variable with the fleet's label in every process of Ray, and in the watchdog."""
+ENDED_ROLE = "role.ended.json"
+"""Name of a node's role from the begin of `down` to its end."""
 LISTENS_S = 2.0
 """Time limit of a connection to this node itself: its kernel accepts or refuses at once."""
 
@@ -25,20 +33,105 @@ def state_root(fleet: str) -> Path:
     return Path(os.path.abspath(os.path.expanduser(state))) / "sparkfleet" / fleet
 
 
+def fleet_label(root: Path) -> str:
+    """Name of a fleet on this machine, unique by its state directory."""
+    return f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
+
+
+def run_directory(root: Path) -> Path:
+    """Directory for the sockets of a fleet. Short: a Unix socket's path has 107 bytes, and Ray's own part of it takes 70."""
+    return Path("/tmp") / f"sparkfleet-{os.getuid()}" / fleet_label(root)[-8:]  # noqa: S108 (0700, owner checked)
+
+
 def found(root: Path) -> dict[str, object]:
     """The address and the API token of a fleet's head, and the interpreter of a node's watchdog.
 
-    Also shows if the head's Ray listens: then a controller that does not answer is about to.
+    Also shows if the head's Ray listens: then a controller that does not answer is about to. A file that does not exist is
+    in `missing`, as on a node that is not the head; one that exists and cannot be read is in `unreadable`, with the reason.
+    `runs` is the number of the fleet's processes if any file is in either of them.
     """
-    state: dict[str, object] = {}
-    try:
-        state["python"] = json.loads((root / "role.json").read_text())["python"]
-        state["address"] = address = json.loads((root / "address.json").read_text())
-        state["api_token"] = (root / "api.token").read_text()
-        state["ray"] = listens(address["ray"])
-    except (OSError, ValueError, KeyError):
-        pass  # a node that is not the head has only the first
+    unreadable: list[str] = []
+    missing: list[str] = []
+    role = _parsed(root / "role.json", missing, unreadable) or _parsed(root / ENDED_ROLE, [], [])
+    python = role.get("python")
+    address = _parsed(root / "address.json", missing, unreadable) or _in_run_directory(root, "address.json")
+    token = _text(root / "api.token", missing, unreadable)
+    state: dict[str, object] = {
+        "controller": _in_run_directory(root, "controller.json"),
+        "unreadable": unreadable,
+        "missing": missing,
+        "runs": _runs(root) if missing or unreadable else 0,
+    }
+    if isinstance(python, str):
+        state["python"] = python
+    if role.get("join"):
+        state["joined"] = role_of(root, set())
+    if address and token is not None:
+        state.update(address=address, api_token=token, ray=listens(str(address.get("ray"))))
     return state
+
+
+def generations(database: Path) -> dict[str, int] | None:
+    """The desired generation of each deployment in a fleet's store, empty if there is none; None if it cannot be read."""
+    try:
+        import sqlite3  # a python3 without it does everything else
+    except ImportError:
+        return None
+    try:
+        if not database.exists():
+            return {}
+        with contextlib.closing(
+            sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
+        ) as store:
+            return dict(store.execute("SELECT name, generation FROM deployments"))
+    except (sqlite3.Error, OSError, ValueError):
+        return None
+
+
+def _text(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        missing.append(str(path))
+    except (OSError, ValueError) as error:
+        unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+    return None
+
+
+def _parsed(path: Path, missing: list[str], unreadable: list[str]) -> dict[str, object]:
+    text = _text(path, missing, unreadable)
+    if text is None:
+        return {}
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if isinstance(content, dict):
+        return content
+    unreadable.append(f"{path}: its content is not what sparkfleet wrote")
+    return {}
+
+
+def _in_run_directory(root: Path, name: str) -> dict[str, object]:
+    """A file of the run directory; empty if it cannot be read: it only adds words."""
+    try:
+        content = json.loads((run_directory(root) / name).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _runs(root: Path) -> int:
+    """Number of processes of Ray that belong to this state directory."""
+    label = f"{RAY_LABEL}={fleet_label(root)}".encode()
+    count = 0
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and label in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                count += 1
+        except OSError:
+            pass  # it ended, or is another user's
+    return count
 
 
 def listens(address: str) -> bool:
@@ -51,5 +144,79 @@ def listens(address: str) -> bool:
         return False
 
 
+def surroundings(root: Path) -> dict[str, object]:
+    """The node's part in a fleet, and the other fleets on it: the input of `NodeSurroundings` in `fleet/surroundings.py`."""
+    watched = watchdogs()
+    return {
+        "id": fleet_id(root),
+        "role": role_of(root, watched),
+        "store": (root / "sparkfleet.db").exists(),
+        "generations": generations(root / "sparkfleet.db"),
+        "others": [
+            {"fleet": other.name, "root": str(other), "role": role_of(other, watched)}
+            for other in sorted({*_siblings(root), *watched} - {root})
+        ],
+    }
+
+
+def fleet_id(root: Path) -> str:
+    """Name of the fleet by the secret that its nodes share, which moves with its head; "" if there is none."""
+    try:
+        return hashlib.sha256((root / "ray.token").read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def role_of(root: Path, watched: set[Path]) -> dict[str, object] | None:
+    """The node's role in a fleet, the fleet's head, and if that lives as seen from here; None if it has none."""
+    try:
+        role = json.loads((root / "role.json").read_text())
+        up, join = role.get("up"), role.get("join")
+        if join:
+            ray, head = join["ray"], join.get("head", "")
+            return {"verb": "join", "node": join["node"], "head": head, "ray": ray, "live": listens(ray)}
+        ray = (
+            json.loads((root / "address.json").read_text())["ray"] if (root / "address.json").exists() else ""
+        )
+        head = up["inventory"]["head"]
+        live = root in watched or listens(ray)
+        return {"verb": "up", "node": head, "head": head, "ray": ray, "live": live}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def watchdogs() -> set[Path]:
+    """State directories of all fleets, of any user, whose watchdog runs on this node."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it has ended
+            is_watchdog = WATCHDOG in words and words[words.index(WATCHDOG) + 1 :][:1] == [b"keep"]
+            if is_watchdog and _is_of_this_machine(entry):
+                found.add(Path(os.fsdecode(words[words.index(WATCHDOG) + 2])))
+    return found
+
+
+def _is_of_this_machine(pid: str) -> bool:
+    """False for a process in a container or in a simulated Spark: its memory is ours, its ports and files are not."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def _siblings(root: Path) -> list[Path]:
+    """State directories beside this one whose fleet has a role here and lives."""
+    try:
+        beside = [path for path in root.parent.iterdir() if (path / "role.json").exists()]
+    except OSError:
+        return []
+    return [path for path in beside if (role_of(path, set()) or {}).get("live")]
+
+
 if __name__ == "__main__":
-    print(json.dumps(found(state_root(sys.argv[1]))))
+    probe = surroundings if sys.argv[2:] == ["surroundings"] else found
+    print(json.dumps(probe(state_root(sys.argv[1]))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -11,6 +12,13 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
+
+API_VERSION = 1
+"""Version of the controller's API. It is raised whenever a request means something else to another release, or an answer is
+read differently: a command and a controller of different versions change nothing. Releases before it have version 0."""
+
+API_HEADER = "x-sparkfleet-api"
+"""Header with the version in every request and every answer."""
 
 
 class ApplyRequest(Value):
@@ -21,6 +29,8 @@ class ApplyRequest(Value):
     who: str
     retry: bool = False
     """Start at the top of the ladders, even if nothing else would change."""
+    base: int | None = None
+    """Generation that the plan was made from; 0: there was none. None: not known, and not checked."""
 
 
 class KeyRequest(Value):
@@ -51,6 +61,16 @@ class UpRequest(OnNode):
     """Deployments to apply at once, so that their engines start while Ray starts."""
 
 
+class StoreRequest(OnNode):
+    """Input of `boot store` on the head: a verb on the fleet's store."""
+
+    verb: Literal["list", "copy", "restore", "adopt", "begin_anew"]
+    name: str = ""
+    """The copy to restore, or the fleet's name for `begin_anew`."""
+    dry: bool = False
+    """Check, and change nothing."""
+
+
 class Prepared(Value):
     """Answer of `boot prepare`: everything that other nodes and clients need to join the head.
 
@@ -72,6 +92,8 @@ class JoinRequest(OnNode):
     """Its address towards the other nodes."""
     ray: str
     """Address of the head's Ray, `address:port`."""
+    head: str = ""
+    """The head's name; "" in a role that an older release stored."""
     ray_token: str
     engine_secret: str
 

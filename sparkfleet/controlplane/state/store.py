@@ -6,12 +6,13 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing, oldest_kept
+from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
@@ -59,6 +60,17 @@ class Measurement(Value):
     value: float
 
 
+class StoreIdentity(Value):
+    """Identity of a store, kept in it and beside it: a file in its place that has another one is another store."""
+
+    id: str
+    """Random, hexadecimal; drawn when the file was made."""
+    fleet: str
+    """Name of its fleet; "" if none has used it yet."""
+    changes: int
+    """Changes of the desired state and of the keys since the file was made."""
+
+
 class Store:
     """The database. Not thread-safe: the controller calls it from its event loop only.
 
@@ -78,20 +90,76 @@ class Store:
         keep_events: int = KEEP_EVENTS,
         keep_measurements: int = KEEP_MEASUREMENTS,
     ) -> None:
+        self.path = path
+        """The database file."""
         self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
         self._clock = clock
         self._keep_events = keep_events
         self._keep_measurements = keep_measurements
         self._desired: dict[str, Desired] | None = None
         """As read from the file last; None after a change. Nothing else writes the file."""
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        with self._transaction():
-            migrate(self._db)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change of the desired state or the keys, once it is on the disk."""
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            with self._transaction():
+                migrate(self._db)
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
+
+    def identity(self) -> StoreIdentity:
+        """Its identity."""
+        id_, fleet, changes = self._db.execute("SELECT id, fleet, changes FROM identity").fetchone()
+        return StoreIdentity(id=id_, fleet=fleet, changes=changes)
+
+    def identify(self, identity: StoreIdentity) -> None:
+        """Replaces its identity."""
+        self._db.execute(
+            "UPDATE identity SET id = ?, fleet = ?, changes = ?",
+            (identity.id, identity.fleet, identity.changes),
+        )
+
+    def generations(self) -> dict[str, int]:
+        """Newest generation ever given to each name, also of deleted deployments."""
+        return dict(self._db.execute("SELECT name, last FROM generations"))
+
+    def raise_generations(self, least: Mapping[str, int]) -> None:
+        """Lets new generations of these names begin above these numbers."""
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO generations VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET last = max(last, excluded.last)",
+                list(least.items()),
+            )
+
+    def adopt(self, deployments: Iterable[Desired], keys: Iterable[KeyEntry]) -> None:
+        """Replaces all deployments and keys by these, with their generations as they are."""
+        self._desired = None
+        with self._changing():
+            for table in ("deployments", "starts", "keys"):
+                self._db.execute(f"DELETE FROM {table}")  # noqa: S608  # the names are the three above
+            for one in deployments:
+                self._write_deployment(one)
+                self._db.execute(
+                    "INSERT INTO generations VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET last = max(last, excluded.last)",
+                    (one.name, one.generation),
+                )
+            self._db.executemany(
+                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
+                [(key.id, key.name, key.sha256, self._clock()) for key in keys],
+            )
+
+    @property
+    def writes(self) -> int:
+        """Rows written since it was opened; equal numbers mean that nothing was written between."""
+        return self._db.total_changes
 
     def desired(self) -> dict[str, Desired]:
         """Desired state of every deployment, by name."""
@@ -109,6 +177,8 @@ class Store:
         who: str,
         retry: bool = False,
         older: Sequence[RunningGroup] = (),
+        *,
+        base: int | None = None,
     ) -> tuple[Desired, bool]:
         """Stores a deployment. An equal one stays unchanged, unless a group of it is given up.
 
@@ -124,24 +194,32 @@ class Store:
             who: the person or program that applied it.
             retry: start every group again.
             older: groups that still run and are no longer desired.
+            base: the generation that the plan was made from; 0: there was none; None: not known, and not checked.
+
+        Raises:
+            OvertakenError: another generation was stored since, and this one differs from it.
         """
         before = self.desired().get(spec.name)
         running = [] if retry else [*self.running(before), *older]
         found = carried_over(plan, running)
         if before is not None and before.spec == spec and found.kept == tuple(g[1:] for g in before.groups):
             return before, False
+        if base is not None and base != (before.generation if before else 0):
+            raise outdated(spec.name, base, before, self.history(spec.name), self._deletion_of(spec.name))
         self._desired = None
-        with self._transaction():
+        with self._changing():
             after = self._next(spec, found, who)
-            row = _row(after)
-            self._db.execute(PUT, row)
-            self._db.execute(PUT_HISTORY, row)
-            self._db.execute(
-                "DELETE FROM history WHERE name = ? AND generation <= ?",
-                (spec.name, after.generation - KEEP_GENERATIONS),
-            )
+            self._write_deployment(after)
             self._keep_rungs(after, running)
         return after, True
+
+    def _deletion_of(self, name: str) -> str:
+        """The last deletion of a deployment, for people; "" if none is kept."""
+        row = self._db.execute(
+            "SELECT message, at FROM events WHERE deployment = ? AND kind = 'unwanted' ORDER BY id DESC LIMIT 1",
+            (name,),
+        ).fetchone()
+        return f"{row[0]}, {when(row[1])}" if row else ""
 
     def running(self, desired: Desired | None) -> list[RunningGroup]:
         """The groups of a deployment that are not given up, each at its rung."""
@@ -183,10 +261,19 @@ class Store:
                     (*key, Standing(rung=one.rung).model_dump_json()),
                 )
 
+    def _write_deployment(self, one: Desired) -> None:
+        row = _row(one)
+        self._db.execute(PUT, row)
+        self._db.execute(PUT_HISTORY, row)
+        self._db.execute(
+            "DELETE FROM history WHERE name = ? AND generation <= ?",
+            (one.name, one.generation - KEEP_GENERATIONS),
+        )
+
     def remove(self, name: str) -> bool:
         """Deletes a deployment; False if it does not exist."""
         self._desired = None
-        with self._transaction():
+        with self._changing():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
 
@@ -214,10 +301,11 @@ class Store:
     def add_key(self, key: KeyEntry) -> bool:
         """Stores a key; False if the name is taken."""
         try:
-            self._db.execute(
-                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
-                (key.id, key.name, key.sha256, self._clock()),
-            )
+            with self._changing():
+                self._db.execute(
+                    "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
+                    (key.id, key.name, key.sha256, self._clock()),
+                )
         except sqlite3.IntegrityError:
             return False
         return True
@@ -226,7 +314,8 @@ class Store:
         """Deletes a key by its name or id; None if there is none."""
         for key in self.keys():
             if name_or_id in (key.name, key.id):
-                self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
+                with self._changing():
+                    self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
                 return key
         return None
 
@@ -380,6 +469,14 @@ class Store:
             (self._clock(),),
         )
         return tuple(Remembered(fingerprint=one, words=words, until=until) for one, words, until in rows)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction that changes the desired state or the keys."""
+        with self._transaction():
+            yield
+            self._db.execute("UPDATE identity SET changes = changes + 1")
+        self.on_change()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
