@@ -15,8 +15,18 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper
+from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, change, find_helper
 from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.firewall import (
+    ADDRESSES,
+    FirewallRequest,
+    addresses,
+    closed_to_others,
+    firewall_request,
+    is_loaded,
+    rails_of,
+    rules,
+)
 from sparkfleet.fabric.inventory_builder import describe
 from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, render
@@ -24,6 +34,7 @@ from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
 from sparkfleet.fabric.topology import find_links
+from sparkfleet.hostfacts.listening_sockets import ReadSockets
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel, open_channels
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -45,6 +56,17 @@ RollbackOption = Annotated[
 SecondsOption = Annotated[
     float, typer.Option("--seconds", min=0.5, max=60, help="Seconds of load on each rail.")
 ]
+
+
+class FirewallWish(NamedTuple):
+    """The options of `fabric firewall`."""
+
+    opened: tuple[int, ...]
+    apply: bool
+    remove: bool
+    yes: bool
+    rollback_s: int
+    json: bool
 
 
 class Picture(NamedTuple):
@@ -69,6 +91,33 @@ def apply(
 ) -> int:
     """Give the rails these addresses. The change is undone by itself if a node can no longer be reached."""
     return run(_apply(load_inventory(inventory), yes, rollback))
+
+
+@app.command("firewall")
+def firewall(
+    *,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Load these rules on every node, also after a reboot.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the rules from every node.")] = False,
+    opened: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--open", metavar="PORT", min=1, max=65535, help="A port that stays open to every machine."
+        ),
+    ] = None,
+    yes: YesOption = False,
+    rollback: RollbackOption = ROLLBACK_S,
+    json: JsonOption = False,
+) -> int:
+    """Show the rules that close the fleet's ports to machines that are no nodes of it; with --apply, load them."""
+    if apply and remove:
+        raise SparkfleetError("--apply and --remove exclude each other.", do="Give one of them.")
+    wanted = FirewallWish(
+        tuple(opened or ()), apply=apply, remove=remove, yes=yes, rollback_s=rollback, json=json
+    )
+    return run(_firewall(load_inventory(inventory), wanted))
 
 
 @app.command("measure")
@@ -137,6 +186,126 @@ async def _carry_out(
     console.print("Kept: every node can be reached, and every rail carries full-size packets.")
     console.print("Next: `sparkfleet init` writes the links into the inventory.")
     return Exit.DONE
+
+
+async def _firewall(inventory: Inventory, wish: FirewallWish) -> int:
+    channels = open_channels(inventory)
+    try:
+        helpers = await _helpers(channels)
+        requests = (
+            {node: {} for node in channels}
+            if wish.remove
+            else await _wanted(inventory, channels, wish.opened)
+        )
+        pending = [node for node in channels if _differs(helpers[node], requests[node])]
+        if wish.json:
+            print_json({"version": OUTPUT_VERSION, "nodes": _firewall_json(helpers, requests)})
+        else:
+            await _show_firewall(channels, helpers, requests)
+        if not pending or not (wish.apply or wish.remove):
+            return Exit.PENDING if pending else Exit.DONE
+        granted = _able(helpers, remove=wish.remove)
+        confirm(f"Apply? It is undone unless every node can be reached within {wish.rollback_s} s.", wish.yes)
+        return await _load(
+            inventory, {node: requests[node] for node in pending}, granted, channels, wish.rollback_s
+        )
+    finally:
+        await _close(channels)
+
+
+async def _wanted(
+    inventory: Inventory, channels: Mapping[str, Channel], opened: Sequence[int]
+) -> dict[str, FirewallRequest]:
+    answers = await asyncio.gather(*(channel.run(ADDRESSES) for channel in channels.values()))
+    known = {
+        node: addresses(answer.stdout, rails_of(inventory, node))
+        for node, answer in zip(channels, answers, strict=True)
+    }
+    if unknown := [node for node, found in known.items() if not found]:
+        raise SparkfleetError(
+            f"The addresses of {', '.join(unknown)} could not be read.",
+            means="A firewall without them would cut the nodes off from each other.",
+            do=f"Run `{' '.join(ADDRESSES)}` there.",
+        )
+    return {node: firewall_request(inventory, node, known, opened) for node in channels}
+
+
+def _able(helpers: Mapping[str, Helper | NotPermitted], *, remove: bool) -> dict[str, Helper]:
+    if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
+        raise _together(missing)
+    granted = _granted(helpers)
+    if without := [node for node, helper in granted.items() if not (helper.nft or remove)]:
+        raise SparkfleetError(
+            f"{', '.join(without)}: nftables are not installed.",
+            do="Run there: sudo apt-get install nftables",
+        )
+    return granted
+
+
+async def _load(
+    inventory: Inventory,
+    requests: Mapping[str, FirewallRequest],
+    helpers: Mapping[str, Helper],
+    channels: Mapping[str, Channel],
+    rollback_s: int,
+) -> int:
+    async def reopen(node: str) -> Channel:
+        return open_channel(node, inventory.nodes[node])
+
+    async def reached(_: Mapping[str, Channel]) -> list[str]:
+        return []  # the new connections are the check
+
+    done = await change(
+        ("firewall", requests), helpers, channels, reopen, check=reached, rollback_s=rollback_s
+    )
+    if not done.kept:
+        raise SparkfleetError(
+            "The change was undone.\n" + "\n".join(done.problems),
+            means="The nodes have their previous rules.",
+            do="Check that each node can be reached, then try again.",
+        )
+    console.print(f"Kept: every node can be reached. {', '.join(requests)} changed.")
+    return Exit.DONE
+
+
+def _differs(helper: Helper | NotPermitted, request: FirewallRequest) -> bool:
+    """True if the loaded table is not the wanted one. What cannot be read counts as different."""
+    if not isinstance(helper, Helper):
+        return True
+    return not is_loaded(helper.firewall, request)
+
+
+def _firewall_json(
+    helpers: Mapping[str, Helper | NotPermitted], requests: Mapping[str, FirewallRequest]
+) -> dict[str, object]:
+    return {
+        node: {
+            "rules": rules(request) if request else "",
+            "loaded": helper.firewall if isinstance(helper := helpers[node], Helper) else "",
+            "differs": _differs(helpers[node], request),
+            "not_permitted": helper.what if isinstance(helper, NotPermitted) else "",
+        }
+        for node, request in requests.items()
+    }
+
+
+async def _show_firewall(
+    channels: Mapping[str, Channel],
+    helpers: Mapping[str, Helper | NotPermitted],
+    requests: Mapping[str, FirewallRequest],
+) -> None:
+    for node, request in requests.items():
+        differs = _differs(helpers[node], request)
+        console.print(Text(f"\n{node}  {'' if differs else 'no change'}", "bold"))
+        if isinstance(helper := helpers[node], NotPermitted):
+            console.print(Text(f"  {helper.what}", "yellow"))
+        if not differs:
+            continue
+        console.print(Text(_indented(rules(request)) if request else "    no rules of sparkfleet"))
+        if request:
+            sockets = ReadSockets.parse((await channels[node].run(ReadSockets.argv)).stdout)
+            if closed := closed_to_others(sockets, request):
+                console.print(Text(f"  closed to other machines now: {', '.join(closed)}", "yellow"))
 
 
 async def _picture(channels: Mapping[str, Channel]) -> Picture:
