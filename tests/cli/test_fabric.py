@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from sparkfleet.cli import fabric as module
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
+from sparkfleet.fleet.setup import rails
 from sparkfleet.hostfacts.netdev import NetAddress, Netdev
 from sparkfleet.remote.fake import FakeChannel
 
@@ -46,7 +46,7 @@ def fleet(monkeypatch):
         return {name: FakeChannel(name) for name in inventory.nodes}
 
     for fake in (look, find_helper, apply_plan, open_channels):
-        monkeypatch.setattr(module, fake.__name__, fake)
+        monkeypatch.setattr(rails, fake.__name__, fake)
     return state
 
 
@@ -124,7 +124,7 @@ def test_measure(sparkfleet, fleet, two_sparks, monkeypatch, holds, expected):
     async def measure_links(*_, **__):
         return (LinkMeasurement(nodes=("spark1", "spark2"), rails=(rail,), proof=proof, when=1.0),)
 
-    monkeypatch.setattr(module, "measure_links", measure_links)
+    monkeypatch.setattr(rails, "measure_links", measure_links)
     code, out, _ = sparkfleet("fabric", "measure", "-i", two_sparks)
     assert code == expected
     assert "12.25 GB/s  1.5 µs  by ib_write_bw" in out
