@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.firewall import RollbackOption, firewall
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
@@ -34,16 +35,6 @@ from sparkfleet.specs.load import load_inventory
 
 app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
 
-RollbackOption = Annotated[
-    int,
-    typer.Option(
-        "--rollback",
-        metavar="SECONDS",
-        min=10,
-        max=600,
-        help="Undo the change unless every node and rail works within this time.",
-    ),
-]
 SecondsOption = Annotated[
     float, typer.Option("--seconds", min=0.5, max=60, help="Seconds of load on each rail.")
 ]
@@ -63,6 +54,9 @@ def apply(
 ) -> int:
     """Give the rails these addresses. The change is undone by itself if a node can no longer be reached."""
     return run(_apply(load_inventory(inventory), yes, rollback))
+
+
+app.command("firewall")(firewall)
 
 
 @app.command("measure")

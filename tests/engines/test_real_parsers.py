@@ -165,7 +165,7 @@ def lines(candidate, site):
                 one = candidate(engine, **{**told, **draft, **tokens, **fields})
                 for rank in range(ranks):
                     argv = engine_by_name(engine).launch(one, site(rank, ranks)).argv
-                    yield ("--model", *argv[2:]) if engine == "vllm" else argv[3:]
+                    yield ("--model", *argv[argv.index("serve") + 1 :]) if engine == "vllm" else argv[3:]
 
     return lines
 
