@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,13 +12,14 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, hub_cache, read_checkp
 from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name
 from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, read_outline
 from sparkfleet.errors import FactError, SparkfleetError
+from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.known_models import known_checkpoint, load_models
 from sparkfleet.planner.search.planner import drafts_of
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
-from sparkfleet.runtime.builtin_models import PREFIX, builtin_model
+from sparkfleet.runtime.builtin_models import PREFIX, builtin_model, builtin_path
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.hub_outline import AtHub, at_hub
@@ -109,6 +110,36 @@ def _whole(model: str) -> Checkpoint | None:
     """Facts of the weights on this machine or at the Hub; None if there are none, or if they cannot be read."""
     found = whole_here(model) or at_hub(model).checkpoint
     return found if _is_whole(found) else None
+
+
+async def inspected(model: str, open_session: Callable[[], Session] | None = None) -> Checkpoint:
+    """The facts of a model: a built-in one, one on this machine, on a node of a fleet if one is given, or at the Hub.
+
+    `open_session` opens the session of that fleet; it is called only if this machine does not have the weights.
+
+    Raises:
+        FactError: the model cannot be found or read.
+    """
+    if model.startswith("builtin:"):
+        return _builtin(model)
+    whole = await asyncio.to_thread(whole_here, model)
+    if whole is not None:
+        return whole
+    if open_session is None:
+        return await asyncio.to_thread(find_checkpoint, model)
+    session = open_session()
+    nodes = tuple(session.inventory.nodes)
+    return _value((await search({model: nodes}, session.inventory, session.channels))[model])
+
+
+def _builtin(model: str) -> Checkpoint:
+    name = model.removeprefix("builtin:")
+    if not builtin_path(name).is_dir():
+        raise FactError(
+            f"{model} does not exist yet: it is trained on the node that serves it, on its first start.",
+            do=f"`sparkfleet apply` a deployment of it, or run `python -m sparkfleet.tiny_models build {name}`.",
+        )
+    return read_checkpoint(builtin_path(name), id=model)
 
 
 async def search(
