@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from sparkfleet.checkpoints.arch.attention_layers import group_layers, read_layers
+from sparkfleet.checkpoints.arch.attention_layers import group_layers, prompt_layers, read_layers
 from sparkfleet.checkpoints.arch.config_summary import check_published, expanded
 from sparkfleet.checkpoints.arch.context_length import max_positions
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind, LinearState
@@ -77,6 +77,8 @@ BESIDE_THE_MODEL = (Part.MTP, Part.DRAFT)
 """Parts that only draft tokens; they are not counted in the size that a model is known by."""
 
 NOT_READ_PER_TOKEN = (*BESIDE_THE_MODEL, Part.VISION)
+NGRAM_TABLES = ("qwen4_exp", "deepseek_v41")
+"""Types of models whose layers look n-grams up in tables (vLLM, config/engram.py)."""
 
 
 class Sampling(Value):
@@ -113,6 +115,8 @@ class Checkpoint(Value):
     """Layers whose feed-forward is a mixture of experts."""
     dense_layers: int = 0
     """Layers with a feed-forward and no experts."""
+    prompt_layers: int | None = None
+    """Decoder layers that every token of a prompt passes; None: all. DeepSeek V4.1 has others, which keep no latents."""
     hidden_size: int
     vocab_size: int
     max_positions: int | None
@@ -174,6 +178,22 @@ class Checkpoint(Value):
             head = self.vocab_size * self.hidden_size
             return min(1.0, head / max(1, tables)) if self.tie_word_embeddings else 0.0
         return self.experts_per_token / self.experts if part is Part.EXPERTS and self.experts else 1.0
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the n-gram tables beside the embedding, of which a token reads a few rows; 0 if there are none."""
+        if self.model_type not in NGRAM_TABLES:
+            return 0
+        found = sorted(
+            (one for one in self.weights if one.part is Part.EMBEDDING),
+            key=lambda one: -one.bytes / max(1, one.parameters),
+        )
+        left, size = self.vocab_size * self.hidden_size, sum(one.bytes for one in found)
+        for one in found:  # the embedding itself is stored with the most bits
+            taken = min(left, one.parameters)
+            left -= taken
+            size -= round(one.bytes * taken / max(1, one.parameters))
+        return max(0, size)
 
     def layer_counts(self) -> dict[LayerKind, int]:
         """Decoder layers by kind."""
@@ -371,6 +391,7 @@ def _common(
         layers=group_layers(layers),
         moe_layers=len(moe),
         dense_layers=len(set(scope.members[Part.MLP]) - moe),
+        prompt_layers=prompt_layers(config),
         hidden_size=config.integer("hidden_size"),
         vocab_size=config.integer("vocab_size"),
         max_positions=max_positions(config),

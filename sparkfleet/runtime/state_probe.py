@@ -195,9 +195,18 @@ def watchdogs() -> set[Path]:
                 words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue  # it has ended
-            if WATCHDOG in words and words[words.index(WATCHDOG) + 1 :][:1] == [b"keep"]:
+            is_watchdog = WATCHDOG in words and words[words.index(WATCHDOG) + 1 :][:1] == [b"keep"]
+            if is_watchdog and _is_of_this_machine(entry):
                 found.add(Path(os.fsdecode(words[words.index(WATCHDOG) + 2])))
     return found
+
+
+def _is_of_this_machine(pid: str) -> bool:
+    """False for a process in a container or in a simulated Spark: its memory is ours, its ports and files are not."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
 
 
 def _siblings(root: Path) -> list[Path]:

@@ -122,9 +122,9 @@ def test_what_is_not_known_is_not_called_down_and_is_no_success(status, error, c
 
 
 def test_warnings_are_shown_on_standard_error(status):
-    class Warned(Controller):
+    class Troubled(Controller):
         async def fleet(self):
             return UP.model_copy(update={"warnings": ("The disk is full.",)})
 
-    code, _, err = status(Warned())
+    code, _, err = status(Troubled())
     assert (code, err) == (0, "warning: The disk is full.\n")

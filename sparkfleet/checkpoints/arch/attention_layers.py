@@ -91,12 +91,21 @@ def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
         FactError: a key is missing or of the wrong type, or the kind of a layer is not known.
     """
     if family.mixer == "compressed":
-        return tuple(_compressed(config, ratio) for ratio in _ratios(config))
+        return tuple(_compressed(config, ratio, index) for index, ratio in enumerate(_ratios(config)))
     overrides = _overrides(config)
     return tuple(
         _layer(config.over(overrides.get(index, {})), family, kind, index)
         for index, kind in enumerate(layer_kinds(config, family))
     )
+
+
+def prompt_layers(config: Config) -> int | None:
+    """Layers that every token of a prompt passes if the last ones only read what earlier ones keep; None: all of them.
+
+    Of DeepSeek V4.1's those up to the last that keeps latents: the ones behind it are run for a prompt's end only.
+    """
+    sources = config.integers("kv_source_layer_ids", high=MOST_LAYERS)
+    return max(sources) + 1 if sources else None
 
 
 def group_layers(layers: Sequence[LayerGroup]) -> tuple[LayerGroup, ...]:
@@ -388,11 +397,17 @@ def _ratio_of(name: str, config: Config) -> int:
     return COMPRESSED_TYPES[name]
 
 
-def _compressed(config: Config, ratio: int) -> LayerGroup:
-    """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it."""
-    if ratio == INDEXED_RATIO and not config.has("index_head_dim"):
+def _compressed(config: Config, ratio: int, layer: int) -> LayerGroup:
+    """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it.
+
+    Of V4.1's layers a few keep such latents, with the keys of an index, and the others read those of the last one before
+    them (vLLM, models/deepseek_v4_1/attention.py).
+    """
+    sources = config.integers("kv_source_layer_ids", high=MOST_LAYERS)
+    is_indexed = ratio > 0 if sources else ratio == INDEXED_RATIO
+    if is_indexed and not config.has("index_head_dim"):
         raise config.missing("index_head_dim")
-    return LayerGroup(
+    group = LayerGroup(
         kind=LayerKind.MLA if ratio else LayerKind.SLIDING,
         layers=1,
         query_heads=config.integer(HEADS, high=1 << 16),
@@ -401,5 +416,8 @@ def _compressed(config: Config, ratio: int) -> LayerGroup:
         window=config.integer("sliding_window"),
         tokens_per_entry=max(1, ratio),
         prefill_dim=2 * config.integer("head_dim", high=1 << 16),
-        **(_index(config, 0) if ratio == INDEXED_RATIO else _NO_INDEX),
+        **(_index(config, 0) if is_indexed else _NO_INDEX),
     )
+    if not sources or not ratio or layer in sources:
+        return group
+    return group.model_copy(update={"kv_heads": 0, "index_dim": 0, "index_heads": 0})

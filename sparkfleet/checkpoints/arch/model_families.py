@@ -201,6 +201,7 @@ FAMILIES: Mapping[str, Family] = {
     "mistral4": _LATENT,
     # vLLM 0.32 assumes FP4 for the experts of DeepSeek V4 if the config has no `expert_dtype`.
     "deepseek_v4": Family(mixer="compressed", unsaid={"expert_dtype": "fp4", "o_groups": 8}),
+    "deepseek_v41": Family(mixer="compressed", unsaid={"expert_dtype": "fp4", "o_groups": 8}),
     "deepseek_ref": Family(mixer="compressed", unsaid={"o_groups": 8}),
     "qwen3_next": _DELTA,
     "qwen3_5": _DELTA,

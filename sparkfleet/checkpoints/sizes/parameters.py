@@ -250,7 +250,7 @@ def _compressed(config: Config, layer: LayerGroup) -> int:
     rank, out = config.integer("q_lora_rank"), config.integer("o_lora_rank")
     groups = config.integer("o_groups", high=1 << 16)
     size = hidden * rank + rank * heads * dim + hidden * dim + heads * dim * out + groups * out * hidden
-    if layer.kind is LayerKind.MLA:
+    if layer.kind is LayerKind.MLA and layer.kv_heads:
         size += 2 * hidden * dim * (2 if layer.index_dim else 1)
     if layer.index_dim:
         index_heads = config.integer("index_n_heads", high=1 << 16)
@@ -316,8 +316,13 @@ def _around_layers(config: Config) -> int:
     return 2 * max(0, streams - 1) * config.integer("hidden_size") ** 2
 
 
+MOST_ROWS = 1 << 40
+"""More rows than any table of n-grams has."""
+
+
 def _lookup_tables(config: Config, layers: Sequence[LayerGroup]) -> int:
-    """Tables of which a token reads one row: per-layer embeddings of Gemma's E-models, n-grams of Qwen3.8-Flash-Next."""
+    """Tables of which a token reads one row: per-layer embeddings of Gemma's E-models, n-grams of Qwen3.8-Flash-Next and
+    DeepSeek V4.1."""
     per_layer_size = config.integer_or(0, "hidden_size_per_layer_input")
     size = per_layer_size and config.integer(
         "vocab_size_per_layer_input", "vocab_size"
@@ -325,7 +330,8 @@ def _lookup_tables(config: Config, layers: Sequence[LayerGroup]) -> int:
     places = config.integers("ple_layer_ids", high=MOST_LAYERS) or ()
     if places:
         size += len(places) * config.integer("ngram_vocab_size_base") * config.integer("ple_embed_dim")
-    return size
+    rows = config.integers("engram_num_embeddings", high=MOST_ROWS) or ()
+    return size + sum(rows) * (config.integer("engram_head_dim") if rows else 0)
 
 
 def _mtp(config: Config, family: Family, layers: Sequence[LayerGroup]) -> int:
