@@ -109,3 +109,29 @@ def all_ready(fleet):
 
 def commands(fleet, node, word):
     return len([one for one in fleet.listed(node).values() if word in one])
+
+
+@pytest.mark.full
+def test_another_hostname_and_no_more_sudo_end_nothing_and_stop_no_restart(fleet):
+    """Nodes are known by their names in the inventory, and root only saves time."""
+    before = pids(fleet, fleet.status())
+    raylet = next(pid for pid, line in fleet.listed("spark2").items() if "raylet/raylet " in line)
+    try:
+        for node in NODES:
+            fleet.lab.set(node, sudo="no")
+            assert fleet.lab.exec(node, ["hostname", f"renamed-{node}"], root=True).returncode == 0
+        fleet.lab.exec("spark2", ["kill", "-9", str(raylet)], root=True)
+        fleet.until(lambda: joined_again(fleet, raylet), timeout=120)
+        fleet.until(lambda: all_ready(fleet), timeout=120)
+        assert pids(fleet, fleet.status()) == before
+        fleet.serve(fleet.anew(fleet.spec("nodes: [spark2]\n")))
+        assert fleet.is_sound(fleet.chat())
+        assert "Already running" in fleet.ok("up")
+    finally:
+        for node in NODES:
+            fleet.lab.exec(node, ["hostname", node], root=True)
+
+
+def joined_again(fleet, raylet):
+    runs = any("raylet/raylet " in line for pid, line in fleet.listed("spark2").items() if pid != raylet)
+    return runs and all(node["joined"] for node in fleet.status()["nodes"])
