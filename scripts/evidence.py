@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from sparkfleet.accuracy.evidence_rows import evidence_in
+from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.knowledge import evidence
 from sparkfleet.knowledge.factors import factors
@@ -22,7 +23,8 @@ FILE = Path(evidence.__file__).parent / evidence.FILE
 
 def main() -> int:
     """Write the file, or check it."""
-    text = evidence.written(evidence_in(cases_of(read_rows(BENCHMARKS)), factors()))
+    cases = map(possible, cases_of(read_rows(BENCHMARKS)))
+    text = evidence.written(evidence_in(cases, factors()))
     if "--check" in sys.argv:
         return int(not FILE.exists() or FILE.read_text() != text)
     FILE.write_text(text)

@@ -26,14 +26,20 @@ RIDDLES = re.compile(
 """Things do not speak, listen or believe; each of the other words has a plainer one."""
 
 PLAIN = (
+    "checkpoints",
     "cli",
+    "doctor",
+    "fabric",
     "fleet",
+    "hostfacts",
     "install",
+    "lab",
     "perf",
     "planner",
     "remote",
     "specs",
     "staging",
+    "tiny_models",
     "errors.py",
     "units.py",
     "values.py",

@@ -5,8 +5,11 @@
     ├── FactError              exit 1   a fact read from a node or a checkpoint is unusable
     ├── Infeasible             exit 3   a deployment does not fit the fleet
     ├── NodeError              exit 1   a node could not be reached, or a command on it failed
+    │   └── UnreachableError   exit 4   the head cannot be reached: it is not known if the fleet is up
     ├── EngineError            exit 1   an engine did not start, or died
     └── ControlError           exit 1   the controller does not answer, or refused
+        ├── UnreadableStateError exit 5   the fleet's state cannot be read, or its store cannot be used
+        └── WrongFleetError    exit 6   another fleet answers
 
 Exit codes are part of the public interface; `cli/exit_codes.py` names the others.
 """
@@ -89,3 +92,21 @@ class EngineError(SparkfleetError):
 
 class ControlError(SparkfleetError):
     """The controller does not answer, or refused."""
+
+
+class UnreachableError(NodeError):
+    """The head of a fleet cannot be reached: it is not known if the fleet is up."""
+
+    exit_code = 4
+
+
+class UnreadableStateError(ControlError):
+    """A file of a fleet's state cannot be read, its controller does not answer, or its store cannot be used."""
+
+    exit_code = 5
+
+
+class WrongFleetError(ControlError):
+    """Another fleet than the inventory's answers."""
+
+    exit_code = 6

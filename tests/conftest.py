@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 from pathlib import Path
 
 import huggingface_hub.constants  # noqa: F401  # before the variable is set: the library reads it once, at its import
@@ -12,6 +13,8 @@ settings.register_profile("sparkfleet", deadline=None, suppress_health_check=[He
 settings.load_profile("sparkfleet")
 
 
+# A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to commands.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the real Hub; those of a Hub on loopback unset it
 TIERS = ("smoke", "full", "opt_in")
 REAL_PARTS = tuple(Path(__file__).parent / name for name in ("integration", "lab"))

@@ -59,8 +59,8 @@ def test_names_code_and_comments_are_no_riddles(house: ModuleType, tmp_path: Pat
 
 
 def test_a_part_that_is_not_finished_is_left_alone(house: ModuleType, tmp_path: Path) -> None:
-    assert "lab" not in house.PLAIN
-    assert list(house.findings(written(tmp_path, "lab", 'x = "It says nothing."'))) == []
+    assert "unfinished" not in house.PLAIN
+    assert list(house.findings(written(tmp_path, "unfinished", 'x = "It says nothing."'))) == []
 
 
 def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:

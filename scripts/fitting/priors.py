@@ -32,6 +32,7 @@ DECODE_PRIORS = {
     "draft_launch": (1.0, 0.6),
     "verify": (0.15, 0.3),
     "drafting": (1.0, 0.3),
+    "executor": (1.0, 0.3),
     "unit": (1.0, 1e6),
 }
 PREFILL_PRIORS = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,7 @@ from sparkfleet.accuracy.models import (
     checkpoint_of,
     entry_of,
 )
+from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.published import Combination, PublishedDecision, decisions_in
 from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -31,6 +32,7 @@ from sparkfleet.fleet.assumed_nodes import assumed_sparks
 from sparkfleet.hostfacts.link import LinkFacts
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
+from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, PublishedPart
 from sparkfleet.perf.predictor import SPEED_METHODS, format_of
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
@@ -40,8 +42,12 @@ from sparkfleet.values import Value
 
 UNPUBLISHED = 0.7
 """Share of its prediction that a combination counts if nobody published it."""
-MIXED = frozenset(("int4-int8", "prismaquant"))
-"""Formats of rows that engines load and plans call by another name."""
+NAMED = frozenset(("prismaquant",))
+"""Formats of rows that engines load and that a name says alone."""
+MIXED: Mapping[str, Mapping[PublishedPart, float]] = {
+    "int4-int8": {"experts": 4.13, "attention": 8.13, "linear_attention": 8.13, "shared_experts": 8.13},
+}
+"""Bits by part of mixtures that authors make of a checkpoint themselves."""
 EXPLAINED_FROM = 0.2
 """Regret beyond which the table has a reason."""
 
@@ -184,7 +190,7 @@ def decide(rows_path: Path | None = None) -> DecisionReport:
     Raises:
         SpecError: the file is missing or not what it should be.
     """
-    cases = cases_of(read_rows(rows_path or BENCHMARKS))
+    cases = map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))
     return DecisionReport(decisions=tuple(scored(one) for one in decisions_in(cases)))
 
 
@@ -289,8 +295,9 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     configs = architectures()
     try:
         by_name = known_checkpoint(name)
-        # A mix of formats is planned as the one that most of its weights have.
-        if by_name is not None and (format_of(by_name) == format_name or format_name in MIXED):
+        if by_name is not None and format_name in MIXED and format_of(by_name) != format_name:
+            by_name = _mixed(by_name, format_name)
+        if by_name is not None and (format_of(by_name) == format_name or format_name in NAMED):
             return by_name.model_copy(update={"id": _hub_id(name)})
         if format_name not in QUANTISATIONS:
             return "stored in a format that no engine of a deployment loads"
@@ -300,6 +307,18 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     if found is None:
         return "no config is known by that name"
     return found.model_copy(update={"id": _hub_id(name)})
+
+
+def _mixed(checkpoint: Checkpoint, format_name: str) -> Checkpoint:
+    """The checkpoint with its parts stored as in a mixture of formats."""
+    own = PublishedCheckpoint(
+        id=checkpoint.id,
+        architecture="",
+        bits=dict(MIXED[format_name]),
+        sources=("its row",),
+        date="2026-11",
+    )
+    return own.stored(checkpoint)
 
 
 def _hub_id(name: str) -> str:

@@ -38,8 +38,10 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
         run = run_of(case)
         if run is None:
             continue
-        busy += run.requests >= LEAST_REQUESTS and not upper_bound(case)
-        if run.requests == 1 and not upper_bound(case):
+        if upper_bound(case):
+            continue  # a text that every drafter guesses says nothing about other texts
+        busy += run.requests >= LEAST_REQUESTS
+        if run.requests == 1:
             alone[case.source].append(run.speed)
         if run.requests == 1 or run.requests >= LEAST_REQUESTS:
             off[run.requests > 1][case.source] += _off(case, run, known)

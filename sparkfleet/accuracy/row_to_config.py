@@ -85,6 +85,7 @@ def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str
         kernel=_kernel(row, notes, model.format),
         eager=eager,
         release=_release(row),
+        ray=tp * pp > 1 and said.says("ray", f"{row.get('engine_version_or_image', '').lower()} {notes}"),
         chunk=said.chunk(notes) or own_chunk(model.engine),
         method=method,
         k=k,

@@ -1,7 +1,7 @@
 """Facts of a checkpoint: its architecture and sizes, from its config and the headers of its weight files.
 
-The weights themselves are never read. A config alone is enough to plan with; then `weights_known` is false, sizes are
-estimates, and whether a vision tower or an MTP head is there is not known.
+The weights themselves are never read. A config alone is enough for a plan; then `weights_known` is false, sizes are
+estimates, and the presence of a vision tower or an MTP head is not known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from sparkfleet.checkpoints.arch.attention_layers import group_layers, read_layers
+from sparkfleet.checkpoints.arch.attention_layers import group_layers, prompt_layers, read_layers
 from sparkfleet.checkpoints.arch.config_summary import check_published, expanded
 from sparkfleet.checkpoints.arch.context_length import max_positions
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind, LinearState
@@ -74,9 +74,11 @@ __all__ = [
 K = TypeVar("K")
 
 BESIDE_THE_MODEL = (Part.MTP, Part.DRAFT)
-"""What helps to guess tokens and is not counted in the size that a model goes by."""
+"""Parts that only draft tokens; they are not counted in the size that a model is known by."""
 
 NOT_READ_PER_TOKEN = (*BESIDE_THE_MODEL, Part.VISION)
+NGRAM_TABLES = ("qwen4_exp", "deepseek_v41")
+"""Types of models whose layers look n-grams up in tables (vLLM, config/engram.py)."""
 
 
 class Sampling(Value):
@@ -94,7 +96,7 @@ class Checkpoint(Value):
     """Hub id, or directory."""
     revision: str | None = None
     origin: str = ""
-    """Of the sizes, for people; "" if they come from files on this machine or a node, or are known by name."""
+    """Source of the sizes, for people; "" if they come from files on this machine or a node, or are known by name."""
     path: Path | None = None
     """None if only a config is known."""
     architectures: tuple[str, ...]
@@ -102,26 +104,28 @@ class Checkpoint(Value):
     weights_known: bool
     """False: sizes are estimated from the config."""
     bytes_on_disk: int
-    """Of the weight files."""
+    """Bytes of the weight files."""
     weights: tuple[Portion, ...]
-    """Everything that an engine loads, by part and way of storage."""
+    """Everything that an engine loads, by part and format."""
     unsized: tuple[Part, ...] = ()
-    """Parts that the config speaks of and whose size it does not tell; empty if the weights are known."""
+    """Parts that the config declares without their size; empty if the weights are known."""
     layers: tuple[LayerGroup, ...]
-    """Decoder layers, alike ones together."""
+    """Decoder layers, in groups of equal ones."""
     moe_layers: int = 0
     """Layers whose feed-forward is a mixture of experts."""
     dense_layers: int = 0
     """Layers with a feed-forward and no experts."""
+    prompt_layers: int | None = None
+    """Decoder layers that every token of a prompt passes; None: all. DeepSeek V4.1 has others, which keep no latents."""
     hidden_size: int
     vocab_size: int
     max_positions: int | None
-    """Longest context that the model is made for, tokens; None if the config does not say."""
+    """Longest context of the model, tokens; None if the config does not declare it."""
     experts: int = 0
     experts_per_token: int = 0
     shared_experts: int = 0
     vision: bool | None
-    """Whether a vision tower is among the weights; None if they are not known."""
+    """True if the weights include a vision tower; None if they are not known."""
     declares_vision: bool
     mtp_layers: int | None
     """Layers of multi-token prediction (MTP, NEXTN) among the weights; None if they are not known."""
@@ -129,10 +133,10 @@ class Checkpoint(Value):
     dspark_block: int | None = None
     """Draft tokens of a block of the DSpark stages in its own weights, by its config; None if it declares none."""
     draft_block: int | None = None
-    """Tokens of a block that a drafter of this kind writes at once, by its config; None if it is no such drafter."""
+    """Tokens that a drafter of this kind drafts at once (its block), by its config; None if it is no such drafter."""
     quantization: Quantization | None = None
     dtype: str
-    """Of what is not quantised: "bfloat16", "float16" or "float32"."""
+    """Precision of the weights that are not quantised: "bfloat16", "float16" or "float32"."""
     tie_word_embeddings: bool
     needs_remote_code: bool
     """The config refers to Python files of its own (`auto_map`), for engines that do not know the architecture."""
@@ -140,21 +144,21 @@ class Checkpoint(Value):
     sampling: Sampling = Sampling()
 
     def parameters_by_part(self) -> dict[Part, int]:
-        """Parameters of each part that there is."""
+        """Parameters of each part that the model has."""
         return _summed((portion.part, portion.parameters) for portion in self.weights)
 
     def bytes_by_part(self) -> dict[Part, int]:
-        """Bytes of each part that there is, scales included."""
+        """Bytes of each part that the model has, scales included."""
         return _summed((portion.part, portion.bytes) for portion in self.weights)
 
     @property
     def total_parameters(self) -> int:
-        """Parameters as the size of a model is usually told: everything but MTP and draft heads."""
+        """Parameters as a model's size is usually given: all but MTP and draft heads."""
         return sum(p.parameters for p in self.weights if p.part not in BESIDE_THE_MODEL)
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token of text is multiplied with; of the embedding it reads one row, which is not counted."""
+        """Parameters that one token of text is multiplied with, without the one row of the embedding that it reads."""
         return round(sum(p.parameters * self.active_share(p.part) for p in self.weights))
 
     @property
@@ -163,9 +167,9 @@ class Checkpoint(Value):
         return round(sum(p.bytes * self.active_share(p.part) for p in self.weights))
 
     def active_share(self, part: Part) -> float:
-        """The share of a part that one token of text reads; a tied embedding is read whole, as the head.
+        """The share of a part that one token of text reads; a tied embedding is read completely, as the head.
 
-        Of tables beside the embedding (per-layer ones of Gemma's E-models) a token reads one row.
+        A token reads one row of each further lookup table (the per-layer embeddings of Gemma's E-models).
         """
         if part in NOT_READ_PER_TOKEN:
             return 0.0
@@ -175,12 +179,28 @@ class Checkpoint(Value):
             return min(1.0, head / max(1, tables)) if self.tie_word_embeddings else 0.0
         return self.experts_per_token / self.experts if part is Part.EXPERTS and self.experts else 1.0
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the n-gram tables beside the embedding, of which a token reads a few rows; 0 if there are none."""
+        if self.model_type not in NGRAM_TABLES:
+            return 0
+        found = sorted(
+            (one for one in self.weights if one.part is Part.EMBEDDING),
+            key=lambda one: -one.bytes / max(1, one.parameters),
+        )
+        left, size = self.vocab_size * self.hidden_size, sum(one.bytes for one in found)
+        for one in found:  # the embedding itself is stored with the most bits
+            taken = min(left, one.parameters)
+            left -= taken
+            size -= round(one.bytes * taken / max(1, one.parameters))
+        return max(0, size)
+
     def layer_counts(self) -> dict[LayerKind, int]:
         """Decoder layers by kind."""
         return _summed((group.kind, group.layers) for group in self.layers)
 
     def kv_dtype(self, dtype: str = "auto") -> str:
-        """Meaning of "auto" for this checkpoint: the dtype it has scales for, or else 16 bits."""
+        """The KV cache dtype; "auto" is the dtype that the checkpoint has scales for, or else 16 bits."""
         if dtype != "auto":
             return dtype
         return (self.quantization.kv_cache if self.quantization else None) or "bf16"
@@ -188,8 +208,8 @@ class Checkpoint(Value):
     def kv_bytes_per_token(self, *, tp: int = 1, dtype: str = "auto", kind: LayerKind | None = None) -> float:
         """Bytes that one token adds to the KV cache of one rank while no window is full, in all layers or those of a kind.
 
-        Sliding layers stop growing at their window: `kv_bytes_per_sequence` has that. KV heads are copied where `tp`
-        exceeds them; a latent (MLA) is stored once, and whole on every rank.
+        Sliding layers stop growing at their window: see `kv_bytes_per_sequence`. KV heads are copied if `tp`
+        exceeds their number; a latent (MLA) is stored completely on every rank.
 
         Raises:
             FactError: an unknown dtype.
@@ -208,16 +228,16 @@ class Checkpoint(Value):
 
         Args:
             tp: ranks that share the heads.
-            dtype: of the recurrent state; None takes the checkpoint's own.
+            dtype: of the recurrent state; None: the checkpoint's own.
         """
         states = ((group.layers, group.state) for group in self.layers if group.state is not None)
         return sum(layers * state.bytes(tp=tp, dtype=dtype) for layers, state in states)
 
     def sized(self, total: float) -> Checkpoint:
-        """The same weights with `total` bytes in all.
+        """The same weights with `total` bytes altogether.
 
-        First the parts change that quantisers treat in different ways, because what a published size leaves over for them
-        says how they are stored; where that would be no precision that there is, all do.
+        The parts that quantisers treat in different ways change first, because the rest of a published size shows how they
+        are stored; if that gives no precision that exists, all parts change.
         """
         weights = resized(self.weights, total)
         return self.model_copy(
@@ -245,14 +265,14 @@ class Checkpoint(Value):
 
 
 def read_checkpoint(source: Path, *, id: str | None = None) -> Checkpoint:  # noqa: A002  # it is the value's own name
-    """The facts of a checkpoint in a directory.
+    """Reads the facts of a checkpoint in a directory.
 
     Args:
-        source: holds config.json, and usually safetensors files. Without any weights the config alone is read.
+        source: has config.json, and usually safetensors files. Without any weights the config alone is read.
         id: its name; None takes it from the Hub's cache, or the directory.
 
     Raises:
-        FactError: anything is missing, damaged, hostile, or of a kind that is not understood.
+        FactError: a file is missing, damaged, hostile, or of a kind that is not supported.
     """
     outer = unrolled(expanded(read_config(source)))
     found = read_tensors(source)
@@ -275,13 +295,13 @@ def checkpoint_from_config(
     hf_quant_config: Mapping[str, object] | None = None,
     quantization: str | None = None,
 ) -> Checkpoint:
-    """The facts that a config alone tells; its sizes are estimates.
+    """The facts of a checkpoint from its config alone; sizes are estimates.
 
     Args:
         config: the contents of config.json, or a summary of it.
         id: the model's name.
         hf_quant_config: the contents of the file of that name, if there is one.
-        quantization: a short name ("nvfp4", "fp8", "bf16", …) that counts instead of what the config says.
+        quantization: a short name ("nvfp4", "fp8", "bf16", …) that overrides the config.
 
     Raises:
         FactError: the config is damaged or incomplete, or of an architecture that is not known.
@@ -371,6 +391,7 @@ def _common(
         layers=group_layers(layers),
         moe_layers=len(moe),
         dense_layers=len(set(scope.members[Part.MLP]) - moe),
+        prompt_layers=prompt_layers(config),
         hidden_size=config.integer("hidden_size"),
         vocab_size=config.integer("vocab_size"),
         max_positions=max_positions(config),
@@ -390,7 +411,7 @@ def _common(
 
 
 def _known_family(config: Config) -> tuple[Family, Config]:
-    """The family, and the config completed by what a missing key stands for there."""
+    """The family, and the config completed by the family's defaults."""
     family = family_of(config)
     if family is None:
         raise FactError(
@@ -402,13 +423,13 @@ def _known_family(config: Config) -> tuple[Family, Config]:
 
 
 def _declares_vision(outer: Config) -> bool:
-    """By the vision tower's own section; a summary has none, but names the class of the whole model."""
+    """True if there is a section for a vision tower, or (in a summary) the class name of a multimodal model."""
     named = any(name.endswith("ForConditionalGeneration") for name in outer.texts("architectures") or ())
     return vision_section(outer) is not None or named
 
 
 def _tied(config: Config, weights: WeightMap) -> bool:
-    """A head that is not among the weights is the embedding; one that is there although tied is not loaded."""
+    """True if the head is tied: it is missing from the weights, or declared as tied (then a stored one is not loaded)."""
     return config.flag("tie_word_embeddings") or not weights.has(Part.HEAD)
 
 

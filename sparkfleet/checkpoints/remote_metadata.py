@@ -1,8 +1,8 @@
-"""The outline of a checkpoint that lies on a node: every file that tells its facts, without the weights.
+"""Reads the outline of a checkpoint on a node: every file that its facts come from, without the weights.
 
-`outline_program.py` runs on the node and says it; here it is heard, and written down as a directory in which weight files
-are empty behind their headers, so that a checkpoint is read in one way wherever it lies. What a node says is input from
-outside: names, sizes and lengths are bounded before anything is written.
+`remote_metadata_program.py` runs on the node and prints the outline. It is written here to a directory in which weight
+files are sparse after their headers, so that one reader serves checkpoints on this machine and on nodes. A node's output
+is untrusted input: names, sizes and lengths are bounded before anything is written.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ WHOLE: Mapping[str, int] = {
     "hf_quant_config.json": CONFIG_BYTES,
     INDEX: INDEX_BYTES,
 }
-"""Files that are needed in full, and the most bytes that they may have."""
+"""Files that are needed completely, with their limits in bytes."""
 BEGUN: Mapping[str, int] = dict.fromkeys(("README.md", *LICENSE_FILES), READ_LIMIT)
-"""Files of which the first so many bytes are enough."""
+"""Files of which the first bytes are enough, with their number."""
 SUFFIXES = tuple(sorted({".safetensors", *(f".{pattern.rpartition('.')[2]}" for pattern in OTHER_WEIGHTS)}))
-"""Of weights, in the format that is read and in those that are not."""
+"""Suffixes of weight files, in the supported format and in the others."""
 
 MOST_ANSWER_BYTES = 64 << 20
-"""Of all that a node says. Index and headers of Kimi-K2 in NVFP4, 400,000 tensors, are a third of it."""
+"""Limit of a node's whole answer. Index and headers of Kimi-K2 in NVFP4 (400,000 tensors) are a third of it."""
 MOST_UNPACKED_BYTES = 512 << 20
-"""Of all that is written for one checkpoint; its weights, which are not there, not counted."""
+"""Limit of the bytes written for one checkpoint, without its weights, which are not written."""
 MOST_FILES = MOST_SHARDS + 1000
 MOST_FILE_BYTES = 1 << 42
-"""A Spark's disk holds 4 TB."""
+"""Limit of one file: a Spark's disk has 4 TB."""
 LONGEST_NAME = 255
 LONGEST_PATH = 4096
 
@@ -68,7 +68,7 @@ class MetadataRequest(Value):
 
     @classmethod
     def of(cls, model: str) -> MetadataRequest:
-        """Checks a deployment's model name. Raises FactError if it can be neither a directory nor a Hub id."""
+        """The request for a deployment's model. Raises FactError if it is neither a directory nor a Hub id."""
         if model.startswith("/"):
             return cls(directory=model)
         name, _, revision = model.partition("@")
@@ -89,10 +89,10 @@ class Outline:
     """Files of a checkpoint on a node.
 
     Attributes:
-        directory: where it lies on the node.
+        directory: its path on the node.
         commit: of the Hub; "" for a directory.
-        files: those that tell its facts.
-        error: what keeps it from being read; "" if nothing does.
+        files: those that its facts come from.
+        error: the reason why it cannot be read; "" if it can.
     """
 
     directory: str = ""
@@ -115,7 +115,7 @@ class _Line(Value):
 
 
 def order(wanted: Sequence[MetadataRequest]) -> bytes:
-    """Request that the program reads on standard input."""
+    """The request that the program reads on standard input."""
     return json.dumps(
         {
             "wanted": [one.model_dump() for one in wanted],
@@ -129,32 +129,32 @@ def order(wanted: Sequence[MetadataRequest]) -> bytes:
 
 @cache
 def program() -> tuple[str, ...]:
-    """The command that says outlines, on the node's own Python."""
+    """The command that prints outlines, with the node's own Python."""
     source = (files("sparkfleet.checkpoints") / "remote_metadata_program.py").read_text(encoding="utf-8")
     return ("python3", "-I", "-S", "-c", source)
 
 
-class Hearing:
-    """Hears what the program says, piece by piece.
+class OutlineParser:
+    """Parses the program's output, piece by piece.
 
     Args:
-        wanted: what it was asked for.
+        wanted: the checkpoints that were requested.
     """
 
     def __init__(self, wanted: Sequence[MetadataRequest]) -> None:
         self._found: list[Outline | None] = [None] * len(wanted)
         self._rest: list[bytes] = []
-        self._heard = 0
+        self._received = 0
         self._is_over = False
 
     def feed(self, piece: bytes) -> None:
-        """Take a piece of output. Raises FactError for what the program would not say."""
-        self._heard += len(piece)
-        if self._heard > MOST_ANSWER_BYTES:
+        """Takes a piece of output. Raises FactError for output that the program cannot have printed."""
+        self._received += len(piece)
+        if self._received > MOST_ANSWER_BYTES:
             raise FactError(
-                f"the facts of checkpoints take more than {MOST_ANSWER_BYTES >> 20} MiB.",
-                means="What lies there is not what its names say.",
-                do="Look at the size of the headers and of the index; plan with fewer deployments at a time.",
+                f"the headers and indexes of the checkpoints have more than {MOST_ANSWER_BYTES >> 20} MiB.",
+                means="They are damaged, or too many are planned at once.",
+                do="Check the size of the *.index.json files on the node; plan fewer deployments at a time.",
             )
         first, *further = piece.split(b"\n")
         self._rest.append(first)
@@ -163,16 +163,16 @@ class Hearing:
             self._rest = [begun]
 
     def outlines(self) -> tuple[Outline | None, ...] | None:
-        """Scan results of each requested item; None instead of all if the program did not finish."""
+        """The outline of each requested checkpoint, or None; None in place of all if the program did not finish."""
         return tuple(self._found) if self._is_over else None
 
     def _take(self, content: bytes) -> None:
         try:
             line = _Line.model_validate_json(content)
         except ValidationError:
-            raise _not_understood(content) from None
+            raise _unexpected(content) from None
         if self._is_over or line.at >= len(self._found):
-            raise _not_understood(content)
+            raise _unexpected(content)
         if line.end:
             self._is_over = True
         elif line.error:
@@ -182,33 +182,33 @@ class Hearing:
         elif self._found[line.at] is None and line.directory:
             self._found[line.at] = Outline(directory=text(line.directory, LONGEST_PATH), commit=line.commit)
         else:
-            raise _not_understood(content)
+            raise _unexpected(content)
 
     def _add(self, line: _Line, content: bytes) -> None:
         outline = self._found[line.at]
         if outline is None or not _is_ours(line.name) or len(outline.files) >= MOST_FILES:
-            raise _not_understood(content)
+            raise _unexpected(content)
         try:
             start = b64decode(line.start, validate=True)
         except ValueError:
-            raise _not_understood(content) from None
+            raise _unexpected(content) from None
         outline.files.append(OutlinedFile(name=line.name, size=line.size, start=start))
 
 
 def read_outline(outline: Outline, wanted: MetadataRequest, node: str) -> Checkpoint:
-    """The facts of a checkpoint on a node; its `path` is the one there.
+    """Reads the facts of a checkpoint on a node; its `path` is the one on the node.
 
     Args:
-        outline: what the node has said.
-        wanted: what it was asked for.
+        outline: the node's answer.
+        wanted: the request.
         node: its name, for messages.
 
     Raises:
-        FactError: the checkpoint, or what was said of it, is damaged, hostile or of a kind that is not understood.
+        FactError: the checkpoint, or its outline, is damaged, hostile or of a kind that is not supported.
     """
     if outline.error:
         raise FactError(
-            f"{node}: {outline.error}.", do="Check on the node that the file is whole and may be read."
+            f"{node}: {outline.error}.", do="Check on the node that the file is complete and may be read."
         )
     where = wanted.directory or outline.directory
     name, revision = (wanted.id, outline.commit) if wanted.id else name_of(Path(where))
@@ -217,15 +217,16 @@ def read_outline(outline: Outline, wanted: MetadataRequest, node: str) -> Checkp
             facts = _read_in(Path(place), outline, name, f"{node}:{where}")
     except OSError as error:
         raise FactError(
-            f"{node}:{where}: there is no directory for temporary files on this machine: {error.strerror}.",
-            do="Make room where temporary files go, or set TMPDIR.",
+            f"{node}:{where}: no temporary directory can be made on this machine: {error.strerror}.",
+            means="The checkpoint's metadata has to be written there to be read.",
+            do="Free space in the temporary directory, or set TMPDIR to another one.",
         ) from error
     path = None if facts.path is None else Path(where)
     return facts.model_copy(update={"revision": revision, "path": path})
 
 
 def _read_in(place: Path, outline: Outline, name: str, there: str) -> Checkpoint:
-    """The facts, by way of an empty directory; errors name the node's directory in its place."""
+    """Reads the facts through a temporary directory; errors have the node's directory in its place."""
     try:
         write_outline(outline, place)
         return read_checkpoint(place, id=name)
@@ -235,10 +236,10 @@ def _read_in(place: Path, outline: Outline, name: str, there: str) -> Checkpoint
 
 
 def write_outline(outline: Outline, directory: Path) -> None:
-    """Write the files of an outline: their beginnings in place, and nothing up to their true size.
+    """Writes the files of an outline: their first bytes, then a hole up to their true size.
 
     Raises:
-        FactError: a beginning is longer than its file or than its kind may be, or this machine cannot hold it.
+        FactError: the first bytes are more than the file or its kind may have, or they cannot be written here.
     """
     room = MOST_UNPACKED_BYTES
     for file in outline.files:
@@ -251,8 +252,9 @@ def write_outline(outline: Outline, directory: Path) -> None:
                 written.truncate(file.size)
         except OSError as error:
             raise FactError(
-                f"{path}: what it begins with cannot be kept on this machine: {error.strerror}.",
-                do="Make room where temporary files go, or set TMPDIR.",
+                f"{path}: its first bytes cannot be written on this machine: {error.strerror}.",
+                means="The checkpoint's metadata cannot be read without them.",
+                do="Free space in the temporary directory, or set TMPDIR to another one.",
             ) from error
 
 
@@ -265,15 +267,15 @@ def _unpacked(file: OutlinedFile, path: Path, room: int) -> bytes:
         start = b""
     if len(start) > most or not unpacker.eof or unpacker.unused_data:
         raise FactError(
-            f"{path}: what the node says it begins with is damaged, or longer than {most} bytes.",
+            f"{path}: the node's copy of its first bytes is damaged, or longer than {most} bytes.",
             means="The node's answer was discarded.",
-            do="Look at the file, and at what `python3` is, on the node.",
+            do="Check the file on the node, and which `python3` is there: type -a python3",
         )
     return start
 
 
 def _most(name: str) -> int:
-    """Bytes that are needed of a file."""
+    """Limit of the bytes that are read of a file."""
     return WHOLE.get(name) or BEGUN.get(name) or 8 + HEADER_LIMIT
 
 
@@ -283,9 +285,9 @@ def _is_ours(name: str) -> bool:
     return plain and (name in WHOLE or name in BEGUN or name.endswith(SUFFIXES))
 
 
-def _not_understood(content: bytes) -> FactError:
+def _unexpected(content: bytes) -> FactError:
     return FactError(
-        f"asked for the facts of checkpoints, the node printed {shown(content[:200].decode(errors='replace'))}.",
-        means="The answer was not understood, so nothing is assumed.",
-        do="Look at what `python3` is on the node: `type -a python3` tells.",
+        f"reading checkpoints: the node printed {shown(content[:200].decode(errors='replace'))}.",
+        means="This is not the expected format, so the node's checkpoints count as unknown.",
+        do="Check which `python3` is on the node: type -a python3",
     )

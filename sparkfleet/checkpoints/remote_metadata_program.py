@@ -1,14 +1,14 @@
-"""Says what checkpoints on a node are, without their weights. Its text is sent to the node's own python3; stdlib only.
+"""Prints the metadata of checkpoints on a node, without their weights. Sent as text to the node's python3; stdlib only.
 
-Reads an order on standard input (JSON): `wanted`, a list of `{"directory": …}` and `{"id": …, "revision": …}`; `whole`,
-files that are said in full unless they are longer than so many bytes; `begun`, files of which the first so many bytes
-are said; `header_bytes`, the longest header of a safetensors file; `suffixes`, of files whose sizes are said.
+Reads a request on standard input (JSON): `wanted`, a list of `{"directory": …}` and `{"id": …, "revision": …}`; `whole`,
+files that are printed completely unless they exceed the given bytes; `begun`, files of which the given number of first
+bytes is printed; `header_bytes`, the longest header of a safetensors file; `suffixes` of files whose sizes are printed.
 
-Prints JSON lines. `at` is a place in `wanted`; what is not there gets no line at all:
-`{"at": 0, "directory": …, "commit": …}`, then for each file `{"at": 0, "name": …, "size": …, "start": …}`, where `start`
-is its first bytes, by zlib, in base64; or `{"at": 0, "error": …}`, what keeps it from being read. Last `{"end": true}`.
+Prints JSON lines. `at` is an index into `wanted`; a checkpoint that is not on the node gets no line:
+`{"at": 0, "directory": …, "commit": …}`, then for each file `{"at": 0, "name": …, "size": …, "start": …}`, in which `start`
+is its first bytes, by zlib, in base64; or `{"at": 0, "error": …}`, the reason why it cannot be read. Last `{"end": true}`.
 
-It runs on Pythons down to 3.8, whatever the node's python3 is.
+It runs on Python 3.8 and later, because the node's python3 may be old.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ REF_BYTES = 256
 
 
 class UnreadableCheckpoint(Exception):
-    """Something is there, and cannot be read."""
+    """A file exists, but cannot be read."""
 
 
 def main() -> None:
-    """Look for each thing that is wanted."""
+    """Prints the metadata of each requested checkpoint."""
     order = json.load(sys.stdin)
     for at, wanted in enumerate(order["wanted"]):
         try:
             _look(order, at, wanted)
         except UnreadableCheckpoint as error:
-            _say(at=at, error=str(error))
-    _say(end=True)
+            _print(at=at, error=str(error))
+    _print(end=True)
 
 
 def _look(order: dict[str, Any], at: int, wanted: dict[str, str]) -> None:
@@ -49,13 +49,13 @@ def _look(order: dict[str, Any], at: int, wanted: dict[str, str]) -> None:
         directory, commit = _snapshot(wanted["id"], wanted["revision"])
     if not directory or not os.path.isdir(directory):
         return
-    _say(at=at, directory=directory, commit=commit)
+    _print(at=at, directory=directory, commit=commit)
     index = None
     for name, limit in list(order["whole"].items()) + list(order["begun"].items()):
         found = _read(os.path.join(directory, name), limit, name in order["whole"])
         if found is not None:
             index = found[1] if name == INDEX else index
-            _say_file(at, name, *found)
+            _print_file(at, name, *found)
     _look_at_weights(order, at, directory, index)
 
 
@@ -70,18 +70,18 @@ def _look_at_weights(order: dict[str, Any], at: int, directory: str, index: byte
         path = os.path.join(directory, name)
         found = _header(path, order["header_bytes"]) if name in chosen else _unread(path)
         if found is not None:
-            _say_file(at, name, *found)
+            _print_file(at, name, *found)
         elif name in chosen and index is None:
-            raise UnreadableCheckpoint(path + ": is a link that leads nowhere")
+            raise UnreadableCheckpoint(path + ": is a link to a file that does not exist")
 
 
 def loaded(names: list[str], index: bytes | None) -> list[str]:
-    """Files whose headers count: those of the index; without one, a single file, or all but copies and adapters."""
+    """Files whose headers are read: those of the index; without one, a single file, or all but copies and adapters."""
     if index is not None:
         try:
             entries = set(json.loads(index)["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return []  # whoever reads it there says what is wrong with it
+            return []  # the reader of the outline reports the damage
         return [name for name in names if name in entries]
     if SINGLE in names:
         return [SINGLE]
@@ -96,7 +96,7 @@ def _snapshot(name: str, revision: str) -> tuple[str, str]:
     if not re.match(r"[0-9a-f]{7,64}\Z", commit):
         if found is None:
             return "", ""
-        raise UnreadableCheckpoint(os.path.join(folder, "refs", revision) + ": holds no commit")
+        raise UnreadableCheckpoint(os.path.join(folder, "refs", revision) + ": contains no commit")
     snapshot = os.path.join(folder, "snapshots", commit)
     return (snapshot, commit) if os.path.exists(os.path.join(snapshot, "config.json")) else ("", "")
 
@@ -112,7 +112,7 @@ def _hub_cache() -> str:
 
 
 def _read(path: str, limit: int, whole: bool) -> tuple[int, bytes] | None:
-    """Size and first bytes of a file: none of one that is to be `whole` and is longer. None if there is no file."""
+    """Size and first bytes of a file; no bytes if it has to be `whole` and is longer. None if there is no file."""
     fd, size = _open(path)
     if fd is None:
         return None
@@ -130,7 +130,7 @@ def _unread(path: str) -> tuple[int, bytes] | None:
 
 
 def _header(path: str, limit: int) -> tuple[int, bytes] | None:
-    """Size and header of a safetensors file; of one whose header cannot be, the number that says so."""
+    """Size and header of a safetensors file; only the length field if the header cannot have that length."""
     fd, size = _open(path)
     if fd is None:
         return None
@@ -142,7 +142,7 @@ def _header(path: str, limit: int) -> tuple[int, bytes] | None:
 
 
 def _open(path: str) -> tuple[int | None, int]:
-    """A regular file, and its size; links are followed, because the Hub's cache is made of them."""
+    """Opens a regular file, and returns its size; links are followed, because the Hub's cache consists of them."""
     try:
         # O_NONBLOCK: opening a pipe would otherwise wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -169,12 +169,12 @@ def _why(path: str, error: Exception) -> str:
     return path + ": cannot be read: " + (getattr(error, "strerror", None) or str(error))
 
 
-def _say_file(at: int, name: str, size: int, start: bytes) -> None:
-    _say(at=at, name=name, size=size, start=base64.b64encode(zlib.compress(start)).decode())
+def _print_file(at: int, name: str, size: int, start: bytes) -> None:
+    _print(at=at, name=name, size=size, start=base64.b64encode(zlib.compress(start)).decode())
 
 
-def _say(**words: Any) -> None:
-    print(json.dumps(words), flush=True)
+def _print(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
 
 
 if __name__ == "__main__":

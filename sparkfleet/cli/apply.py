@@ -24,9 +24,10 @@ from sparkfleet.cli.plan import AssumeOption, FilesArgument, print_origins, prin
 from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.apply import carry_out, prepare_apply
+from sparkfleet.fleet.apply import PreparedApply, carry_out, prepare_apply
 from sparkfleet.fleet.measured import is_predicted, measured_words
 from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 
 
@@ -81,7 +82,14 @@ async def _apply(
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
         return Exit.DONE
-    confirm("Apply?", yes)
+    return await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
+
+
+async def confirm_and_carry_out(
+    session: Session, prepared: PreparedApply, question: str, yes: bool, *, wait: bool = True
+) -> int:
+    """Ask for agreement, apply, follow the start, and print the outcome. Returns the exit code."""
+    confirm(question, yes)
     with ProgressLine() as progress:
         applied = await carry_out(session, prepared, progress, wait=wait)
     _report(applied.settled)

@@ -16,5 +16,11 @@ class Exit(IntEnum):
     """`plan`, `fabric plan`: applying would change something."""
     INFEASIBLE = 3
     """Nothing in the fleet can serve a deployment."""
+    UNREACHABLE = 4
+    """The head cannot be reached: it is not known if the fleet is up. Nothing was changed."""
+    UNREADABLE = 5
+    """The fleet's state cannot be read, its controller does not answer, or it waits for its store. Nothing was changed."""
+    WRONG_FLEET = 6
+    """Another fleet than the inventory's answers. Nothing was changed."""
     INTERRUPTED = 130
     """Ctrl-C: the command stopped watching; the fleet continues the work."""

@@ -8,18 +8,20 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.group.report import GroupReport
-from sparkfleet.staging.progress import TransferProgress
 from sparkfleet.units import GIB
+
+if TYPE_CHECKING:  # slow imports, of which only the types are used
+    from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+    from sparkfleet.controlplane.state.store import Event
+    from sparkfleet.group.report import GroupReport
+    from sparkfleet.staging.progress import TransferProgress
 
 OUTPUT_VERSION = 1
 _TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
@@ -78,8 +80,9 @@ def print_error(error: SparkfleetError) -> None:
 
 
 def event_line(event: Event) -> Text:
-    """`12:01:33  tiny/g1/0  ready  started in 21.3 s`."""
-    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    """`12:01:33  tiny/g1/0  ready  started in 21.3 s`; with the date if it was not today."""
+    at = datetime.fromtimestamp(event.at)
+    clock = at.strftime("%H:%M:%S" if at.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S")
     subject = event.subject or event.deployment
     return Text.assemble(
         (f"{clock}  ", "dim"), (f"{subject}  "), (f"{event.kind}", STATE_STYLE.get(event.kind, "bold")),

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
-from sparkfleet.controlplane.controller_failures import ControllerFailures
+from sparkfleet.controlplane.controller_failures import SUBJECT, ControllerFailures
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
@@ -23,7 +23,7 @@ from sparkfleet.controlplane.policy.memory_admission import waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.serve_backend import ServeBackend
-from sparkfleet.controlplane.state.api_keys import ApiKeys
+from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
 from sparkfleet.controlplane.state.metrics_export import show_groups
@@ -32,9 +32,11 @@ from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -60,6 +62,7 @@ class Controller:
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
         clocks: replaceable by a simulation.
+        check: raises StoreError if the store may no longer be used, given everything that exists.
     """
 
     def __init__(
@@ -74,7 +77,11 @@ class Controller:
         nodes: Nodes,
         here: NodeReport,
         clocks: Clocks = read_clocks,
+        check: Callable[[Sequence[App]], None] = lambda apps: None,
     ) -> None:
+        self._check = check
+        self.warnings: dict[str, str] = {}
+        """Troubles in which it works on, by their subject, for people."""
         self._fleet = fleet
         self._store = store
         self._apps = apps
@@ -167,7 +174,12 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
+            warnings=tuple(self.warnings.values()),
         )
+
+    def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first."""
+        return self._store.history(name)
 
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
@@ -177,9 +189,45 @@ class Controller:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
         return await self._journal.events(after, deployment, wait_s)
 
-    async def table(self, known: int, wait_s: float = 10.0) -> RoutingTable:
+    async def table(self, known: int, wait_s: float = 10.0, replica: str = "") -> RoutingTable:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
-        return await self._publisher.table(known, wait_s)
+        return await self._publisher.table(known, wait_s, replica)
+
+    async def create_key(self, name: str) -> tuple[str, KeyEntry, frozenset[str]]:
+        """Creates an API key (see `ApiKeys.create`). Returns its text, its entry, and gateways that do not know it yet."""
+        text, key = await self.keys.create(name)
+        return text, key, await self._known_to_gateways()
+
+    async def revoke_key(self, name_or_id: str) -> tuple[KeyEntry, frozenset[str]]:
+        """Revokes a key (see `ApiKeys.revoke`). Returns its entry, and gateways that may still accept it."""
+        key = await self.keys.revoke(name_or_id)
+        return key, await self._known_to_gateways()
+
+    async def _known_to_gateways(self) -> frozenset[str]:
+        """Publishes the table and waits until the gateways have it, at most `CONFIRM_S`. Returns those that have not."""
+        await self._publish()
+        return await self._publisher.held_by(
+            lambda: [report.replica for report in self._reports.gateways()], CONFIRM_S
+        )
+
+    def key_rows(self) -> tuple[KeyRow, ...]:
+        """Each key with its last use and the deployments that it may use."""
+        used: dict[str, float] = dict(self._store.keys_used())
+        for report in self._reports.gateways():
+            used |= {key: at for key, at in report.keys_used.items() if at > used.get(key, 0.0)}
+        wanted = self._store.desired()
+        return tuple(
+            KeyRow(
+                id=key.id,
+                name=key.name,
+                created=created,
+                used=used.get(key.id),
+                may_use=tuple(
+                    n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
+                ),
+            )
+            for key, created in self._store.keys_created()
+        )
 
     # reports of groups and gateways
 
@@ -194,9 +242,16 @@ class Controller:
 
     async def register_gateway(self, report: GatewayReport) -> None:
         """Takes a gateway replica's report of its address."""
+        self._store.use_keys(report.keys_used)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
             await self._journal.record("", 0, report.replica, "gateway", words)
+
+    async def resumed(self, reason: str) -> None:
+        """Records that it works again, and for what it had waited."""
+        await self._journal.record(
+            "", 0, SUBJECT, "store", f"the controller works again; it had waited: {reason}"
+        )
 
     # the loop
 
@@ -222,10 +277,20 @@ class Controller:
         await self._watch.look()
 
     async def round(self) -> None:
-        """Reconciles once; a failure is recorded, and the next round tries again."""
+        """Reconciles once; a failure is recorded, and the next round tries again.
+
+        Raises:
+            StoreError: the store may no longer be used.
+        """
         try:
             await self.reconcile()
+            self.warnings.pop("reconcile", None)
+        except StoreError:
+            raise
         except Exception as error:
+            if (damage := corrupted(self._store.path, error)) is not None:
+                raise damage from error
+            self.warnings["reconcile"] = f"The fleet could not be reconciled: {_shortly(error)}."
             log.exception("a round of reconciling failed")
             with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
                 await self._journal.record_once(
@@ -235,6 +300,7 @@ class Controller:
     async def reconcile(self) -> None:
         """Runs one round: observes, decides, acts, publishes."""
         self._seen = await self._apps.list()
+        self._check(self._seen)
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
         self._reports.forget(self._kept())
         # Before the first wait: a client that reads "ready" requests the gateway next.
@@ -332,6 +398,10 @@ class Controller:
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _shortly(error: Exception) -> str:
+    return " ".join(repr(error).split())[:300]
 
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:

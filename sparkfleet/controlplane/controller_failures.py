@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -50,6 +51,8 @@ class ControllerFailures:
         """Runs the controller's work; if it fails, records the reason and fails after a pause in which the API answers."""
         try:
             await work
+        except StoreError:  # its life waits for the store
+            raise
         except Exception as error:
             log.exception("the controller's work failed")
             await asyncio.sleep(await self.begin(error))

@@ -13,6 +13,10 @@ GroupKey = tuple[str, int, int]
 """A group: its deployment's name, the generation that first started it, and its index in that."""
 
 
+Generation = tuple[str, int]
+"""A deployment's name and one of its generations."""
+
+
 class Desired(Value):
     """Desired state of a deployment: the request and its plan."""
 

@@ -1,9 +1,9 @@
-"""Declares a check. Its parameters name its inputs; an input that is not known becomes the finding.
+"""Declares a check. Its parameters are its inputs; an input that is not known becomes the finding.
 
-    @node_check("clock-skew", "its clock agrees with the others'", source="…")
-    def clock_skew(node: NodeView, clock: ClockOffset) -> Iterator[Fault]: …
+    @node_check("clock-skew", "the clock agrees with this machine's", source="…")
+    def clock_skew(node: NodeSnapshot, clock: ClockOffset) -> Iterator[CheckFault]: …
 
-`node`, `link`, `path` and `fleet` are what is looked at; every other parameter is a field of `NodeView` that must not be
+`node`, `link`, `path` and `fleet` are the subject; every other parameter is a field of `NodeSnapshot` that must not be
 None.
 """
 
@@ -25,17 +25,17 @@ _VIEWS = frozenset({"node", "link", "path", "fleet"})
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at.
+    """One check of a node, a link, a path or the fleet.
 
     Args:
         id: its name in findings; part of the public interface.
-        title: what is so where nothing is wrong.
+        title: the state without a fault.
         scope: per node, per link, or once.
-        of_paths: per pair of nodes that was measured, and not per cable; its findings are about links all the same.
-        needs: fields of `NodeView` without which it cannot tell.
+        of_paths: per measured pair of nodes instead of per cable; its findings are about links nevertheless.
+        needs: fields of `NodeSnapshot` without which it cannot be decided.
         look: the check itself.
-        rules: ids of rules in `knowledge/rules.yaml` that it stands for.
-        source: where its threshold or its rule comes from.
+        rules: ids of rules in `knowledge/rules.yaml` that it covers.
+        source: source of its threshold or its rule.
     """
 
     id: str
@@ -105,7 +105,7 @@ class Check:
 
 
 def _why(node: NodeSnapshot, field: str) -> str:
-    return node.unknown.get(field, f"nothing was read of its {field.replace('_', ' ')}")
+    return node.unknown.get(field, f"its {field.replace('_', ' ')} was not read")
 
 
 def node_check(
@@ -115,7 +115,7 @@ def node_check(
     rules: tuple[str, ...] = (),
     source: str = "",
 ) -> Callable[[Look], Check]:
-    """A check of each node that answered."""
+    """Declares a check of each node that answered."""
 
     def make(look: Look) -> Check:
         needs = tuple(name for name in inspect.signature(look).parameters if name not in _VIEWS)
@@ -138,8 +138,8 @@ def _check(
 
 
 link_check = partial(_check, "link")
-"""A check of each link whose nodes answered; `needs` of every end."""
+"""Declares a check of each link whose nodes answered; `needs` applies to every end."""
 path_check = partial(_check, "link", of_paths=True)
-"""A check of what was measured between two nodes. It has no `needs`: what is looked at is the measurement."""
+"""Declares a check of the measurements between two nodes. It has no `needs`: its input is the measurement."""
 fleet_check = partial(_check, "fleet")
-"""A check of all nodes together; `needs` of every node that answered."""
+"""Declares a check of all nodes together; `needs` applies to every node that answered."""

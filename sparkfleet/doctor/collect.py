@@ -1,4 +1,4 @@
-"""Reads a fleet: every node at once, each in one round trip; what does not answer becomes a value, too."""
+"""Reads a fleet: all nodes in parallel, each in one round trip; a node that does not answer becomes a value, too."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from sparkfleet.remote.unreachable import HostKeyChanged
 from sparkfleet.specs.inventory import Inventory, Link, Node
 
 NODE_S = 60.0
-"""Longer than a busy Spark takes. One that is off costs only the time-out of its connection."""
+"""Seconds: longer than a busy Spark takes. A node that is off costs only the time-out of its connection."""
 AT_A_TIME = 16
-"""Nodes: each runs about 35 short commands, and the asker reads them all."""
+"""Nodes read in parallel: each runs about 35 short commands, and this machine parses all answers."""
 COMMAND_S = 20.0
 NOT_FOUND = 127
 
@@ -59,16 +59,16 @@ Answer = Completed | NodeError
 
 @dataclass(frozen=True)
 class Question:
-    """A command, the field of `NodeView` that its answer goes into, and how it is read.
+    """A command, the field of `NodeSnapshot` for its answer, and the parser.
 
-    Of several questions for one field the first that is answered counts.
+    If several questions fill one field, the first answer counts.
     """
 
     field: str
     argv: tuple[str, ...]
     read: Callable[[int, str, str], Any]
     key: str = ""
-    """The rail's netdev, for fields that hold one value for each."""
+    """The rail's netdev, for fields with one value for each."""
 
 
 FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
@@ -100,7 +100,7 @@ FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
     ("pci_by_address", ReadPciLinks),
     ("gids", ReadGidsOfKernel),
 )
-"""Everything that is asked of every node. The clock is asked apart: its answer has to be quick to mean something."""
+"""All facts that are read of every node. The clock is read separately: its answer has to be quick to be exact."""
 
 
 async def gather(
@@ -110,7 +110,7 @@ async def gather(
     nodes: Iterable[str] = (),
     timeout_s: float = NODE_S,
 ) -> FleetReadings:
-    """Everything that is read without sending anything between nodes. `nodes`: only these; empty: all.
+    """Reads everything that needs no traffic between nodes. `nodes`: only these; empty: all.
 
     A node that does not answer costs its own `timeout_s`, and is reported as silent.
     """
@@ -136,7 +136,7 @@ async def gather(
 
 
 async def read_node(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -> NodeSnapshot:
-    """One node. Raises NodeError if it cannot be reached."""
+    """Reads one node. Raises NodeError if it cannot be reached."""
     questions = tuple(_questions(node, netdevs))
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
     view = compose(channel.node, node, zip(questions, answers, strict=True))
@@ -157,12 +157,12 @@ def _questions(node: Node, netdevs: Sequence[str]) -> Iterator[Question]:
 
 
 def _stdout(parse: Callable[[str], Any]) -> Callable[[int, str, str], Any]:
-    """For facts that are read whatever the exit code is: `ethtool` and `grep` complain about a part of an answer."""
+    """A parser that ignores the exit code: `ethtool` and `grep` fail if a part of the answer is missing."""
     return lambda exit_code, stdout, stderr: parse(stdout)
 
 
 def compose(name: str, node: Node, answers: Iterable[tuple[Question, Answer]]) -> NodeSnapshot:
-    """A node from its answers. What is not understood is not known, with the reason. Pure."""
+    """A node from its answers. Answers that cannot be parsed are unknown, with the reason. Pure."""
     found: dict[str, Any] = {}
     unknown: dict[str, str] = {}
     for question, answer in answers:
@@ -196,13 +196,13 @@ def _value(question: Question, answer: Answer) -> Any:
 
 
 def _tools(found: dict[str, Any]) -> tuple[ContainerTool, ...] | None:
-    """None if neither answer was understood."""
+    """None if neither answer could be parsed."""
     answered = [found.pop(name) for name in ("docker", "podman") if name in found]
     return tuple(tool for tool in answered if tool is not None) if answered else None
 
 
 async def _with_clock(view: NodeSnapshot, channel: Channel) -> NodeSnapshot:
-    """Asked when the connection is warm, so that the answer is as young as it can be."""
+    """Reads the clock on the open connection, so that the answer takes little time."""
     asked = time.time()
     try:
         done = await channel.run(ReadClock.argv, timeout_s=COMMAND_S)
@@ -220,7 +220,7 @@ def silent(name: str, node: Node, error: SparkfleetError) -> NodeSnapshot:
         pinned_key=node.host_key,
         silence=Silence(
             what=error.what if name in error.what else f"{name}: {error.what}",
-            means=error.means or "The node is suspected to be down; nothing else is known about it.",
+            means=error.means or "The node is suspected to be down; its other checks cannot be decided.",
             do=error.do or f"Check its power, then try: ssh {node.user or 'USER'}@{node.address}",
             key_changed=isinstance(error, HostKeyChanged),
         ),
@@ -238,14 +238,14 @@ def netdevs_of(inventory: Inventory, node: str) -> tuple[str, ...]:
 
 
 def _links(inventory: Inventory, names: Sequence[str]) -> Iterator[LinkSnapshot]:
-    """Those with both ends among the nodes that are looked at."""
+    """Links with both ends among the nodes that are read."""
     for link in inventory.links:
         if set(link.nodes) <= set(names):
             yield link_view(link)
 
 
 def link_view(link: Link) -> LinkSnapshot:
-    """A link as the inventory has it, with nothing measured."""
+    """A link of the inventory, without measurements."""
     other = link.switch or link.nodes[-1]
     return LinkSnapshot(
         name=f"{link.nodes[0]}–{other}",
@@ -270,7 +270,7 @@ def with_context(
     needed: Sequence[Needed] = (),
     paths: Sequence[PathSnapshot] | None = None,
 ) -> FleetReadings:
-    """The fleet with what the asker knows: its version, what deployments need, and what was measured between nodes."""
+    """The fleet with this machine's version, the needs of deployments, and measurements between nodes."""
     return fleet.model_copy(
         update={
             "sparkfleet": sparkfleet,

@@ -16,9 +16,9 @@ class Severity(StrEnum):
     """Severity, worst first."""
 
     ERROR = "error"
-    """Serving fails, or is far slower than it should be; or somebody can do what they must not."""
+    """Serving fails or is several times too slow, or a person or program has access that they must not have."""
     WARNING = "warning"
-    """It works now, and there is a known way in which it will not."""
+    """It works, but there is a known way in which it will fail."""
     UNKNOWN = "unknown"
     """Could not be determined; the finding has the reason."""
     INFO = "info"
@@ -31,21 +31,21 @@ class Severity(StrEnum):
 
 
 class Finding(Value):
-    """One sentence about one node, link or the fleet, with what it means and the exact remedy."""
+    """One sentence about one node, link or the fleet, with its meaning and the exact remedy."""
 
     id: str
     severity: Severity
     scope: Scope
     subject: str
-    """The node's or link's name; the fleet's where it is about all of them."""
+    """The node's or link's name; the fleet's if it is about all of them."""
     what: str
     means: str = ""
     do: tuple[str, ...] = ()
     """Commands and steps, in order."""
     source: str = ""
-    """Where the rule or the threshold comes from."""
+    """Source of the rule or the threshold."""
     evidence: dict[str, str] = Field(default_factory=dict)
-    """What was read, by name."""
+    """Values that were read, by name."""
 
 
 class CheckFault(Value):
@@ -72,17 +72,17 @@ def _fault(
 
 
 def error(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> CheckFault:
-    """Something that has to be repaired."""
+    """A fault that has to be repaired."""
     return _fault(Severity.ERROR, what, means, do, evidence)
 
 
 def warning(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> CheckFault:
-    """Something that will hurt."""
+    """A fault that will become an error."""
     return _fault(Severity.WARNING, what, means, do, evidence)
 
 
 def note(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **evidence: object) -> CheckFault:
-    """Something to know."""
+    """A fact that is good to know."""
     return _fault(Severity.INFO, what, means, do, evidence)
 
 

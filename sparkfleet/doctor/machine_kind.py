@@ -19,7 +19,7 @@ class MachineKind(StrEnum):
 
     SPARK = "spark"
     CONFUSABLE = "confusable"
-    """It looks like a Spark, and what is known about Sparks is wrong for it."""
+    """It resembles a Spark, but facts about Sparks are wrong for it."""
     OTHER = "other"
 
 
@@ -28,7 +28,7 @@ class Recognised(Value):
 
     kind: MachineKind
     name: str
-    """Such as "ASUS Ascent GX10"; "" if it names itself by nothing known."""
+    """Such as "ASUS Ascent GX10"; "" if its firmware has no known name."""
     because: str
     """One clause: "its GPU is 10de:2e12"."""
 
@@ -46,8 +46,8 @@ def _confusable(
     identity: MachineIdentity, pci: tuple[PciDevice, ...], names: tuple[str, ...]
 ) -> Recognised | None:
     if identity.tegra:
-        said = f"it has /etc/nv_tegra_release, and calls itself {identity.product or 'nothing'}"
-        return Recognised(kind=MachineKind.CONFUSABLE, name="an NVIDIA Jetson", because=said)
+        evidence = f"it has /etc/nv_tegra_release, and its product name is {identity.product or 'empty'}"
+        return Recognised(kind=MachineKind.CONFUSABLE, name="an NVIDIA Jetson", because=evidence)
     known = dict(hardware().confusables)
     for device in pci:
         if device.id in known:
@@ -56,7 +56,7 @@ def _confusable(
             )
     for name in names:
         if "GH200" in name or "GB200" in name or "Thor" in name:
-            return Recognised(kind=MachineKind.CONFUSABLE, name=name, because=f"its GPU calls itself {name}")
+            return Recognised(kind=MachineKind.CONFUSABLE, name=name, because=f"its GPU is named {name}")
     return None
 
 
@@ -75,18 +75,18 @@ def _spark(identity: MachineIdentity, pci: tuple[PciDevice, ...], names: tuple[s
     gpu = next((found for found in sorted(ids) if found.startswith(NVIDIA)), None) or next(iter(names), None)
     if vendor and gpu is None:
         return Recognised(
-            kind=MachineKind.SPARK, name=vendor, because=f"its firmware says {identity.machine}"
+            kind=MachineKind.SPARK, name=vendor, because=f"its firmware reports {identity.machine}"
         )
     if identity.release is not None and "spark" in identity.release.name.lower() and gpu is None:
         return Recognised(kind=MachineKind.SPARK, name="DGX Spark", because="it has /etc/dgx-release")
-    said = f"its GPU is {gpu}" if gpu else "it has no GPU of a Spark"
-    return Recognised(kind=MachineKind.OTHER, name=identity.machine, because=said)
+    evidence = f"its GPU is {gpu}" if gpu else "it has no GPU of a Spark"
+    return Recognised(kind=MachineKind.OTHER, name=identity.machine, because=evidence)
 
 
 def _vendor(identity: MachineIdentity) -> str:
-    """The maker's name for the box. Acer alone has no published product name, so its vendor field decides."""
+    """The maker's name for the machine. Acer has no published product name, so its vendor field decides."""
     for vendor in hardware().vendors:
-        said = identity.machine if vendor.id == "acer" else identity.product
-        if any(fnmatch(said.lower(), pattern.lower()) for pattern in vendor.dmi) and said:
+        name = identity.machine if vendor.id == "acer" else identity.product
+        if any(fnmatch(name.lower(), pattern.lower()) for pattern in vendor.dmi) and name:
             return vendor.name
     return ""

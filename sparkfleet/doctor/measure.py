@@ -1,4 +1,4 @@
-"""Measures between nodes for the checks: `fabric` says how fast and by which way; pings say whether full packets pass."""
+"""Measures between nodes for the checks: speed and path by `fabric`, full-size packets by ping."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.specs.inventory import Inventory, RailEnd
 
 LOAD_S = 2.0
-"""How long the rails of a pair are loaded."""
+"""Seconds for which the rails of a pair are loaded."""
 PAIR_S = 60.0
 PING_S = 10.0
 HEADERS = 28
-"""Of IPv4 and ICMP, bytes."""
+"""Headers of IPv4 and ICMP, bytes."""
 
 _TIMES = re.compile(r"^rtt min/avg/max/mdev = [\d.]{1,12}/([\d.]{1,12})/", re.MULTILINE | re.ASCII)
 _RECEIVED = re.compile(r"\b(\d{1,6}) received", re.ASCII)
 
 
 class MeasuredPaths(NamedTuple):
-    """Measurements for the checks, and those that the planner may keep."""
+    """Measurements for the checks, and those that are kept for the planner."""
 
     paths: tuple[PathSnapshot, ...]
     kept: tuple[LinkMeasurement, ...]
@@ -36,9 +36,9 @@ class MeasuredPaths(NamedTuple):
 async def measure_paths(
     inventory: Inventory, fleet: FleetReadings, channels: Mapping[str, Channel]
 ) -> MeasuredPaths:
-    """Every pair of linked nodes that answered. Pairs that share a node wait for each other, others do not.
+    """Measures every pair of linked nodes that answered. Pairs that share a node run one after the other.
 
-    What cannot be measured is told with its reason.
+    A path that cannot be measured has the reason in `why_not`.
     """
     locks = {node.name: asyncio.Lock() for node in fleet.answered}
     asked = [pair for pair in pairs_of(inventory) if {node.name for node in fleet.nodes} >= set(pair.nodes)]
@@ -53,7 +53,7 @@ async def _path(
     silent = [name for name in pair.nodes if name not in locks]
     if silent:
         return path.model_copy(update={"why_not": f"{silent[0]} did not answer"}), None
-    # In one order everywhere, so that two pairs cannot wait for each other.
+    # Locks are taken in one order, so that two pairs cannot wait for each other.
     first, second = sorted(pair.nodes)
     async with locks[first], locks[second]:
         path = await _pinged(path, channels[pair.nodes[0]])
@@ -68,7 +68,7 @@ async def _path(
 
 
 def path_of(pair: Pair) -> PathSnapshot:
-    """A pair, with nothing measured."""
+    """A pair without measurements."""
     here, there = pair.nodes
     return PathSnapshot(
         name=f"{here}–{there}" + (f" over {pair.switch}" if pair.switch else ""),
@@ -83,7 +83,7 @@ def _end(node: str, end: RailEnd) -> EndSnapshot:
 
 
 def _unmeasured(path: PathSnapshot, why: str) -> PathSnapshot:
-    """Pings may have said something all the same, and then that is looked at."""
+    """The path with the reason; results of pings are kept if there are any."""
     told = any(rail.jumbo is not None for rail in path.rails)
     return path if told else path.model_copy(update={"why_not": why})
 
@@ -105,7 +105,7 @@ def with_measurement(path: PathSnapshot, measured: LinkMeasurement) -> PathSnaps
 
 
 async def _pinged(path: PathSnapshot, channel: Channel) -> PathSnapshot:
-    """Full packets and small ones on every rail, in one round trip."""
+    """Pings every rail with full-size and small packets, in one round trip."""
     argvs = [
         ping(rail.here.netdev, rail.there.ip, size)
         for rail in path.rails
@@ -124,7 +124,7 @@ async def _pinged(path: PathSnapshot, channel: Channel) -> PathSnapshot:
 
 
 def ping(netdev: str, address: str, size: int) -> tuple[str, ...]:
-    """Five packets of `size` bytes that may not be cut."""
+    """The command: five packets of `size` bytes that may not be fragmented."""
     return (
         "ping",
         "-n",
@@ -150,13 +150,13 @@ def passed(answer: Completed | SparkfleetError) -> bool | None:
         return None
     found = _RECEIVED.search(answer.stdout[:20_000])
     if found is None:
-        # "ping: local error: message too long" is an answer: it does not even leave.
+        # "ping: local error: message too long" is an answer: the packet does not even leave the node.
         return False if "too long" in answer.stderr else None
     return int(found[1]) > 0
 
 
 def average_us(answer: Completed | SparkfleetError) -> float | None:
-    """The average time there and back, microseconds."""
+    """The average round trip, microseconds."""
     found = _TIMES.search(answer.stdout[:20_000]) if isinstance(answer, Completed) else None
     try:
         return float(found[1]) * 1000 if found else None

@@ -37,14 +37,14 @@ CHECKS: tuple[Check, ...] = (
 )
 
 REACHED = SILENT, CHANGED = ("node-silent", "host-key-changed")
-"""What is found of a node before any check can look at it."""
+"""Findings about a node that did not answer, so that no check applies."""
 
 COVERED = frozenset(rule for check in CHECKS for rule in check.rules)
-"""Rules of knowledge/rules.yaml that a check stands for."""
+"""Rules of knowledge/rules.yaml that a check covers."""
 
 
 def examine(fleet: FleetReadings) -> tuple[Finding, ...]:
-    """Everything that is to be said of a fleet, worst first. Pure."""
+    """All findings about a fleet, worst first. Pure."""
     found = [*_silent(fleet), *(one for check in CHECKS for one in check.findings(fleet))]
     found += rule_findings(fleet, COVERED)
     return tuple(sorted(found, key=lambda finding: finding.severity.rank))

@@ -1,4 +1,4 @@
-"""Findings in the order and grouping in which people and programs get them. Pure."""
+"""Orders and groups findings for people and programs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkfleet.specs.fields import escape
 from sparkfleet.values import Value
 
 REPORT_VERSION = 1
-"""Of the JSON; a field that goes or changes its meaning makes it another."""
+"""Version of the JSON; it changes if a field is removed or changes its meaning."""
 
 TOLD = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
@@ -25,7 +25,7 @@ class FindingGroup(Value):
 
     @property
     def worst(self) -> Severity:
-        """Severity of the finding."""
+        """Severity of the worst finding."""
         return min((finding.severity for finding in self.findings), key=lambda one: one.rank)
 
 
@@ -34,11 +34,11 @@ class DoctorReport(Value):
 
     fleet: str
     groups: tuple[FindingGroup, ...]
-    """Worst first; among equals links before nodes before the fleet, because a bad link looks like bad nodes."""
+    """Worst first; of equals links, then nodes, then the fleet, because a bad link makes nodes look bad."""
 
     @classmethod
     def of(cls, fleet: str, findings: Iterable[Finding]) -> DoctorReport:
-        """From findings in any order."""
+        """A report of findings in any order."""
         by_subject: dict[tuple[str, str], list[Finding]] = defaultdict(list)
         for finding in findings:
             by_subject[finding.scope, finding.subject].append(finding)
@@ -75,7 +75,7 @@ class DoctorReport(Value):
         return f"{bad}; {rest}"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The report for programs."""
         return {
             "version": REPORT_VERSION,
             "fleet": self.fleet,
@@ -88,7 +88,7 @@ class DoctorReport(Value):
 
 
 def lines(report: DoctorReport, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
-    """The report for a person, line by line, with what colours a line; None: a heading or plain text."""
+    """The report for a person, line by line, with the severity that colours it; None: a heading or plain text."""
     for group in report.groups:
         told = [finding for finding in group.findings if everything or finding.severity in TOLD]
         unknown = [] if everything else [one for one in group.findings if one.severity is Severity.UNKNOWN]
@@ -110,7 +110,7 @@ def _finding(finding: Finding) -> Iterator[tuple[Severity | None, str]]:
 
 
 def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str]]:
-    """One line for each reason: a missing tool leaves a dozen checks undecided."""
+    """One line per reason: a missing tool leaves a dozen checks undecided."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for finding in findings:
         reasons[_reason(finding)].append(finding.id)

@@ -1,7 +1,7 @@
-"""The rules of `knowledge/rules.yaml` that are for the doctor, asked with what was read on the nodes. Pure.
+"""Applies the doctor's rules of `knowledge/rules.yaml` to the facts of the nodes. Pure.
 
-A rule that a check of its own stands for (`Check.rules`) is not asked again. Of a rule that cannot be decided, the
-facts that are lacking are told.
+A rule that a check covers (`Check.rules`) is not applied again. If a rule cannot be decided, the finding has the
+missing facts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that was read of a fleet: the one value that checks look at. None is "not known", and `unknown` says why."""
+"""Facts that were read of a fleet: the only input of the checks. None is "not known"; `unknown` has the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PCI_NAME = re.compile(r"en(?:P(\d{1,5}))?p(\d{1,3})s(\d{1,2})(?:f(\d))?(?:n\w{1
 
 
 def pci_address(netdev: str) -> str:
-    """The PCI address that systemd made a netdev's name from: enP2p1s0f1np1 is 0002:01:00.1. "" for other names."""
+    """The PCI address in a netdev's name by systemd: enP2p1s0f1np1 is 0002:01:00.1. "" for other names."""
     found = _PCI_NAME.fullmatch(netdev)
     if found is None:
         return ""
@@ -45,21 +45,21 @@ class Silence(Value):
     means: str = ""
     do: str = ""
     key_changed: bool = False
-    """Another machine answered than the one whose host key was pinned."""
+    """The machine that answered does not have the pinned host key."""
 
 
 class NodeSnapshot(Value):
-    """One node. A field that is None was asked for and not answered."""
+    """One node. None: the field was requested, but the node did not answer it."""
 
     name: str
     address: str = ""
-    """As the inventory has it; `local` for this machine."""
+    """Address in the inventory; `local` for this machine."""
     pinned_key: str | None = None
     engines_of_its_own: bool = False
-    """The inventory names environments of engines: it needs no containers."""
+    """The inventory has environments of engines for it, so that it needs no containers."""
     silence: Silence | None = None
     unknown: dict[str, str] = Field(default_factory=dict)
-    """Field to the reason why it is not known."""
+    """Fields that are not known, with the reason."""
 
     identity: MachineIdentity | None = None
     pci: tuple[PciDevice, ...] | None = None
@@ -73,7 +73,7 @@ class NodeSnapshot(Value):
     processes: tuple[HoldingProcess, ...] | None = None
     disks: Disks | None = None
     container_tools: tuple[ContainerTool, ...] | None = None
-    """Those that are installed."""
+    """The installed ones."""
     cdi: tuple[str, ...] | None = None
     clock: ClockOffset | None = None
     time_sync: TimeSync | None = None
@@ -90,11 +90,11 @@ class NodeSnapshot(Value):
     rdma_devices: tuple[RdmaDevice, ...] | None = None
     gids: tuple[Gid, ...] | None = None
     settings: dict[str, LinkSettings] = Field(default_factory=dict)
-    """By netdev of a rail, as everything below."""
+    """By netdev of a rail, as are the fields below."""
     fec: dict[str, Fec] = Field(default_factory=dict)
     pci_links: dict[str, PciLink] = Field(default_factory=dict)
     pci_by_address: dict[str, PciLink] | None = None
-    """From `lspci`, where this user may see it; for drivers that tell sysfs nothing."""
+    """From `lspci`, if this user may see it; for drivers without the values in sysfs."""
 
     def netdev(self, name: str) -> Netdev | None:
         """The netdev of that name; None if there is none, or none are known."""
@@ -109,7 +109,7 @@ class NodeSnapshot(Value):
         return self.pci_links.get(netdev) or (self.pci_by_address or {}).get(pci_address(netdev))
 
     def gids_of(self, device: str) -> tuple[Gid, ...]:
-        """Its RoCE v2 entries that stand for an IPv4 address, which NCCL uses."""
+        """Its RoCE v2 entries of IPv4 addresses, which NCCL uses."""
         return tuple(
             one
             for one in self.gids or ()
@@ -118,7 +118,7 @@ class NodeSnapshot(Value):
 
 
 class EndSnapshot(Value):
-    """One end of a rail, as the inventory wants it."""
+    """One end of a rail, as the inventory declares it."""
 
     node: str
     netdev: str
@@ -138,7 +138,7 @@ class EndSnapshot(Value):
 
 
 class RailSnapshot(Value):
-    """One rail, as the inventory wants it."""
+    """One rail, as the inventory declares it."""
 
     ends: tuple[EndSnapshot, ...]
 
@@ -165,15 +165,15 @@ class RailSpeed(Value):
     """The end that sent."""
     there: EndSnapshot
     gbit_per_s: float | None = None
-    """Gb/s (1e9 bits), one way, with the other rails of the path loaded."""
+    """Gb/s (1e9 bits), one way, with the other rails of the path under load."""
     one_way_us: float | None = None
-    """Of a small message on the idle rail, microseconds."""
+    """Latency of a small message on the idle rail, microseconds."""
     measured_with: str = ""
-    """`ib_write_bw`, or what stood in for it."""
+    """`ib_write_bw`, or its replacement."""
     jumbo: bool | None = None
-    """Whether a packet of the wanted MTU went through unbroken."""
+    """True if a packet of the full MTU passed without fragmentation."""
     ping_us: float | None = None
-    """There and back, microseconds."""
+    """Round trip, microseconds."""
 
     @property
     def is_rdma(self) -> bool:
@@ -182,17 +182,17 @@ class RailSpeed(Value):
 
 
 class PathSnapshot(Value):
-    """Two nodes that a cable or a switch joins, and what was measured between them."""
+    """Two nodes that a cable or a switch joins, and the measurements between them."""
 
     name: str
-    """As the link's where it is one cable."""
+    """The link's name if the path is one cable."""
     nodes: tuple[str, str]
     switch: str | None = None
     rails: tuple[RailSpeed, ...]
     proof: TransportProof | None = None
-    """Where the bytes went."""
+    """Proof of the devices that carried the bytes."""
     why_not: str = ""
-    """Why nothing was measured."""
+    """Reason for a missing measurement."""
 
 
 class Needed(Value):
@@ -202,11 +202,11 @@ class Needed(Value):
     model: str
     weights_bytes: int
     nodes: tuple[str, ...] = ()
-    """Where; empty: any node may get them."""
+    """Nodes that need them; empty: any node may get them."""
 
 
 class FleetReadings(Value):
-    """The fleet, when it was looked at."""
+    """The facts of a fleet at one time."""
 
     name: str
     head: str
@@ -216,13 +216,13 @@ class FleetReadings(Value):
     gateway_port: int = 8000
     gateway_host: str = "127.0.0.1"
     paths: tuple[PathSnapshot, ...] | None = None
-    """None if measuring was not asked for."""
+    """None if nothing was measured."""
     sparkfleet: str = ""
-    """Version of who asks."""
+    """Version of sparkfleet on this machine."""
 
     @property
     def answered(self) -> tuple[NodeSnapshot, ...]:
-        """Nodes that told something."""
+        """Nodes that answered."""
         return tuple(node for node in self.nodes if node.silence is None)
 
     def node(self, name: str) -> NodeSnapshot:

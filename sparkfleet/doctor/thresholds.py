@@ -7,26 +7,27 @@ RAIL_HEALTHY_GBIT = 85.0
 RAIL_DEGRADED_GBIT = 25.0
 """A ConnectX-7 that came up degraded gives 8 to 25 Gb/s (dgx-spark-playbooks PR 108); published cases are 13.2 to 13.4."""
 RAIL_TCP_DEGRADED_GBIT = 14.0
-"""TCP over a degraded rail gave 12 to 14 Gb/s; one healthy rail, CPU bound, gave 16 (stored 54268972876, 71619670773)."""
+"""TCP over a degraded rail gave 12 to 14 Gb/s, and 106 after an update of driver and firmware (J. Tervit,
+"ASUS Ascent GX10 ConnectX-7 Interconnect", 2026-04-06)."""
 RAIL_SPEED_MBIT = 200_000
-"""What a QSFP port of a Spark negotiates with a 200GBASE-CR4 cable."""
+"""Speed that a QSFP port of a Spark negotiates with a 200GBASE-CR4 cable."""
 RAIL_PING_US = 1400.0
-"""ping over a rail takes 0.4 to 1.4 ms; more is not the cable (sparkbase wiki, multinode)."""
+"""ping over a rail takes 0.4 to 1.4 ms; more does not come from the cable (sparkbase wiki, multinode)."""
 RDMA_LATENCY_US = 10.0
-"""ib_write_lat takes about 1.5 us on a healthy cable (sparkbase wiki); several times that is no cable's doing."""
+"""ib_write_lat takes about 1.5 us on a healthy cable (sparkbase wiki); several times that has another cause."""
 RAIL_MTU = 9000
-"""Everybody who measures uses jumbo frames: RoCE then has packets of 4096 bytes instead of 1024."""
+"""All published measurements use jumbo frames: RoCE then has packets of 4096 bytes instead of 1024."""
 RDMA_MTU = 4096
 PCIE_LANES = 4
 PCIE_GT_PER_S = 32.0
-"""Each half of the ConnectX-7 hangs on Gen5 x4 (lspci LnkSta of healthy Sparks; dmesg: 126.028 Gb/s)."""
+"""Each half of the ConnectX-7 is on Gen5 x4 (lspci LnkSta of healthy Sparks; dmesg: 126.028 Gb/s)."""
 RAILS_IMBALANCE = 0.2
-"""Both rails of a cable give the same within a few per cent; a fifth is a fault."""
+"""Both rails of a cable give equal speeds within a few per cent; a difference of a fifth is a fault."""
 
 UNACCOUNTED_GB = 5.0
 """knowledge/rules.yaml driver-retained-pool; an idle Spark has less than 2."""
 LEFTOVER_GB = 1.0
-"""A CUDA context alone takes a few hundred MB; desktops are no compute processes."""
+"""A CUDA context alone takes a few hundred MB; desktops are not compute processes."""
 AVAILABLE_GIB = 10.0
 """Careful operators leave 8 to 10 GiB to a headless host (knowledge/hardware.yaml, host_reserve_gb)."""
 PAGE_CACHE_GIB = 24.0
@@ -46,7 +47,7 @@ HOT_ZONE_C = 95.0
 CLOCK_SKEW_S = 1.0
 """TLS and tokens begin to fail somewhere above. Chosen here."""
 DISK_HEADROOM = 1.1
-"""Free space has to hold the weights and 10 % more. Chosen here."""
+"""Free space needed for the weights: 10 % more than their size. Chosen here."""
 DISK_LOW_GB = 20.0
 """A container image of an engine is 10 to 20 GB."""
 OPEN_FILES = 65_536

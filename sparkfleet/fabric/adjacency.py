@@ -1,39 +1,39 @@
-"""Pairs of ports that hear each other, one for every answer. Pure."""
+"""Adjacent ports: pairs of which one answered the other. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from sparkfleet.fabric.port_scan import HeardNeighbour, Method, PortScan
+from sparkfleet.fabric.port_scan import Method, NeighbourAnswer, PortScan
 from sparkfleet.fabric.ports import Port
 from sparkfleet.hostfacts.netdev import Netdev
 
-Sights = dict[Port, dict[Port, set[Method]]]
-"""Whom each port hears or is heard by, and how."""
+Adjacency = dict[Port, dict[Port, set[Method]]]
+"""Ports that each port is adjacent to, with the methods that found them."""
 
 
-def sights_of(views: Sequence[PortScan], ports: dict[Port, Netdev]) -> tuple[Sights, dict[Port, str]]:
-    """Both directions of every answer, and the last stranger that a port heard."""
+def adjacency_of(views: Sequence[PortScan], ports: dict[Port, Netdev]) -> tuple[Adjacency, dict[Port, str]]:
+    """Both directions of every answer, and the last unknown machine that answered each port."""
     by_mac, by_address = _owners(ports)
-    sights: Sights = defaultdict(lambda: defaultdict(set))
+    adjacency: Adjacency = defaultdict(lambda: defaultdict(set))
     strangers: dict[Port, str] = {}
     for view in views:
-        for heard in (*view.heard, *_by_lldp(view)):
-            port = Port(view.node, heard.netdev)
+        for answer in (*view.answers, *_by_lldp(view)):
+            port = Port(view.node, answer.netdev)
             if port not in ports:
                 continue
-            owner = by_mac.get(heard.mac) or by_address.get(heard.address)
+            owner = by_mac.get(answer.mac) or by_address.get(answer.address)
             if owner is None:
-                strangers[port] = heard.mac or heard.address
+                strangers[port] = answer.mac or answer.address
             elif owner != port:
-                sights[port][owner].add(heard.method)
-                sights[owner][port].add(heard.method)
-    return sights, strangers
+                adjacency[port][owner].add(answer.method)
+                adjacency[owner][port].add(answer.method)
+    return adjacency, strangers
 
 
 def _owners(ports: dict[Port, Netdev]) -> tuple[dict[str, Port | None], dict[str, Port | None]]:
-    """Ports by MAC and by link-local address; one that several have names none of them."""
+    """Ports by MAC and by link-local address; an address of several ports identifies none of them."""
     by_mac: dict[str, Port | None] = {}
     by_address: dict[str, Port | None] = {}
     for port, netdev in ports.items():
@@ -43,14 +43,14 @@ def _owners(ports: dict[Port, Netdev]) -> tuple[dict[str, Port | None], dict[str
     return by_mac, by_address
 
 
-def _by_lldp(view: PortScan) -> Iterator[HeardNeighbour]:
+def _by_lldp(view: PortScan) -> Iterator[NeighbourAnswer]:
     for one in view.lldp:
         if one.macs and not one.bridge:
-            yield HeardNeighbour(netdev=one.netdev, method="lldp", mac=one.macs[0])
+            yield NeighbourAnswer(netdev=one.netdev, method="lldp", mac=one.macs[0])
 
 
 def bridges_of(views: Sequence[PortScan], ports: dict[Port, Netdev]) -> Iterator[tuple[Port, str]]:
-    """The switch that says by LLDP that it is at the other end of a port."""
+    """Switches that announce themselves by LLDP at the other end of a port."""
     for view in views:
         for one in view.lldp:
             port = Port(view.node, one.netdev)

@@ -1,8 +1,8 @@
-"""Makes the rails of every node as planned, and takes it back everywhere unless it works everywhere.
+"""Configures the rails of every node as planned, and reverts all nodes unless all of them work.
 
-Each node is changed by a helper of its own that runs as root (`rails_helper.py`). The helper leaves a process behind
-that takes the change back unless it is confirmed in time, through a connection that was opened after the change: a
-node that cannot be reached any more heals itself.
+A helper that runs as root (`rails_helper.py`) changes each node. The helper leaves a process behind
+that reverts the change unless it is confirmed in time, through a connection that was opened after the change: a
+node that can no longer be reached recovers by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparkfleet.values import Value
 
 HELPER_PATH = "/usr/local/sbin/sparkfleet-rails"
 ROLLBACK_S = 90
-"""How long a node waits for the confirmation. `netplan apply` takes some seconds, and links some more to come back."""
+"""Seconds until an unconfirmed change is reverted. `netplan apply` takes some, and links some more to come back."""
 APPLY_S = 120.0
 SETTLE_TRIES = 5
 HELPER = (files("sparkfleet.fabric") / "rails_helper.py").read_bytes()
@@ -65,26 +65,26 @@ class FabricOutcome(Value):
 
     kept: bool
     problems: tuple[str, ...]
-    """Why it was taken back, a sentence each."""
+    """Reasons for which it was reverted, a sentence each."""
 
 
 class NotPermitted(NodeError):
-    """Nobody has allowed sparkfleet to change the rails of a node. `do` are the commands that would."""
+    """sparkfleet has no permission to change the rails of a node. `do` has the commands that give it."""
 
 
 # --- permission -------------------------------------------------------------------------------------------------------
 
 
 def sudoers(user: str) -> str:
-    """The one line that lets `user` run the helper as root, and nothing else."""
+    """The sudoers line that lets `user` run only the helper as root."""
     return f"{user} ALL=(root) NOPASSWD: {HELPER_PATH}"
 
 
 async def find_helper(channel: Channel) -> Helper:
-    """The helper on a node: run by root himself, or installed where `sudo` allows it.
+    """The helper on a node: run directly by root, or installed and permitted by `sudo`.
 
     Raises:
-        NotPermitted: neither. The helper was copied to the node, and the commands that install it are in `do`.
+        NotPermitted: neither. The helper was copied to the node; `do` has the commands that install it.
         NodeError: the node cannot be reached.
     """
     who, home = await asyncio.gather(channel.run(("id", "-un")), channel.run(("printenv", "HOME")))
@@ -111,7 +111,7 @@ async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
 
 
 async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
-    # Both come from the node, and a person is about to paste them into a shell.
+    # Both come from the node, and a person will paste them into a shell.
     if not (_USER.fullmatch(user) and _HOME.fullmatch(home)):
         return _odd(channel, f"{user} {home}")
     copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
@@ -138,18 +138,18 @@ async def apply_plan(
     *,
     rollback_s: int = ROLLBACK_S,
 ) -> FabricOutcome:
-    """Change all nodes, look whether they are reached anew and reach each other, then confirm or take back.
+    """Changes all nodes, checks new connections and the rails, then confirms or reverts on all nodes.
 
     Args:
-        plan: what to make; nodes without ports are left alone.
+        plan: the new configuration; nodes without ports are not changed.
         helpers: by node, from `find_helper`.
-        channels: the connections that there are now.
+        channels: the open connections.
         reopen: opens new ones.
-        rollback_s: seconds after which an unconfirmed node takes its change back.
+        rollback_s: seconds after which an unconfirmed node reverts its change.
     """
     requests = {one.node: one.request() for one in plan.nodes if one.ports}
     return await change(
-        ("apply", requests), helpers, channels, reopen, check=partial(_unheard, plan), rollback_s=rollback_s
+        ("apply", requests), helpers, channels, reopen, check=partial(_unreached, plan), rollback_s=rollback_s
     )
 
 
@@ -217,13 +217,13 @@ async def _new(node: str, reopen: Reopen) -> Channel:
     return channel
 
 
-async def _unheard(plan: FabricPlan, channels: Mapping[str, Channel]) -> list[str]:
-    """Rails on which a full-size packet does not get through. Links take seconds to come back, so some tries."""
-    found = await asyncio.gather(*(_unheard_by(plan, channel) for channel in channels.values()))
+async def _unreached(plan: FabricPlan, channels: Mapping[str, Channel]) -> list[str]:
+    """Rails on which full-size packets do not pass. Tries several times, because links take seconds to come back."""
+    found = await asyncio.gather(*(_unreached_by(plan, channel) for channel in channels.values()))
     return [sentence for one in found for sentence in one]
 
 
-async def _unheard_by(plan: FabricPlan, channel: Channel) -> list[str]:
+async def _unreached_by(plan: FabricPlan, channel: Channel) -> list[str]:
     mtu = {port.netdev: port.mtu for port in plan.of(channel.node).ports}
     left = list(plan.peers(channel.node))
     for _ in range(SETTLE_TRIES):
@@ -238,8 +238,8 @@ async def _unheard_by(plan: FabricPlan, channel: Channel) -> list[str]:
 
 
 def full_ping(netdev: str, address: str, mtu: int) -> tuple[str, ...]:
-    """A ping that fills `mtu` and must not be cut. It waits up to 2 s."""
-    size = str(mtu - 28)  # IPv4's and ICMP's own
+    """A ping of full `mtu` that must not be fragmented. It waits up to 2 s."""
+    size = str(mtu - 28)  # headers of IPv4 and ICMP
     return ("ping", "-4", "-n", "-M", "do", "-s", size, "-c", "1", "-W", "2", "-I", netdev, address)
 
 
@@ -250,7 +250,7 @@ def _answered(answer: Completed | NodeError) -> bool:
 async def _answer(
     word: str, tokens: Mapping[str, str], helpers: Mapping[str, Helper], channels: Mapping[str, Channel]
 ) -> list[str]:
-    """Confirm or take back on every node that is reached; sentences about those where that failed."""
+    """Confirms or reverts on every node that is reached; returns sentences about failures."""
     done = await asyncio.gather(
         *(_run(channel, (*helpers[node].argv, word, tokens[node])) for node, channel in channels.items()),
         return_exceptions=True,

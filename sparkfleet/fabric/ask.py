@@ -1,4 +1,4 @@
-"""One answer of a node as a value. What a node lacks is an answer, too."""
+"""Reads one answer of a node as a value; a missing command is an answer, too."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Parser(Protocol[T_co]):
 
 
 async def ask(channel: Channel, argv: Sequence[str], parse: Parser[T], *, timeout_s: float = 20.0) -> T:
-    """The value of a command that every node has.
+    """Runs a command that every node has, and parses its output.
 
     Raises:
         NodeError: it cannot be run, or fails.
-        FactError: its output is not understood.
+        FactError: its output cannot be parsed.
     """
     done = await channel.run(tuple(argv), timeout_s=timeout_s)
     if done.exit_code != 0:
@@ -40,7 +40,7 @@ async def ask(channel: Channel, argv: Sequence[str], parse: Parser[T], *, timeou
 def value_or(
     answer: Completed | NodeError, parse: Parser[T], otherwise: T, *, fine: Sequence[int] = (0,)
 ) -> T:
-    """The value of an answer; `otherwise` where the tool is missing, failed (not `fine`), or said something else."""
+    """The value of an answer; `otherwise` if the tool is missing or failed (not `fine`), or its output cannot be parsed."""
     if isinstance(answer, NodeError) or answer.exit_code not in fine:
         return otherwise
     try:

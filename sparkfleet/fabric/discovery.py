@@ -13,7 +13,7 @@ Kind = Literal["none", "direct", "ring", "switch", "mixed"]
 
 
 class RejectedPort(Value):
-    """Reason for which a port is not taken for a rail."""
+    """A port that is not used as a rail, with the reason."""
 
     node: str
     netdev: str
@@ -21,8 +21,8 @@ class RejectedPort(Value):
     do: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.netdev} of {self.node} {self.what}" if self.netdev else f"{self.node} {self.what}"
-        return f"{said} {self.do}".strip()
+        reason = f"{self.netdev} of {self.node} {self.what}" if self.netdev else f"{self.node} {self.what}"
+        return f"{reason} {self.do}".strip()
 
 
 class FoundEnd(Value):
@@ -34,14 +34,14 @@ class FoundEnd(Value):
 
 
 class FoundRail(Value):
-    """One rail: both ends, or the one at a switch, and how they heard of each other."""
+    """One rail: both ends, or the one at a switch, and the methods that found it."""
 
     ends: tuple[FoundEnd, ...]
     methods: tuple[Method, ...]
 
 
 class FoundLink(Value):
-    """One cable with the rails on which somebody was heard."""
+    """One cable with the rails on which a neighbour answered."""
 
     nodes: tuple[str, ...]
     switch: str | None = None
@@ -49,14 +49,14 @@ class FoundLink(Value):
 
 
 class DiscoveredLinks(Value):
-    """Every cable between the nodes, and what could not be told."""
+    """All cables between the nodes, and the rejected ports."""
 
     links: tuple[FoundLink, ...]
     findings: tuple[RejectedPort, ...]
 
     @property
     def kind(self) -> Kind:
-        """The picture as a whole."""
+        """Kind of the whole topology."""
         if not self.links:
             return "none"
         if all(link.switch for link in self.links):

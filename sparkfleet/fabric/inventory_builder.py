@@ -1,4 +1,4 @@
-"""From machines and cables that were found to an inventory. Pure."""
+"""Builds an inventory from discovered machines and cables. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkfleet.values import Value
 
 
 class EnrolledMachine(Value):
-    """A machine that was logged in to."""
+    """A machine that accepted the login."""
 
     node: Node
     hostname: str
@@ -37,7 +37,7 @@ def name_machines(machines: Sequence[EnrolledMachine], old: Inventory | None = N
 
 
 def node_name(hostname: str) -> str:
-    """A host name in the form of a node's name; "" if nothing of it can be used."""
+    """A host name in the form of a node's name; "" if it has no usable character."""
     first = hostname.partition(".")[0].lower()
     return re.sub(r"[^a-z0-9]+", "-", first).strip("-")[:28].strip("-")
 
@@ -49,7 +49,7 @@ def _unique(wanted: str, taken: Iterable[str]) -> str:
 
 
 def usable_links(found: DiscoveredLinks) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """The links whose rails have addresses that fit, and why each of the others was left out."""
+    """The links whose rails have valid addresses, and the reason for each that was left out."""
     links: list[Link] = []
     doubts: list[str] = []
     used: dict[str, list[IPv4Interface]] = {}
@@ -74,7 +74,7 @@ def usable_links(found: DiscoveredLinks) -> tuple[tuple[Link, ...], tuple[str, .
 
 
 def _link(link: FoundLink, rails: Sequence[tuple[tuple[FoundEnd, IPv4Interface], ...]]) -> Link | str:
-    """The link, or why an inventory does not take it: its addresses come from the nodes."""
+    """The link, or the reason why it is not valid in an inventory: its addresses come from the nodes."""
     try:
         made = tuple(tuple(_end(end, one) for end, one in rail) for rail in rails)
         return Link(nodes=link.nodes, switch=link.switch, rails=made)
@@ -90,7 +90,7 @@ def _why_not(
     names = " – ".join(f"{end.netdev.name} of {end.node}" for end in ends)
     if addresses is None:
         bare = [end.node for end in ends if not end.netdev.ipv4]
-        why = f"no address on {' and '.join(bare)}" if bare else "no subnet that all of its ends are in"
+        why = f"no address on {' and '.join(bare)}" if bare else "its ends are not in one subnet"
         return f"{names}: {why}."
     for end, one in zip(ends, addresses, strict=True):
         if other := next((o for o in used.get(end.node, ()) if o.network.overlaps(one.network)), None):
@@ -114,8 +114,8 @@ def _switch(name: str) -> str:
 def merge(old: Inventory | None, nodes: Mapping[str, Node], links: Sequence[Link], fleet: str) -> Inventory:
     """Merges a discovered inventory with fields of `old` that cannot be discovered: head, gateway, engines, logins.
 
-    Links of `old` between nodes that were not looked at are kept. An `old` that is this machine alone, as in the
-    inventory that comes with sparkfleet, gives its name and its gateway only.
+    Links of `old` between nodes that were not scanned are kept. An `old` that is this machine alone, as in the
+    packaged inventory, contributes only its name and its gateway.
     """
     if old is None:
         first = next(iter(nodes))
@@ -134,7 +134,7 @@ def merge(old: Inventory | None, nodes: Mapping[str, Node], links: Sequence[Link
 
 
 def _with_switch_names(links: Sequence[Link], old: Sequence[Link]) -> tuple[Link, ...]:
-    """A switch that a person named keeps that name."""
+    """Keeps the names that a person gave to switches."""
     names = {
         (link.nodes[0], end.netdev): link.switch
         for link in old

@@ -1,7 +1,7 @@
-"""Loads one rail between two nodes, and asks it for its latency: by RDMA where the nodes have the tools, else by TCP.
+"""Loads one rail between two nodes, and measures its latency: by RDMA if the nodes have the tools, else by TCP.
 
 Both ends are started through channels. Every process ends by itself after a time, and is killed with its process
-group when the measurement ends earlier, whatever the reason.
+group if the measurement ends earlier, for any reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
 from sparkfleet.hostfacts.fact import failed
-from sparkfleet.remote.agent import Event, Program, ProgramError, call, understood
+from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.specs.inventory import RailEnd
 from sparkfleet.values import Value
@@ -29,7 +29,7 @@ TCP_STREAMS = 4
 ROUNDS = 2000
 """Messages of a latency test."""
 MOST = 1e18
-"""No count of bytes and no time is larger."""
+"""Upper bound of byte counts and times."""
 STARTING_S = 20.0
 CONNECT_TRIES = 25
 CONNECT_PAUSE_S = 0.2
@@ -70,14 +70,14 @@ class Loader(Protocol):
     """A way to load a rail."""
 
     method: str
-    """How it is called in results."""
+    """Its name in results."""
 
     async def bandwidth(self, rail: RailPair, seconds: float) -> float:
         """GB/s (1e9 bytes) from the first end to the second, over `seconds`. Raises NodeError or FactError."""
         ...
 
     async def latency(self, rail: RailPair) -> float:
-        """One way of a small message, microseconds. Raises NodeError or FactError."""
+        """One-way latency of a small message, microseconds. Raises NodeError or FactError."""
         ...
 
 
@@ -104,7 +104,7 @@ class Rdma:
 
 
 class Tcp:
-    """A small Python program. It measures what TCP through the kernel reaches, not what RDMA would."""
+    """A small Python program. It measures TCP through the kernel, which is slower than RDMA."""
 
     method = f"TCP ({TCP_STREAMS} streams, Python)"
 
@@ -127,7 +127,7 @@ class Tcp:
             size = {"seconds": seconds, "streams": TCP_STREAMS, "rounds": ROUNDS}
             request = {"do": do, "token": token, **there, **size}
             found = await call(rail.channels[0], TCP_PROGRAM, request, timeout_s=patience_s)
-        return understood(rail.channels[0].node, found, kind)
+        return validated(rail.channels[0].node, found, kind)
 
 
 async def has_perftest(channel: Channel) -> bool:
@@ -144,12 +144,12 @@ async def has_perftest(channel: Channel) -> bool:
 
 @asynccontextmanager
 async def _listening(channel: Channel, address: str, token: str, seconds: float) -> AsyncIterator[int]:
-    """The port of a listener that lives as long as the context, and never longer than `seconds`."""
+    """The port of a listener that runs as long as the context, and at most `seconds`."""
     said: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def on_event(event: Event) -> None:
         if event["event"] == "listening" and not said.done():
-            said.set_result(understood(channel.node, {"port": event.get("port")}, _Listening).port)
+            said.set_result(validated(channel.node, {"port": event.get("port")}, _Listening).port)
 
     request = {"do": "listen", "token": token, "address": address, "seconds": seconds}
     serving: asyncio.Task[object] = asyncio.create_task(
@@ -177,7 +177,7 @@ def _silent(channel: Channel, address: str, serving: asyncio.Task[object]) -> No
 
 
 async def _cancelled(task: asyncio.Task[T]) -> None:
-    """Kills what runs at the other end of a channel."""
+    """Cancels a task, which ends its command on the node."""
     task.cancel()
     with suppress(asyncio.CancelledError, NodeError):
         await task
@@ -193,7 +193,7 @@ def _device(rail: RailPair, end: int) -> str:
 
 
 async def _meet(rail: RailPair, argv: Callable[[int, int, str], tuple[str, ...]], seconds: float) -> str:
-    """Output of the sending end. Retries until the other one listens: perftest does not report when it does."""
+    """Output of the sending end. Retries until the other end listens: perftest does not report when it does."""
     port = 20_000 + secrets.randbelow(10_000)
     patience = seconds + STARTING_S
     server = asyncio.create_task(rail.channels[1].run(argv(1, port, ""), timeout_s=patience))

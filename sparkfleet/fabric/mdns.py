@@ -1,4 +1,4 @@
-"""Sparks on the local network, by one multicast DNS question. No daemon, no dependency.
+"""Finds Sparks on the local network by one multicast DNS query, without a daemon or a dependency.
 
 A DGX Spark announces itself as `spark-XXXX.local` with its SSH service. The question asks for a unicast answer, so no
 privileged port is needed (RFC 6762, 6.7: a query from another port than 5353 is answered directly).
@@ -44,8 +44,8 @@ async def discover(
     """Machines that announce SSH and whose name begins with `prefix`, by name.
 
     Args:
-        wait_s: how long answers are waited for, seconds.
-        group: where the question goes; another one in tests.
+        wait_s: seconds to wait for answers.
+        group: address of the query; another one in tests.
         prefix: of the host name; "" takes every machine.
     """
     loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ def question(services: tuple[str, ...]) -> bytes:
 
 
 def announced(packet: bytes) -> Iterator[Announced]:
-    """Every host with an IPv4 address in an answer; nothing if it is no DNS message."""
+    """Every host with an IPv4 address in an answer; none if it is not a DNS message."""
     try:
         found = list(records(packet))
     except (IndexError, ValueError, struct.error):
@@ -92,7 +92,7 @@ def announced(packet: bytes) -> Iterator[Announced]:
 
 
 def records(packet: bytes) -> Iterator[Record]:
-    """The records of a DNS message. Raises ValueError, IndexError or struct.error where it is none."""
+    """The records of a DNS message. Raises ValueError, IndexError or struct.error if it is not one."""
     _, _, questions, *counts = struct.unpack_from("!6H", packet)
     at = 12
     for _ in range(min(questions, _MOST_RECORDS)):
@@ -120,7 +120,7 @@ def _encoded(name: str) -> bytes:
 
 
 def _name(packet: bytes, at: int) -> tuple[str, int]:
-    """A name, its compression followed, and where the next field starts."""
+    """A name, with its compression resolved, and the offset of the next field."""
     labels: list[str] = []
     end = -1
     for _ in range(_MOST_JUMPS + _LONGEST):
@@ -133,7 +133,7 @@ def _name(packet: bytes, at: int) -> tuple[str, int]:
         else:
             labels.append(packet[at + 1 : at + 1 + length].decode("ascii"))
             at += 1 + length
-    raise ValueError("a name that goes round in a circle")
+    raise ValueError("a name that refers to itself")
 
 
 def _joined(labels: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Measures the speed of the links and proves that the bytes used the rails.
 
-A link that is up and a test that succeeds say nothing about the way: traffic falls back to another network without a
-word, and a ConnectX-7 that came up badly shows 200 Gb/s and carries 13. So all rails of a link are loaded at the same
+A link that is up and a test that succeeds do not prove the path: traffic falls back to another network without a
+message, and a degraded ConnectX-7 reports 200 Gb/s and carries 13. So all rails of a link are loaded at the same
 time, and the counters of every device of both nodes are read before and after.
 """
 
@@ -30,14 +30,14 @@ from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.values import Value
 
 MOVED_BYTES = 1_000_000
-"""What each loaded rail must have carried at least."""
+"""Bytes that each loaded rail has to carry at least."""
 STRAY_SHARE = 0.05
-"""What any other device may carry meanwhile, of the least loaded rail's bytes: SSH, and people at work."""
+"""Share of the least loaded rail's bytes that another device may carry meanwhile: SSH, other users."""
 STRAY_BYTES = 500_000
-"""So much on another device is never held against it."""
+"""Bytes on another device that are always accepted."""
 SETTLE_TRIES = 8
 SETTLE_PAUSE_S = 0.25
-"""Some drivers refresh their counters once a second."""
+"""Seconds: some drivers refresh their counters once a second."""
 HEALTHY_RAIL_GB_PER_S = 12.255
 """`ib_write_bw` on one half with both loaded, MTU 9000, 4 QPs: 98.04 Gb/s (public log of a healthy pair)."""
 HEALTHY_LATENCY_US = 1.5
@@ -49,12 +49,12 @@ class RailMeasurement(Value):
     """One rail, loaded together with the others of its link."""
 
     netdev: str
-    """Of the sending end."""
+    """Device of the sending end."""
     method: str
     gb_per_s: float
     """1e9 bytes per second, one way."""
     latency_us: float
-    """One way of a small message on the idle rail, microseconds."""
+    """One-way latency of a small message on the idle rail, microseconds."""
 
 
 class TransportProof(Value):
@@ -84,7 +84,7 @@ class LinkMeasurement(Value):
 
     @property
     def latency_us(self) -> float:
-        """Of the slowest rail: a collective waits for it."""
+        """Latency of the slowest rail: a collective waits for it."""
         return max(rail.latency_us for rail in self.rails)
 
     @property
@@ -94,7 +94,7 @@ class LinkMeasurement(Value):
 
 
 class Pair(Value):
-    """Two nodes that are measured against each other, and the rails between them."""
+    """Two nodes to measure, and the rails between them."""
 
     nodes: tuple[str, str]
     switch: str | None
@@ -105,7 +105,7 @@ class Pair(Value):
 
 
 def pairs_of(inventory: Inventory) -> tuple[Pair, ...]:
-    """Every cable between two nodes; at a switch every node with the next one, so that each cable is used."""
+    """Pairs for every cable between two nodes; at a switch every node with the next one, so that each cable is used."""
     direct = [
         Pair(
             nodes=(link.nodes[0], link.nodes[1]),
@@ -147,16 +147,16 @@ def _same_subnet(one: Link, other: Link) -> tuple[tuple[RailEnd, RailEnd], ...]:
 async def measure_links(
     inventory: Inventory, channels: Mapping[str, Channel], *, seconds: float = 3.0
 ) -> tuple[LinkMeasurement, ...]:
-    """Measure every pair of linked nodes, one after the other: rails of two cables share a Spark's PCIe lanes.
+    """Measures every pair of linked nodes, one after the other: rails of two cables share a Spark's PCIe lanes.
 
     Args:
-        inventory: whose links to measure; their addresses must be in force.
+        inventory: its links are measured; their addresses must be configured.
         channels: to every node of a link.
-        seconds: how long each link is loaded.
+        seconds: time for which each link is loaded.
 
     Raises:
         NodeError: a node cannot be reached, or its rail's address cannot be used.
-        FactError: a tool failed or printed something that is not understood.
+        FactError: a tool failed, or its output cannot be parsed.
     """
     return tuple([await measure_pair(pair, channels, seconds=seconds) for pair in pairs_of(inventory)])
 
@@ -164,7 +164,7 @@ async def measure_links(
 async def measure_pair(
     pair: Pair, channels: Mapping[str, Channel], *, seconds: float = 3.0
 ) -> LinkMeasurement:
-    """Latency of each rail while it is idle, then all rails at once. Raises as `measure_links` does."""
+    """Measures the latency of each idle rail, then all rails at once. Raises as `measure_links` does."""
     ends = channels[pair.nodes[0]], channels[pair.nodes[1]]
     loader = await _loader(pair, ends)
     rails = await _with_gids(pair, ends, loader)
@@ -242,14 +242,14 @@ async def _sent(channel: Channel, pair: Pair) -> dict[str, int]:
 
 
 def _leads_out(netdev: Netdev) -> bool:
-    """Bridges and tunnels only pass on what a cable carries in the end."""
+    """False for bridges and tunnels: their bytes are also counted on a cable's device."""
     return netdev.kind in ("", "veth") and not netdev.name.startswith("veth")
 
 
 def prove(pair: Pair, before: Mapping[str, int], after: Mapping[str, int], method: str) -> TransportProof:
-    """True if every rail carried its share and no other device carried any. Pure.
+    """Proves that every rail carried its share and no other device carried any. Pure.
 
-    RDMA is counted by the RDMA device: the kernel's counters of its netdev may stand still meanwhile.
+    RDMA is counted by the RDMA device: the kernel's counters of its netdev may not change.
     """
     by_rdma = method == Rdma.method
     rails = [end.rdma if by_rdma and end.rdma else end.netdev for end, _ in pair.rails]
@@ -292,7 +292,7 @@ class _File(Value):
 
 
 def save_measurements(path: Path, measured: Sequence[LinkMeasurement]) -> Path:
-    """Keep measurements in a JSON file; older ones of other pairs stay in it."""
+    """Saves measurements to a JSON file; older ones of other pairs stay in it."""
     kept = {(one.nodes, one.switch): one for one in (*load_measurements(path), *measured)}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = path.with_name(f"{path.name}.new")
@@ -324,11 +324,11 @@ def load_measurements(path: Path) -> tuple[LinkMeasurement, ...]:
 
 
 def measured_links(inventory: Inventory, measured: Sequence[LinkMeasurement]) -> tuple[LinkFacts, ...]:
-    """The links as `links_of` gives them, with measured numbers if there are any that say something.
+    """The links of `links_of`, with measured numbers if there are valid ones.
 
-    A RoCE link is known by RDMA: what TCP reached on it says nothing of what NCCL will, and is left out. Raw numbers
-    are no collectives: a published all-reduce on a healthy cable is scaled by what this cable reaches of the raw
-    bandwidth of that one, and its latency shifted by the difference of the raw latencies.
+    Of a RoCE link only RDMA measurements count: TCP does not predict the speed of NCCL on it. Raw numbers are not
+    collectives: a published all-reduce on a healthy cable is scaled by the ratio of this cable's raw bandwidth to that
+    one's, and its latency is shifted by the difference of the raw latencies.
     """
     return tuple(_measured(facts, measured) for facts in links_of(inventory))
 
@@ -344,7 +344,7 @@ def _measured(facts: LinkFacts, measured: Sequence[LinkMeasurement]) -> LinkFact
     worst = min(mine, key=lambda one: one.gb_per_s)
     slowest = max(one.latency_us for one in mine)
     if facts.kind == "tcp":
-        # Two ways of a message make an all-reduce of two.
+        # An all-reduce of two nodes takes a message in each direction.
         numbers = {"gb_per_s": worst.gb_per_s, "latency_us": 2 * slowest}
     else:
         share = worst.gb_per_s / (HEALTHY_RAIL_GB_PER_S * facts.rails)

@@ -2,7 +2,7 @@
 
 Every rail gets a subnet of its own: the kernel sends for a subnet through one device, so two rails in one subnet are
 one rail. MTU 9000 lets RoCE use 4096-byte packets; link-local addresses are off, because they move the index of the
-GID that NCCL is told to use. Addresses that already fit are kept.
+GID that NCCL is configured to use. Addresses that already fit are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POOL = tuple(
         *(f"10.20.{third}.0/24" for third in range(256)),
     )
 )
-"""Where subnets are taken from, in this order: the playbooks' own first, then what others use."""
+"""Pool of subnets, in this order: the playbooks' own first, then other usual ones."""
 
 
 class PortPlan(Value):
@@ -60,7 +60,7 @@ class FabricPlan(Value):
     nodes: tuple[NodePlan, ...]
 
     def of(self, node: str) -> NodePlan:
-        """The plan of a node; without ports where it has no rail."""
+        """The plan of a node; without ports if it has no rail."""
         return next((one for one in self.nodes if one.node == node), NodePlan(node=node, ports=()))
 
     def peers(self, node: str) -> tuple[tuple[str, str], ...]:
@@ -76,16 +76,16 @@ class FabricPlan(Value):
 
 
 def plan_fabric(found: DiscoveredLinks, views: Sequence[PortScan]) -> FabricPlan:
-    """An address for every end of every rail, in subnets that no node uses for anything else.
+    """Plans an address for every end of every rail, in subnets without another use on any node.
 
     Raises:
-        SparkfleetError: there are more nodes or rails than subnets have room for.
+        SparkfleetError: there are more nodes than a subnet has addresses, or more rails than free subnets.
     """
     numbers = {view.node: number for number, view in enumerate(views)}
     if len(numbers) > MOST_NODES:
         raise SparkfleetError(
             f"{len(numbers)} nodes do not fit in one /24 (at most {MOST_NODES}).",
-            do="Address the rails by hand.",
+            do="Set the addresses of the rails in netplan by hand, then run `sparkfleet init`.",
         )
     wires = list(_wires(found))
     taken = list(_taken(views, {(end.node, end.netdev.name) for wire in wires for end in wire}))
@@ -101,7 +101,7 @@ def plan_fabric(found: DiscoveredLinks, views: Sequence[PortScan]) -> FabricPlan
 
 
 def _wires(found: DiscoveredLinks) -> Iterator[tuple[FoundEnd, ...]]:
-    """Ends that belong into one subnet: those of a rail, or a switch's ends of the same half."""
+    """Ends that belong in one subnet: those of a rail, or a switch's ends of the same half."""
     switched: dict[tuple[str, int, int], list[FoundEnd]] = defaultdict(list)
     cables: dict[tuple[str, str], int] = defaultdict(int)
     for link in found.links:
@@ -116,7 +116,7 @@ def _wires(found: DiscoveredLinks) -> Iterator[tuple[FoundEnd, ...]]:
 
 
 def _taken(views: Iterable[PortScan], rails: set[tuple[str, str]]) -> Iterator[IPv4Network]:
-    """Every network that a node has on something other than a rail."""
+    """Every network that a node has on another device than a rail."""
     for view in views:
         own = {
             str(address.network)
@@ -133,7 +133,7 @@ def _taken(views: Iterable[PortScan], rails: set[tuple[str, str]]) -> Iterator[I
 def _kept(
     wires: Sequence[tuple[FoundEnd, ...]], taken: Sequence[IPv4Network]
 ) -> dict[int, tuple[IPv4Interface, ...]]:
-    """Wires whose ends already share a subnet that nothing else has, by index."""
+    """Wires whose ends already share a subnet of their own, by index."""
     kept: dict[int, tuple[IPv4Interface, ...]] = {}
     used = list(taken)
     for index, wire in enumerate(wires):
@@ -154,7 +154,7 @@ def _ends(network: IPv4Network) -> tuple[object, ...]:
 
 
 def shared_addresses(ends: Sequence[FoundEnd]) -> tuple[IPv4Interface, ...] | None:
-    """One address per end, all in one subnet and all different; None if the ends have none such."""
+    """One address per end, all in one subnet and all different; None if the ends have no such addresses."""
     for first in ends[0].netdev.ipv4:
         chosen = [
             next((one for one in end.netdev.ipv4 if one.network == first.network), None) for end in ends
@@ -172,22 +172,22 @@ def _fresh(
         raise SparkfleetError(
             "No free /24 is left for another rail.",
             means=f"All {len(POOL)} of 192.168.100-199.x and 10.20.x.x are in use on some node.",
-            do="Address the rails by hand.",
+            do="Set the addresses of the rails in netplan by hand, then run `sparkfleet init`.",
         )
     hosts = [network.network_address + FIRST_HOST + numbers[end.node] for end in wire]
     return tuple(IPv4Interface(f"{host}/{network.prefixlen}") for host in hosts)
 
 
-# --- as files, and against what is there ------------------------------------------------------------------------------
+# --- as files, and compared with the nodes ------------------------------------------------------------------------------
 
 
 def render(plan: NodePlan) -> str:
-    """The netplan file of a node, as its own helper writes it."""
+    """The netplan file of a node, as its helper writes it."""
     return rendered(plan.request()["ports"])
 
 
 def changes(plan: NodePlan, view: PortScan) -> tuple[str, ...]:
-    """Changes that would be made on a node, a line each; empty if everything is as planned."""
+    """Changes to make on a node, a line each; empty if everything is as planned."""
     there = {netdev.name: netdev for netdev in view.netdevs}
     found: list[str] = []
     for port in plan.ports:
@@ -201,7 +201,7 @@ def changes(plan: NodePlan, view: PortScan) -> tuple[str, ...]:
 
 
 def claims(files: Mapping[str, str], netdevs: Iterable[str]) -> tuple[str, ...]:
-    """Sentences about other netplan files that name one of `netdevs`: netplan would merge both."""
+    """Sentences about other netplan files that configure one of `netdevs`: netplan would merge both."""
     names = tuple(netdevs)
     return tuple(
         f"{path} also configures {', '.join(found)}: netplan merges both files. Remove them from one file."

@@ -1,8 +1,8 @@
 """Address at which each node of a fleet is reached by the others: Ray, engines, rendezvous. Pure.
 
 A fleet of one node stays on loopback. If one rail subnet holds every node (a cable between two, a switch), that is
-the network: nothing of ours then listens on the management LAN. A ring has no such subnet, so its nodes meet on the
-management network, and only the collectives go over the rails.
+the network: no process of sparkfleet then listens on the management LAN. A ring has no such subnet, so its nodes use the
+management network, and only collectives use the rails.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.rail_networks import Network, common_networks, rail_ends
 from sparkfleet.values import Value
 
-# Ray's `start` replaces 127.0.0.1 by the address of the default route, and its agents then listen there. Any other
-# loopback address is taken as it is.
+# Ray's `start` replaces 127.0.0.1 by the address of the default route, and its agents then listen there. It keeps any
+# other loopback address.
 LOOPBACK = "127.0.0.2"
 
 
@@ -21,7 +21,7 @@ class Seat(Value):
     """Address of a node, and the reason for it."""
 
     address: str
-    """IP address, or for a node that is only known by its name, the name."""
+    """IP address, or the name of a node that is known by its name only."""
     netdev: str | None = None
     """The rail's netdev; None on loopback and on the management network."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.hostfacts.fact import not_understood
+from sparkfleet.hostfacts.fact import unexpected_output
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 
@@ -12,13 +12,13 @@ _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 def bandwidth_argv(
     device: str, port: int, seconds: float, gid: int | None, peer: str = ""
 ) -> tuple[str, ...]:
-    """One end of a bandwidth test; with `peer`, the end that sends. Messages are 64 KiB, its default."""
+    """The command of one end of a bandwidth test; with `peer`, the sending end. Messages are 64 KiB, the default."""
     words = ("ib_write_bw", "-d", device, "-i", "1", "-p", str(port), "-F", "--report_gbits")
     return (*words, "-q", "4", "-D", str(max(1, round(seconds))), *_rest(gid, peer))
 
 
 def latency_argv(device: str, port: int, rounds: int, gid: int | None, peer: str = "") -> tuple[str, ...]:
-    """One end of a latency test; with `peer`, the end that measures."""
+    """The command of one end of a latency test; with `peer`, the measuring end."""
     words = ("ib_write_lat", "-d", device, "-i", "1", "-p", str(port), "-F", "-n", str(rounds))
     return (*words, *_rest(gid, peer))
 
@@ -36,8 +36,8 @@ def parse_bandwidth(output: str) -> float:
         re.MULTILINE,
     )
     if header is None or not rows:
-        raise not_understood("the bandwidth", output)
-    # perftest's MB are of 2^20 bytes.
+        raise unexpected_output("the bandwidth", output)
+    # perftest's MB has 2^20 bytes.
     return float(rows[-1][1]) * ((1 << 20) / 1e9 if header[1] == "MB" else 1 / 8)
 
 
@@ -48,5 +48,5 @@ def parse_latency(output: str) -> float:
         rf"^\s*[0-9]{{1,12}}\s+[0-9]{{1,12}}\s+{_NUMBER}\s+{_NUMBER}\s+{_NUMBER}\b", output, re.MULTILINE
     )
     if header is None or not rows:
-        raise not_understood("the latency", output)
+        raise unexpected_output("the latency", output)
     return float(rows[-1][2])

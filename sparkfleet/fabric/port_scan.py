@@ -10,11 +10,11 @@ from sparkfleet.hostfacts.rdma import RdmaLink
 from sparkfleet.values import Value
 
 Method = Literal["lldp", "ipv6", "arp"]
-"""How an end was heard: LLDP, an answer to an IPv6 all-nodes ping, or an ARP answer."""
+"""Method that found a neighbour: LLDP, an answer to an IPv6 all-nodes ping, or an ARP answer."""
 
 
-class HeardNeighbour(Value):
-    """One answer that came in on a netdev of a node: who sent it, by MAC or by link-local address."""
+class NeighbourAnswer(Value):
+    """One answer on a netdev of a node, with its sender's MAC or link-local address."""
 
     netdev: str
     method: Method
@@ -23,14 +23,14 @@ class HeardNeighbour(Value):
 
 
 class PortScan(Value):
-    """Ports of one node and the neighbours that each heard."""
+    """Ports of one node and the answers that arrived on them."""
 
     node: str
     netdevs: tuple[Netdev, ...]
     management: str = ""
-    """The netdev that the node is reached on; it is no rail."""
+    """The netdev that the node is reached on; it is not a rail."""
     rdma: tuple[RdmaLink, ...] = ()
     lldp: tuple[LldpNeighbour, ...] = ()
-    heard: tuple[HeardNeighbour, ...] = ()
+    answers: tuple[NeighbourAnswer, ...] = ()
     networks: tuple[str, ...] = ()
-    """IPv4 networks that it has a route to: no rail may get an address in one of another netdev."""
+    """IPv4 networks that it has a route to: no rail may get an address in a network of another netdev."""

@@ -1,7 +1,7 @@
 """Netdevs of a node that may be rails, and the QSFP port that each belongs to.
 
-Names decide one thing only, which two netdevs share a port (`enp1s0f1np1` with `enP2p1s0f1np1`): on a Spark that is how
-the ConnectX-7 is wired.
+Names decide only which two netdevs share a port (`enp1s0f1np1` with `enP2p1s0f1np1`), because a Spark's ConnectX-7 is
+wired that way.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sparkfleet.hostfacts.netdev import Netdev
 
 _SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
 DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
-"""What an inventory takes for a device. Other names are not dealt with: they come from the node."""
+"""Names that an inventory accepts for a device. Others are ignored: names come from the node."""
 _NEVER = ("wl", "enP7s7")
-"""Wi-Fi, and a Spark's 10 Gb/s Ethernet: a LAN, also where the node is reached in another way."""
+"""Wi-Fi, and a Spark's 10 Gb/s Ethernet: a LAN, even if the node is reached in another way."""
 _HARDWARE = ("", "veth")
-"""Kinds of netdev that a cable can be in; veth is the cable of simulated nodes."""
+"""Kinds of netdev that can have a cable; veth is the cable of simulated nodes."""
 
 
 class Jack(NamedTuple):
-    """A place for one cable: on a Spark a QSFP port, with two netdevs."""
+    """A socket for one cable: on a Spark a QSFP port, with two netdevs."""
 
     node: str
     port: str
@@ -36,12 +36,12 @@ class Port(NamedTuple):
 
     @property
     def jack(self) -> Jack:
-        """Port at the other end of the cable."""
+        """The jack that the netdev belongs to."""
         return Jack(self.node, jack_of(self.netdev))
 
 
 def rail_netdevs(view: PortScan) -> tuple[Netdev, ...]:
-    """Netdevs that may be rails: those with RDMA; without any, those with a Spark's names; else all with a cable's place."""
+    """Netdevs that may be rails: those with RDMA, else those with a Spark's names, else all that can have a cable."""
     able = [one for one in view.netdevs if _may_be_rail(one, view)]
     names = {link.netdev for link in view.rdma}
     with_rdma = [one for one in able if one.name in names]

@@ -1,9 +1,9 @@
-"""Makes the ends of cables visible to each other, and reads what each node then sees. Needs no root.
+"""Probes all cables between nodes, and reads the neighbours that each node then knows. Needs no root.
 
 A fresh Spark has no addresses on its rails. An IPv6 all-nodes ping still finds its neighbour, because link-local
-addresses come by themselves. Where somebody switched those off, `arping` asks for the other nodes' addresses: Linux
-answers on any of its devices, with the MAC of the one that was asked. Rails with addresses are pinged, and the
-neighbour table says which MAC answered. LLDP is read where it runs.
+addresses are automatic. If they are disabled, `arping` queries the other nodes' addresses: Linux
+answers on any of its devices, with the MAC of the device that received the query. Rails with addresses are pinged, and
+the neighbour table has the MAC that answered. LLDP is read if it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipaddress import IPv4Interface, ip_address
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.ask import ask, value_or
-from sparkfleet.fabric.port_scan import HeardNeighbour, PortScan
+from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.fabric.ports import rail_netdevs
 from sparkfleet.hostfacts.arp_ndp import ReadNeighbours
 from sparkfleet.hostfacts.lldp import ReadLldp
@@ -27,7 +27,7 @@ from sparkfleet.remote.channel import Channel, Completed
 
 ALL_NODES = "ff02::1"
 ARP_TARGETS = 16
-"""Nodes that one rail asks for by `arping`, so that a large fleet does not shout for minutes."""
+"""Nodes that `arping` queries on one rail, so that a large fleet does not take minutes."""
 
 _REPLY = re.compile(r"bytes from (fe80:[0-9a-f:]{1,40})%", re.MULTILINE)
 _ARP_REPLY = re.compile(r"reply from [0-9.]{7,15} \[([0-9A-Fa-f:]{17})\]")
@@ -39,7 +39,7 @@ async def look(channels: Mapping[str, Channel]) -> tuple[PortScan, ...]:
 
     Raises:
         NodeError: a node cannot be reached, or has no `ip` command.
-        FactError: `ip` printed something that is not understood.
+        FactError: the output of `ip` cannot be parsed.
     """
     views = await asyncio.gather(*(view(name, channel) for name, channel in channels.items()))
     targets = {one.node: _addresses(one) for one in views}
@@ -49,7 +49,7 @@ async def look(channels: Mapping[str, Channel]) -> tuple[PortScan, ...]:
 
 
 async def view(name: str, channel: Channel) -> PortScan:
-    """Netdevs, RDMA devices and LLDP neighbours of one node. Sends no probe."""
+    """Reads netdevs, RDMA devices and LLDP neighbours of one node. Sends no probe."""
     netdevs, (routes, server, rdma, ibdev, lldp) = await asyncio.gather(
         ask(channel, ReadNetdevs.argv, ReadNetdevs.parse),
         run_batch(
@@ -78,7 +78,7 @@ async def view(name: str, channel: Channel) -> PortScan:
 def management_of(
     netdevs: Sequence[Netdev], routes: Sequence[RouteEntry], server: Completed | NodeError
 ) -> str:
-    """The netdev that we came in by; over no SSH, that of the default route. "" if neither is known."""
+    """The netdev of this SSH connection; without SSH, that of the default route. "" if neither is known."""
     said = "" if isinstance(server, NodeError) else server.stdout.strip()
     if match := _SERVER.fullmatch(said):
         try:
@@ -91,25 +91,25 @@ def management_of(
     return management_netdev(tuple(routes)) or ""
 
 
-# --- asking who is there ----------------------------------------------------------------------------------------------
+# --- probes ----------------------------------------------------------------------------------------------
 
 
 async def _listen(channel: Channel, one: PortScan, others: Sequence[IPv4Interface]) -> PortScan:
     rails = [netdev for netdev in rail_netdevs(one) if netdev.up and netdev.carrier]
     by_ipv6 = await _all_nodes(channel, rails)
     by_arp = await _addressed(channel, rails, others)
-    heard = [*by_ipv6, *by_arp]
-    deaf = [netdev for netdev in rails if netdev.name not in {one.netdev for one in heard}]
-    heard += await _arping(channel, deaf, others)
-    return one.model_copy(update={"heard": tuple(heard)})
+    answers = [*by_ipv6, *by_arp]
+    silent = [netdev for netdev in rails if netdev.name not in {one.netdev for one in answers}]
+    answers += await _arping(channel, silent, others)
+    return one.model_copy(update={"answers": tuple(answers)})
 
 
-async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[HeardNeighbour]:
-    """Answers to an all-nodes ping. The second round ends at its first answer; the first collects them all."""
+async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[NeighbourAnswer]:
+    """Answers to an all-nodes ping. The first round collects all answers; the second ends at its first answer."""
     asked = [netdev for netdev in rails if netdev.link_local]
     answers = await run_batch(channel, [all_nodes_ping(netdev.name) for netdev in asked])
     return [
-        HeardNeighbour(netdev=netdev.name, method="ipv6", address=address)
+        NeighbourAnswer(netdev=netdev.name, method="ipv6", address=address)
         for netdev, answer in zip(asked, answers, strict=True)
         if isinstance(answer, Completed)
         for address in replies(answer.stdout)
@@ -118,8 +118,8 @@ async def _all_nodes(channel: Channel, rails: Sequence[Netdev]) -> list[HeardNei
 
 
 def all_nodes_ping(netdev: str) -> tuple[str, ...]:
-    """The command that asks everybody on a wire to answer."""
-    # Without root, multicast may be sent once a second only.
+    """The command that makes every machine on a wire answer."""
+    # Without root, multicast may be sent only once a second.
     return ("ping", "-6", "-n", "-c", "2", "-i", "1", "-w", "2", "-I", netdev, ALL_NODES)
 
 
@@ -136,8 +136,8 @@ def replies(output: str) -> tuple[str, ...]:
 
 async def _addressed(
     channel: Channel, rails: Sequence[Netdev], others: Sequence[IPv4Interface]
-) -> list[HeardNeighbour]:
-    """Ping the other nodes' addresses in each rail's subnet, then read which MACs answered."""
+) -> list[NeighbourAnswer]:
+    """Pings the other nodes' addresses in each rail's subnet, then reads the MACs that answered."""
     pings = [
         ("ping", "-4", "-n", "-c", "1", "-W", "1", "-I", netdev.name, str(other.ip))
         for netdev in rails
@@ -151,7 +151,7 @@ async def _addressed(
     (table,) = await run_batch(channel, [ReadNeighbours.argv])
     names = {netdev.name for netdev in rails}
     return [
-        HeardNeighbour(netdev=one.netdev, method="arp" if "." in one.address else "ipv6", mac=one.mac)
+        NeighbourAnswer(netdev=one.netdev, method="arp" if "." in one.address else "ipv6", mac=one.mac)
         for one in value_or(table, ReadNeighbours.parse, ())
         if one.netdev in names and one.confirmed
     ]
@@ -159,12 +159,12 @@ async def _addressed(
 
 async def _arping(
     channel: Channel, rails: Sequence[Netdev], others: Sequence[IPv4Interface]
-) -> list[HeardNeighbour]:
-    """Ask for the other nodes' addresses where nothing else was heard. `arping` may be missing or forbidden."""
+) -> list[NeighbourAnswer]:
+    """Queries the other nodes' addresses on rails without an answer. `arping` may be missing or forbidden."""
     questions = [(netdev, other) for netdev in rails for other in others[:ARP_TARGETS]]
     answers = await run_batch(channel, [_arp(netdev.name, str(other.ip)) for netdev, other in questions])
     return [
-        HeardNeighbour(netdev=netdev.name, method="arp", mac=mac.lower())
+        NeighbourAnswer(netdev=netdev.name, method="arp", mac=mac.lower())
         for (netdev, _), answer in zip(questions, answers, strict=True)
         if isinstance(answer, Completed)
         for mac in _ARP_REPLY.findall(answer.stdout)
@@ -172,12 +172,12 @@ async def _arping(
 
 
 def _arp(netdev: str, address: str) -> tuple[str, ...]:
-    # -D asks without having an address; its exit code is 1 when somebody answers.
+    # -D needs no own address; its exit code is 1 if a machine answers.
     return ("arping", "-D", "-c", "2", "-w", "1", "-I", netdev, address)
 
 
 def _addresses(one: PortScan) -> tuple[IPv4Interface, ...]:
-    """A node's addresses, that of the management network first: every node has that one."""
+    """A node's addresses, that of the management network first, because every node has one."""
     ordered = sorted(one.netdevs, key=lambda netdev: netdev.name != one.management)
     return tuple(address for netdev in ordered if netdev.kind in ("", "veth") for address in netdev.ipv4)
 

@@ -2,7 +2,7 @@
 """Sets the addresses of a node's rails, as root, and takes them back unless somebody confirms in time.
 
 This program is copied to nodes and is all that sparkfleet may do there as root. It needs nothing but Python, never
-starts a shell, believes nothing it is told, and touches four things: /etc/netplan/60-sparkfleet.yaml (or, where there
+starts a shell, checks all of its input, and touches four things: /etc/netplan/60-sparkfleet.yaml (or, where there
 is no netplan, the running addresses), `netplan`, its own table of nftables with the file and the unit that load it after a
 reboot, and its own directory in /run.
 
@@ -283,7 +283,7 @@ def checked(text: str) -> list[dict[str, Any]]:
     try:
         ports = [checked_port(port) for port in json.loads(text)["ports"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RailsHelperError(f"the request is not understood: {error!r}"[:200]) from None
+        raise RailsHelperError(f"the request is not valid: {error!r}"[:200]) from None
     if not 0 < len(ports) <= MOST_PORTS or len({port["netdev"] for port in ports}) != len(ports):
         raise RailsHelperError("the request names no netdev, too many, or one twice")
     return ports

@@ -1,11 +1,11 @@
-"""Ports that are not taken for rails, with the reason. Pure."""
+"""Ports that are not used as rails, with the reason. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from sparkfleet.fabric.adjacency import Sights
+from sparkfleet.fabric.adjacency import Adjacency
 from sparkfleet.fabric.discovery import RejectedPort
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.ports import Jack, Port, is_spark_port
@@ -41,9 +41,9 @@ def bonded(views: Sequence[PortScan]) -> Iterator[RejectedPort]:
 
 
 def unused(
-    ports: dict[Port, Netdev], used: set[Port], sights: Sights, strangers: dict[Port, str]
+    ports: dict[Port, Netdev], used: set[Port], adjacency: Adjacency, strangers: dict[Port, str]
 ) -> Iterator[RejectedPort]:
-    """Ports that are on no rail; a jack without any signal is told once."""
+    """Ports without a rail; a jack without any signal is one entry."""
     dark: dict[Jack, list[str]] = defaultdict(list)
     for port, netdev in ports.items():
         if netdev.up and not netdev.carrier and port not in used:
@@ -59,19 +59,19 @@ def unused(
             yield RejectedPort(node=jack.node, netdev=" and ".join(names), what=what)
     for port, netdev in ports.items():
         if port not in used and port.jack in cabled:
-            what, do = _why_not(port, netdev, sights, strangers)
+            what, do = _why_not(port, netdev, adjacency, strangers)
             yield RejectedPort(node=port.node, netdev=port.netdev, what=what, do=do)
 
 
-def _why_not(port: Port, netdev: Netdev, sights: Sights, strangers: dict[Port, str]) -> tuple[str, str]:
+def _why_not(port: Port, netdev: Netdev, adjacency: Adjacency, strangers: dict[Port, str]) -> tuple[str, str]:
     if not netdev.up:
-        return "is switched off.", f"`sudo ip link set {netdev.name} up` on {port.node}, then run it again."
+        return "is switched off.", f"On {port.node}: sudo ip link set {netdev.name} up; then run this again."
     if not netdev.carrier:
-        return "has no signal, but the other half of its port has: half of the cable is lost.", ""
-    if other := next(iter(sights.get(port, {})), None):
+        return "has no signal, but the other half of its port has: half of the cable does not work.", ""
+    if other := next(iter(adjacency.get(port, {})), None):
         if other.node == port.node:
             return f"sees {other.netdev} of the same node: the cable is a loop.", ""
-        return f"sees {other.netdev} of {other.node}, which already is the end of another rail.", ""
+        return f"sees {other.netdev} of {other.node}, which is already the end of another rail.", ""
     if stranger := strangers.get(port):
         return (
             f"sees {stranger}, which is not one of the nodes.",

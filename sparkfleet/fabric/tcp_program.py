@@ -1,6 +1,6 @@
-"""Loads a rail with TCP, or measures how long a small message takes. Sent to nodes by `remote/agent.py`; stdlib only.
+"""Loads a rail with TCP, or measures the latency of a small message. Sent to nodes by `remote/agent.py`; stdlib only.
 
-The request's `do` is one of these; `token` keeps others out: it is the first thing that both ends exchange.
+The request's `do` is one of these; both ends exchange `token` first, so that no other program can connect:
 
     listen    address, seconds                             prints `listening` with its `port`, serves for at most `seconds`
     bulk      own, peer, port, netdev, seconds, streams    the result is {"bytes", "seconds"}
@@ -25,7 +25,7 @@ PATIENCE_S = 10.0
 
 
 def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, float] | None:
-    """Do as the request says."""
+    """Carries out the request."""
     token = request["token"].encode()
     if request["do"] == "listen":
         listen(token, request["address"], request["seconds"], say)
@@ -37,7 +37,7 @@ def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, float] 
 
 
 def listen(token: bytes, address: str, seconds: float, say: Callable[..., None]) -> None:
-    """Serve connections on a free port of `address` until the time is over."""
+    """Serves connections on a free port of `address` until the time is over."""
     end = time.monotonic() + seconds
     with socket.create_server((address, 0), backlog=64) as server:
         say("listening", port=server.getsockname()[1])
@@ -49,7 +49,7 @@ def listen(token: bytes, address: str, seconds: float, say: Callable[..., None])
 
 
 def serve(connection: socket.socket, token: bytes, seconds: float) -> None:
-    """One connection: bytes are counted (B) or sent back (L)."""
+    """Serves one connection: bytes are counted (B) or sent back (L)."""
     with connection, suppress(OSError):
         connection.settimeout(seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,7 +64,7 @@ def serve(connection: socket.socket, token: bytes, seconds: float) -> None:
 
 
 def drain(connection: socket.socket) -> int:
-    """Bytes until the other side has no more to send."""
+    """Counts the bytes until the other end closes."""
     buffer, count = bytearray(len(CHUNK)), 0
     while size := connection.recv_into(buffer):
         count += size
@@ -72,7 +72,7 @@ def drain(connection: socket.socket) -> int:
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """That many bytes. Raises ConnectionError where the other side ends before."""
+    """Reads exactly `size` bytes. Raises ConnectionError if the other end closes before."""
     found = b""
     while len(found) < size:
         more = connection.recv(size - len(found))
@@ -83,7 +83,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def reach(own: str, netdev: str, peer: tuple[str, int], hello: bytes) -> socket.socket:
-    """A connection that leaves by the rail: from its address and, where the kernel lets us, bound to its netdev."""
+    """A connection over the rail: from its address and, if the kernel allows it, bound to its netdev."""
     family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     with suppress(OSError):
@@ -97,7 +97,7 @@ def reach(own: str, netdev: str, peer: tuple[str, int], hello: bytes) -> socket.
 
 
 def bulk(connections: list[socket.socket], seconds: float) -> dict[str, float]:
-    """Send on all connections for `seconds`; what counts is what arrived."""
+    """Sends on all connections for `seconds`; counts the bytes that arrived."""
     counts: list[int] = []
     began = time.monotonic()
     threads = [threading.Thread(target=send, args=(one, began + seconds, counts)) for one in connections]
@@ -111,7 +111,7 @@ def bulk(connections: list[socket.socket], seconds: float) -> dict[str, float]:
 
 
 def send(connection: socket.socket, end: float, counts: list[int]) -> None:
-    """One stream."""
+    """Sends one stream."""
     with connection, suppress(OSError):
         while time.monotonic() < end:
             connection.sendall(CHUNK)

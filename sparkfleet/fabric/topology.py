@@ -1,8 +1,8 @@
-"""Cables, found from the neighbours that both ends heard. Pure.
+"""Finds cables from the neighbours that answered on both ends. Pure.
 
-Nothing is taken from hopes or from names alone: a rail is a pair of netdevs of which one has heard the other. The two
-halves of a port may hear each other through its switch, or not; both kinds have been reported, and both give the same
-cable here.
+Names alone prove nothing: a rail is a pair of netdevs of which one has an answer of the other. The two halves of a port
+may receive each other's packets through the NIC's switch, or not; both are reported in the field, and give the same cable
+here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sparkfleet.fabric.adjacency import Sights, bridges_of, sights_of
+from sparkfleet.fabric.adjacency import Adjacency, adjacency_of, bridges_of
 from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd, FoundLink, FoundRail
 from sparkfleet.fabric.port_scan import Method, PortScan
 from sparkfleet.fabric.ports import DEVICE_NAME, Jack, Port, half_of, rail_netdevs
@@ -21,31 +21,33 @@ from sparkfleet.hostfacts.netdev import Netdev
 
 
 def find_links(views: Sequence[PortScan]) -> DiscoveredLinks:
-    """The cables between nodes, from what each of them hears.
+    """The cables between nodes, from the answers that each of them received.
 
-    A rail is found when one of its ends has heard the other. Three jacks or more that hear each other, or one that
-    hears an LLDP bridge, are a switch. What cannot be told is a finding, never a guess.
+    A rail is found if one of its ends has an answer of the other. Three or more adjacent jacks, or one that
+    receives LLDP of a bridge, are at a switch. An ambiguous port is a finding, never a guess.
     """
     rails = {view.node: rail_netdevs(view) for view in views}
     ports = {Port(node, one.name): one for node, found in rails.items() for one in found}
     findings = [*twins(ports), *bonded(views)]
-    sights, strangers = sights_of(views, ports)
+    adjacency, strangers = adjacency_of(views, ports)
     bridges = dict(bridges_of(views, ports))
     links: list[FoundLink] = []
     used: set[Port] = set()
-    for jacks in _segments(ports, sights, bridges):
-        for link in _links(jacks, _Sense(views, ports, sights, bridges)):
+    for jacks in _segments(ports, adjacency, bridges):
+        for link in _links(jacks, _Answers(views, ports, adjacency, bridges)):
             links.append(link)
             used.update(Port(end.node, end.netdev.name) for rail in link.rails for end in rail.ends)
-    findings += unused(ports, used, sights, strangers)
+    findings += unused(ports, used, adjacency, strangers)
     return DiscoveredLinks(links=_named(links), findings=tuple(findings))
 
 
-def _segments(ports: Iterable[Port], sights: Sights, bridges: dict[Port, str]) -> list[tuple[Jack, ...]]:
-    """Jacks that are on one wire or one switch, in a stable order. A jack that hears nobody is in none."""
+def _segments(
+    ports: Iterable[Port], adjacency: Adjacency, bridges: dict[Port, str]
+) -> list[tuple[Jack, ...]]:
+    """Jacks that are on one wire or one switch, in a stable order. A jack without a neighbour is in none."""
     beside: dict[object, set[object]] = defaultdict(set)
     for port in ports:
-        for other in (*sights.get(port, ()), *([bridges[port]] if port in bridges else [])):
+        for other in (*adjacency.get(port, ()), *([bridges[port]] if port in bridges else [])):
             there = other.jack if isinstance(other, Port) else other
             beside[port.jack].add(there)
             beside[there].add(port.jack)
@@ -67,12 +69,12 @@ def _reach(start: object, beside: dict[object, set[object]]) -> set[object]:
     return reached
 
 
-class _Sense(NamedTuple):
-    """Everything that was heard."""
+class _Answers(NamedTuple):
+    """All answers."""
 
     views: Sequence[PortScan]
     ports: dict[Port, Netdev]
-    sights: Sights
+    adjacency: Adjacency
     bridges: dict[Port, str]
 
     def of(self, jack: Jack) -> list[Port]:
@@ -88,46 +90,46 @@ class _Sense(NamedTuple):
         return FoundEnd(node=port.node, netdev=self.ports[port], rdma=rdma)
 
     def methods(self, port: Port) -> tuple[Method, ...]:
-        """Means by which a port heard others."""
-        found = {method for methods in self.sights.get(port, {}).values() for method in methods}
+        """Methods by which a port found others."""
+        found = {method for methods in self.adjacency.get(port, {}).values() for method in methods}
         if port in self.bridges:
             found.add("lldp")
         return tuple(sorted(found))
 
 
-def _links(jacks: tuple[Jack, ...], sense: _Sense) -> Iterator[FoundLink]:
-    """The cables of one segment. One node's jacks alone are a loop, and no link."""
-    names = {sense.bridges[port] for jack in jacks for port in sense.of(jack) if port in sense.bridges}
+def _links(jacks: tuple[Jack, ...], answers: _Answers) -> Iterator[FoundLink]:
+    """The cables of one segment. Jacks of one node alone are a loop, not a link."""
+    names = {answers.bridges[port] for jack in jacks for port in answers.of(jack) if port in answers.bridges}
     if names or len(jacks) > 2:
         for jack in jacks:
-            yield _to_switch(jack, min(names, default=""), sense)
+            yield _to_switch(jack, min(names, default=""), answers)
     elif len({jack.node for jack in jacks}) == 2:
-        yield _direct(jacks[0], jacks[1], sense)
+        yield _direct(jacks[0], jacks[1], answers)
 
 
-def _to_switch(jack: Jack, name: str, sense: _Sense) -> FoundLink:
-    heard = [port for port in sense.of(jack) if sense.sights.get(port) or port in sense.bridges]
-    rails = tuple(FoundRail(ends=(sense.end(port),), methods=sense.methods(port)) for port in heard)
+def _to_switch(jack: Jack, name: str, answers: _Answers) -> FoundLink:
+    seen = [port for port in answers.of(jack) if answers.adjacency.get(port) or port in answers.bridges]
+    rails = tuple(FoundRail(ends=(answers.end(port),), methods=answers.methods(port)) for port in seen)
     return FoundLink(nodes=(jack.node,), switch=_as_name(name), rails=rails)
 
 
-def _direct(one: Jack, other: Jack, sense: _Sense) -> FoundLink:
-    """Halves are paired with their like where they heard each other, and otherwise with whom they heard."""
-    pairs = [(a, b) for a in sense.of(one) for b in sense.of(other) if b in sense.sights.get(a, {})]
+def _direct(one: Jack, other: Jack, answers: _Answers) -> FoundLink:
+    """Pairs equal halves if they are adjacent, and otherwise each half with the one that it is adjacent to."""
+    pairs = [(a, b) for a in answers.of(one) for b in answers.of(other) if b in answers.adjacency.get(a, {})]
     pairs.sort(key=lambda pair: half_of(pair[0].netdev) != half_of(pair[1].netdev))
     rails: list[FoundRail] = []
     used: set[Port] = set()
     for a, b in pairs:
         if not used & {a, b}:
             used |= {a, b}
-            methods = tuple(sorted(sense.sights[a][b]))
-            rails.append(FoundRail(ends=(sense.end(a), sense.end(b)), methods=methods))
+            methods = tuple(sorted(answers.adjacency[a][b]))
+            rails.append(FoundRail(ends=(answers.end(a), answers.end(b)), methods=methods))
     rails.sort(key=lambda rail: (half_of(rail.ends[0].netdev.name), rail.ends[0].netdev.name))
     return FoundLink(nodes=(one.node, other.node), rails=tuple(rails))
 
 
 def _named(links: list[FoundLink]) -> tuple[FoundLink, ...]:
-    """Switches that gave no name are `switch`: without LLDP, nothing tells two of them apart by name."""
+    """Switches without a name are `switch`: without LLDP two of them cannot be distinguished by name."""
     return tuple(
         link.model_copy(update={"switch": link.switch or "switch"}) if link.switch is not None else link
         for link in links
@@ -135,5 +137,5 @@ def _named(links: list[FoundLink]) -> tuple[FoundLink, ...]:
 
 
 def _as_name(text: str) -> str:
-    """A system's own name in the form of a node's name; "" if nothing of it can be used."""
+    """A system's own name in the form of a node's name; "" if it has no usable character."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:32].strip("-")

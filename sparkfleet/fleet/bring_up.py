@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.session import NoControllerError, Session
 from sparkfleet.fleet.step_times import FLEET, StepTimer, expected_times, load_step_times, save_step_times
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.remote import page_cache
@@ -42,7 +42,7 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
         NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
         ControlError: the fleet did not come up, or a node did not join it.
     """
-    client = await session.find_controller()
+    client = await _controller(session)
     if client is not None and await session.is_complete(client):
         return BroughtUp(client, changed=False, left_by_a_reboot=())
     file = FleetPaths.default(session.inventory.fleet).step_times
@@ -50,6 +50,15 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
         client = await session.bring_up((), timer, wheels)
     save_step_times(file, FLEET, timer.times)
     return BroughtUp(client, changed=True, left_by_a_reboot=session.left_by_a_reboot)
+
+
+async def _controller(session: Session) -> FleetClient | None:
+    """A client of the controller, which is made if Ray runs without one; None if the fleet is down."""
+    try:
+        return await session.find_controller()
+    except NoControllerError:
+        await session.make_controller()
+        return await session.find_controller()
 
 
 async def take_down(session: Session, on_event: OnEvent = ignored) -> None:

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import NamedTuple
 
+from sparkfleet.controlplane.api.client import Held
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import (
+    ControlError,
+    SparkfleetError,
+    UnreachableError,
+    UnreadableStateError,
+    WrongFleetError,
+)
 from sparkfleet.fleet.events import OnEvent, ignored
-from sparkfleet.fleet.session import Session, who
-from sparkfleet.fleet.watch import PASSING, until_gone
+from sparkfleet.fleet.session import NoControllerError, Session, who
+from sparkfleet.fleet.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.specs.inventory import Inventory
+
+
+class FleetCondition(StrEnum):
+    """Condition of a fleet as a whole. Only `up` and `down` are known; of the others engines may run."""
+
+    UP = "up"
+    DOWN = "down"
+    HELD = "held"
+    """The controller answers, and changes nothing until its store can be used."""
+    NO_CONTROLLER = "no controller"
+    """Ray runs on the head without a controller that answers."""
+    UNREADABLE = "unreadable"
+    UNREACHABLE = "unreachable"
+    WRONG_FLEET = "wrong fleet"
 
 
 class FleetOverview(NamedTuple):
     """The whole fleet, up or down."""
 
-    up: bool
+    condition: FleetCondition
     status: FleetStatus
-    """If the fleet is down: its nodes, none of them joined, and no deployments."""
+    """If the fleet is not up: its nodes, none of them joined, and no deployments: they are not known."""
+    trouble: SparkfleetError | None = None
+    """The reason for any condition but `up` and `down`."""
+
+    @property
+    def up(self) -> bool:
+        """True if the controller answered with the status."""
+        return self.condition is FleetCondition.UP
 
 
 class DescribedDeployment(NamedTuple):
@@ -31,21 +60,34 @@ class DescribedDeployment(NamedTuple):
 
 
 async def fleet_state(session: Session) -> FleetOverview:
-    """The nodes and deployments of the fleet. A fleet that is down is no error.
+    """The nodes and deployments of the fleet. A fleet that is down, or whose state is not known, is no error.
 
     Raises:
-        NodeError: its head cannot be reached.
         ControlError: its controller is of an incompatible version of sparkfleet.
     """
-    client = await session.find_controller()
-    if client is None:
-        return FleetOverview(up=False, status=_down(session.inventory))
-    async with client:
-        return FleetOverview(up=True, status=await client.fleet())
+    unknown = _unknown(session.inventory)
+    try:
+        client = await session.find_controller()
+        if client is None:
+            return FleetOverview(FleetCondition.DOWN, unknown)
+        async with client:
+            return FleetOverview(FleetCondition.UP, await client.fleet())
+    except (UnreachableError, UnreadableStateError, WrongFleetError) as error:
+        return FleetOverview(_condition(error), unknown, error)
 
 
-def _down(inventory: Inventory) -> FleetStatus:
-    """Status of a fleet that is down. Its deployments are unknown: they are on the head's disk."""
+def _condition(error: SparkfleetError) -> FleetCondition:
+    kinds: tuple[tuple[type[SparkfleetError], FleetCondition], ...] = (
+        (Held, FleetCondition.HELD),
+        (NoControllerError, FleetCondition.NO_CONTROLLER),
+        (UnreachableError, FleetCondition.UNREACHABLE),
+        (WrongFleetError, FleetCondition.WRONG_FLEET),
+    )
+    return next((found for kind, found in kinds if isinstance(error, kind)), FleetCondition.UNREADABLE)
+
+
+def _unknown(inventory: Inventory) -> FleetStatus:
+    """Status of a fleet whose controller does not answer. Its deployments are unknown: they are on the head's disk."""
     return FleetStatus(
         fleet=inventory.fleet,
         sparkfleet="",
@@ -63,6 +105,29 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
         status = find(await client.fleet(), name)
         events = await client.all_events(name)
     return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING))
+
+
+async def read_events(session: Session, name: str | None, last: int) -> tuple[tuple[Event, ...], int]:
+    """The last events of a deployment or of the whole fleet, oldest first, and the id after which new ones follow.
+
+    Those of a start's progress are left out. Raises ControlError if the fleet is down.
+    """
+    async with await session.controller() as client:
+        newest = (await client.fleet()).last_event
+        found = [event for event in await client.all_events(name) if event.kind not in PASSING]
+    return tuple(found[-last:] if last else ()), newest
+
+
+async def follow_events(
+    session: Session, name: str | None, after: int, on_event: Callable[[Event], None]
+) -> None:
+    """Send events with an id above `after` until it is cancelled. Raises ControlError if the fleet is down."""
+    async with await session.controller() as client:
+        while True:
+            for event in await client.events(after, name, wait_s=WAIT_S):
+                after = event.id
+                if event.kind not in PASSING:
+                    on_event(event)
 
 
 async def delete_deployment(

@@ -17,6 +17,7 @@ from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -130,7 +131,18 @@ async def plan_deployments(
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
-    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints)
+    times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
+    return FleetPlan(tuple(specs), fleet, status, expecting(decided, times), client, checkpoints)
+
+
+def expecting(decided: Decided, times: StepTimes) -> Decided:
+    """The same with the time that the last start of the same took on this fleet."""
+    return decided._replace(planned=[_expecting(one, times) for one in decided.planned])
+
+
+def _expecting(one: Planned, times: StepTimes) -> Planned:
+    took = last_start_s(times, one.plan) if one.change.starts else None
+    return one.model_copy(update={"change": one.change.model_copy(update={"expected_s": took})})
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
@@ -216,7 +228,7 @@ def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | 
     if found is None:
         return None
     return compare(
-        spec, _as_deployed(found, status), _before(spec.name, status), _groups(spec.name, status)
+        spec, _as_deployed(found, status), _before(spec.name, status), running_groups(spec.name, status)
     ).verb
 
 
@@ -233,7 +245,7 @@ def _planned(
     renew: bool = False,
     retry: bool = False,
 ) -> Planned:
-    before, running = _before(spec.name, status), _groups(spec.name, status)
+    before, running = _before(spec.name, status), running_groups(spec.name, status)
     plan = plan if renew else _as_deployed(plan, status)
     change = compare(spec, plan, before, running)
     if change.verb != "keep" and not retry:  # a running group keeps its rung
@@ -249,13 +261,13 @@ def _planned(
             ends=tuple(one.name for one in running or ()),
         )
     if change.starts and change.ends:
-        change = change.model_copy(update={"together": _together(spec, plan, running or (), status)})
+        change = change.model_copy(update={"together": memory_holds_both(spec, plan, running or (), status)})
     runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
     measured = tuple(measured_lines(runs)) if runs else ()
     return Planned(spec=spec, plan=plan, change=change, measured=measured)
 
 
-def _together(
+def memory_holds_both(
     spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
 ) -> bool | None:
     """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
@@ -280,7 +292,7 @@ def _lowest(name: str, status: FleetStatus | None) -> int:
     return max((len(passed) for one in found for passed in one.passed), default=0)
 
 
-def _groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
+def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
     """Groups of a deployment that run or start; None if the controller does not report them.
 
     One that is given up is not among them: an apply starts it again.

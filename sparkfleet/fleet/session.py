@@ -8,7 +8,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +17,17 @@ from typing import Any, Self
 from pydantic import Field
 
 from sparkfleet import __version__
-from sparkfleet.controlplane.api.api_models import ApplyRequest, JoinRequest, OnNode, Prepared, UpRequest
+from sparkfleet.controlplane.api.api_models import (
+    ApplyRequest,
+    JoinRequest,
+    OnNode,
+    Prepared,
+    StoreRequest,
+    UpRequest,
+)
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.errors import ControlError, NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, ignored
 from sparkfleet.install.environment import install
@@ -36,6 +43,14 @@ JOIN_S = 90.0
 DOWN_S = 180.0
 
 
+QUICK_S = 3.0
+"""Seconds to wait for a controller whose own note has the reason why it does not answer."""
+
+
+class NoControllerError(UnreadableStateError):
+    """Ray runs on the head, and no controller answers."""
+
+
 class FoundState(Value):
     """State of a fleet on a node: see `runtime/state_probe.py`."""
 
@@ -44,6 +59,14 @@ class FoundState(Value):
     api_token: str = Field(default="", repr=False)
     ray: bool = False
     """True if the head's Ray listens."""
+    controller: dict[str, Any] = Field(default_factory=dict)
+    """Last note of the controller (`controlplane/controller_note.py`); its fields depend on its release."""
+    unreadable: tuple[str, ...] = ()
+    """Files that exist and cannot be read, each with the reason."""
+    missing: tuple[str, ...] = ()
+    """Files that do not exist."""
+    runs: int = 0
+    """Number of the fleet's processes on the node; counted only if a file is missing or unreadable."""
 
 
 class Session:
@@ -83,20 +106,105 @@ class Session:
         return self.channels[self.inventory.head]
 
     async def find_controller(self) -> FleetClient | None:
-        """A client of the controller, or None if none answers. Waits for one if the head's Ray runs.
+        """A client of the controller; None if the fleet is down. Waits for one if the head's Ray runs.
 
         A controller that is in trouble, or of another version of sparkfleet, is an event `TroubleFound`.
+
+        Raises:
+            UnreachableError: the head cannot be reached.
+            UnreadableStateError: the fleet's state cannot be read, or its controller does not answer although Ray runs.
+            WrongFleetError: another fleet's controller answers.
         """
-        found = await self._found(self.inventory.head)
+        found = await self._found_on_head()
         if found.address is None:
+            self._require_down(found)
             return None
-        patience_s = PATIENCE_S if found.ray else 0.0
-        client = await answering(found.address, found.api_token, self._reach, patience_s)
-        if found.ray and (words := trouble_of(client)):
-            self._on_event(TroubleFound(line=words))
-        if client is not None and client.version not in ("", __version__):
-            self._on_event(TroubleFound(line=" ".join(str(unlike(client.version)).splitlines())))
+        client = await self._answering(found, found.address)
+        if client is None and found.ray:
+            raise no_controller(self.inventory.head, found.controller)
+        if client is None:
+            return None
+        if client.fleet_name not in ("", self.inventory.fleet):
+            raise WrongFleetError(
+                f"The controller at {found.address.api} on {self.inventory.head} is that of fleet {client.fleet_name},"
+                f" not of {self.inventory.fleet}.",
+                do="Check `fleet:` and `head:` in inventory.yaml.",
+            )
+        for line in _troubles(client):
+            self._on_event(TroubleFound(line=line))
         return client
+
+    async def _found_on_head(self) -> FoundState:
+        head = self.inventory.head
+        try:
+            return await self._found(head)
+        except NodeError as error:
+            raise UnreachableError(
+                f"{head}, the head of fleet {self.inventory.fleet}, cannot be reached: {error.what}",
+                means="It is not known if the fleet is up. What runs goes on.",
+                do=error.do
+                or f"Check that {head} is on and that `ssh` to it works; `sparkfleet doctor` looks closer.",
+            ) from error
+        except ValueError as error:
+            raise UnreadableStateError(
+                f"The state of fleet {self.inventory.fleet} on {head} cannot be read: {error}",
+                means="It is not known if the fleet is up. What runs goes on.",
+                do=f"Look at the files in the state directory on {head}; docs/runbook.md describes them.",
+            ) from error
+
+    def _require_down(self, found: FoundState) -> None:
+        """Raises UnreadableStateError if the address is missing although the fleet may run."""
+        reasons = list(found.unreadable)
+        if found.runs:
+            reasons += [f"{path} is missing" for path in found.missing]
+        if reasons:
+            count = f"{found.runs} processes of the fleet run there. " if found.runs else ""
+            raise UnreadableStateError(
+                f"The state of fleet {self.inventory.fleet} on {self.inventory.head} cannot be read:"
+                f" {'; '.join(reasons)}.",
+                means=f"{count}It is not known if the fleet is up: nothing was changed.",
+                do="Repair or put back that file; docs/runbook.md has the cases.",
+            )
+
+    async def _answering(self, found: FoundState, address: HeadAddress) -> FleetClient | None:
+        quick = bool(found.controller.get("api"))  # it has written down that nobody reaches it
+        patience_s = (QUICK_S if quick else PATIENCE_S) if found.ray else 0.0
+        try:
+            return await answering(address, found.api_token, self._reach, patience_s)
+        except WrongFleetError as error:
+            raise WrongFleetError(
+                f"The controller at {address.api} on {self.inventory.head} refuses this fleet's token.",
+                means="It is another fleet's, or the file api.token was replaced after it started.",
+                do="`sparkfleet doctor` shows the processes on the node; docs/runbook.md has the case.",
+            ) from error
+
+    async def make_controller(self) -> None:
+        """Makes a controller in the head's live Ray, and waits until it answers. Ray and the engines are not touched.
+
+        Raises:
+            NodeError: it could not be made.
+        """
+        request = UpRequest(
+            fleet=self.inventory.fleet,
+            state_dir=self._state_dir(self.inventory.head),
+            inventory=self.inventory,
+        )
+        await self._boot(self.inventory.head, await self.pythons(), "controller", request)
+
+    async def store(self, request: StoreRequest) -> dict[str, Any]:
+        """Runs a verb on the store on the head, with or without a controller.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the head cannot be reached.
+        """
+        there = await self._found(self.inventory.head)
+        pythons = {self.inventory.head: there.python} if there.python else await self.pythons()
+        full = request.model_copy(update={"state_dir": self._state_dir(self.inventory.head)})
+        answer = await self._boot(self.inventory.head, pythons, "store", full)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        return answer
 
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError if none answers."""
@@ -281,11 +389,14 @@ class Session:
 
     async def _down(self, node: str) -> None:
         there = await self._found(node)
-        if there.python is None:
+        python = there.python
+        if python is None and (there.unreadable or there.runs):
+            python = (await self.pythons())[node]
+        if python is None:
             return  # the node has never been in the fleet
         request = OnNode(fleet=self.inventory.fleet, state_dir=self._state_dir(node))
         done = await self.channels[node].run(
-            (there.python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
+            (python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
             stdin=request.model_dump_json().encode(),
             timeout_s=DOWN_S,
         )
@@ -296,6 +407,26 @@ class Session:
         """Close every connection."""
         opened, self._opened = self._opened or {}, None
         await asyncio.gather(*(channel.close() for channel in opened.values()))
+
+
+def no_controller(head: str, note: Mapping[str, Any]) -> NoControllerError:
+    """Error about a head whose Ray runs without a controller that answers, with the controller's own reason."""
+    api = str(note.get("api") or "")
+    reason = api or str(note.get("what") or "")
+    return NoControllerError(
+        f"Ray runs on {head}, but the controller does not answer.{f' {reason}' if reason else ''}",
+        means="Running engines go on, and the gateways keep their last table; the desired state is on the head's disk.",
+        do="Free that address or repair that file: the controller continues by itself."
+        if api
+        else "`sparkfleet up` makes a controller, and touches neither Ray nor the engines.",
+    )
+
+
+def _troubles(client: FleetClient) -> Iterator[str]:
+    if words := trouble_of(client):
+        yield words
+    if client.version not in ("", __version__):
+        yield " ".join(str(unlike(client.version)).splitlines())
 
 
 async def _joined(client: FleetClient) -> set[str]:

@@ -69,6 +69,12 @@ def started_by(plans: tuple[DeploymentPlan, ...]) -> str:
     return " + ".join(sorted({f"{one.model} on {one.engine}, TP={one.shape.tp}" for one in candidates}))
 
 
+def last_start_s(known: StepTimes, plan: DeploymentPlan) -> float | None:
+    """Seconds that the last start of a plan's engines took, without the fleet's own steps; None if there was none. Pure."""
+    steps = known.get(started_by((plan,)), {})
+    return sum(steps.values()) or None
+
+
 def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTime]:
     """Expected duration of each step of a start: the last measured, else a typical one, else none. Pure."""
     typical = dict(TYPICAL_FLEET_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -79,6 +80,8 @@ class GatewayApp:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self.keys_used: dict[str, float] = {}
+        """Unix seconds of the last request with each key, by its id."""
 
     @property
     def table(self) -> RoutingTable:
@@ -181,6 +184,7 @@ class GatewayApp:
         if exchange.key is None:
             given = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
             raise unauthorised(given=given)
+        self.keys_used[exchange.key.id] = time.time()
         return self._table
 
     async def _forward(

@@ -136,11 +136,12 @@ class GatewayReplica:
         await self._gateway.aclose()
 
     async def _follow(self) -> None:
-        """Keeps the table equal to the controller's."""
+        """Keeps the table equal to the controller's, which thereby knows which one this replica holds."""
+        replica = serve.get_replica_context().replica_tag
         while True:
             try:
                 controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
-                text = await controller.table.remote(self._gateway.table.version)
+                text = await controller.table.remote(self._gateway.table.version, replica)
                 table = RoutingTable.model_validate_json(text)
             except Exception as error:
                 # With any failure of the controller the last table stays in use.
@@ -165,6 +166,7 @@ class GatewayReplica:
                 url=f"http://{self._config.host}:{self._server.port}",
                 metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
                 at=time.time(),
+                keys_used=dict(self._gateway.keys_used),
             )
             with contextlib.suppress(Exception):
                 controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)

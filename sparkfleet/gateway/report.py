@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pydantic import Field
+
 from sparkfleet.values import Value
 
 
@@ -12,3 +16,5 @@ class GatewayReport(Value):
     url: str
     metrics_url: str
     at: float
+    keys_used: Mapping[str, float] = Field(default_factory=dict)
+    """Unix seconds of the last request with each key, by the key's id, since the replica started."""

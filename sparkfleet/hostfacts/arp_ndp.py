@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.hostfacts.iproute import Entry, Word, entries, mac_of
 from sparkfleet.values import Value
 
 
 class Neighbour(Value):
-    """Somebody that the kernel has heard of through ARP or IPv6 neighbour discovery."""
+    """A neighbour that the kernel found through ARP or IPv6 neighbour discovery."""
 
     address: str
     netdev: str
@@ -21,7 +21,7 @@ class Neighbour(Value):
 
     @property
     def confirmed(self) -> bool:
-        """True if it answered in the last seconds. A STALE entry may be a cable that was unplugged last week."""
+        """True if it answered in the last seconds. A STALE entry may be of a cable that was unplugged last week."""
         return bool(self.mac) and bool({"REACHABLE", "DELAY", "PROBE"}.intersection(self.states))
 
 
@@ -48,5 +48,5 @@ def _neighbour(raw: _RawNeighbour, netdev: str) -> Neighbour:
     try:
         address = str(ip_address(raw.dst))
     except ValueError:
-        raise not_understood("neighbours", raw.dst) from None
+        raise unexpected_output("neighbours", raw.dst) from None
     return Neighbour(address=address, netdev=netdev, mac=mac_of(raw.lladdr), states=raw.state)

@@ -1,17 +1,17 @@
-"""The clock of a node, against the asker's, and whether anything keeps it right."""
+"""Clock of a node: its offset from this machine's, and whether a time service keeps it synchronised."""
 
 from __future__ import annotations
 
 import re
 
-from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.values import Value
 
 _SECONDS = re.compile(r"\s{0,20}(\d{1,12})\.(\d{1,9})\s{0,20}", re.ASCII)
 
 
 class ReadClock(Fact[float]):
-    """The time of a node, seconds since 1970."""
+    """Reads the time of a node, seconds since 1970."""
 
     argv = ("date", "+%s.%N")
 
@@ -20,7 +20,7 @@ class ReadClock(Fact[float]):
         """Seconds and nanoseconds."""
         found = _SECONDS.fullmatch(output[:100])
         if found is None:
-            raise not_understood("the time", output)
+            raise unexpected_output("the time", output)
         return float(f"{found[1]}.{found[2]}")
 
 
@@ -29,16 +29,16 @@ class ClockOffset(Value):
 
     ahead_s: float
     uncertainty_s: float
-    """The node was asked somewhere within twice this time."""
+    """The node read its clock at some moment within twice this time."""
 
     @classmethod
     def of(cls, read: float, asked: float, answered: float) -> ClockOffset:
-        """From the node's time and the asker's, before and after."""
+        """Offset from the node's time and this machine's, before and after the request."""
         return cls(ahead_s=read - (asked + answered) / 2, uncertainty_s=max(0.0, (answered - asked) / 2))
 
 
 class TimeSync(Value):
-    """True if the clock is synchronised; None if not known."""
+    """State of the clock's synchronisation; None: not known."""
 
     synchronised: bool | None
     enabled: bool | None = None
@@ -54,7 +54,7 @@ class ReadTimeSync(Fact[TimeSync]):
         """`NTP=yes` and `NTPSynchronized=yes`."""
         found = dict(line.split("=", 1) for line in output.splitlines()[:50] if "=" in line)
         if "NTPSynchronized" not in found:
-            raise not_understood("whether the clock is synchronised", output)
+            raise unexpected_output("the state of the clock", output)
         return TimeSync(synchronised=_yes(found["NTPSynchronized"]), enabled=_yes(found.get("NTP", "")))
 
 
@@ -72,5 +72,5 @@ class ReadChrony(Fact[TimeSync]):
         """The line `Leap status : Normal`."""
         found = re.search(r"^Leap status[ \t]{0,40}: (.{1,40})$", output, re.MULTILINE)
         if found is None:
-            raise not_understood("whether the clock is synchronised", output)
+            raise unexpected_output("the state of the clock", output)
         return TimeSync(synchronised=found[1].strip() != "Not synchronised", enabled=True)

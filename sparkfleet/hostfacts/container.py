@@ -1,4 +1,4 @@
-"""Container tools: whether Docker or Podman is there, can be used by this user, and can give a container the GPU."""
+"""Container tools: Docker and Podman, with the right to use them and their access to the GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ContainerTool(Value):
     version: str = ""
     """Of the server; "" if it does not answer."""
     usable: bool
-    """Whether this user may run containers with it."""
+    """True if this user may run containers with it."""
     why_not: str = ""
-    """What it says where it is not usable."""
+    """The tool's own error, if it is not usable."""
     root: str = ""
-    """Where it keeps images."""
+    """Its directory of images."""
     runtimes: tuple[str, ...] = ()
     cdi_directories: tuple[str, ...] = ()
-    """Where descriptions of devices (CDI) are looked for; empty if CDI is off or not known of."""
+    """Directories of device descriptions (CDI); empty if CDI is off or not supported."""
 
     @property
     def nvidia_runtime(self) -> bool:
@@ -38,7 +38,7 @@ class ContainerTool(Value):
 
 
 class ReadDocker(Fact[ContainerTool | None]):
-    """Docker. None if it is not installed; what the server refuses is told in its own words."""
+    """Reads Docker's state; None if it is not installed. A refusal of the server is kept in its own words."""
 
     argv = ("docker", "info", "--format", "{{json .}}")
     fine = (0, 1)
@@ -48,13 +48,13 @@ class ReadDocker(Fact[ContainerTool | None]):
         """The JSON that `docker info` prints, with or without a server behind it."""
         info = json_of(output, dict, "Docker")
         errors = info.get("ServerErrors")
-        said = text("; ".join(str(one) for one in errors[:4])) if isinstance(errors, list) else ""
+        problem = text("; ".join(str(one) for one in errors[:4])) if isinstance(errors, list) else ""
         version = text(info.get("ServerVersion") or "")
         return ContainerTool(
             tool="docker",
             version=version,
-            usable=bool(version) and not said,
-            why_not=said or ("" if version else "the server does not answer"),
+            usable=bool(version) and not problem,
+            why_not=problem or ("" if version else "the server does not answer"),
             root=text(info.get("DockerRootDir") or ""),
             runtimes=_names(info.get("Runtimes")),
             cdi_directories=_names(info.get("CDISpecDirs")),
@@ -62,7 +62,7 @@ class ReadDocker(Fact[ContainerTool | None]):
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> ContainerTool | None:
-        """Also without the tool, and where only stderr says why not."""
+        """Accepts also a missing tool, and an error that is only on stderr."""
         if exit_code == _MISSING:
             return None
         if exit_code in cls.fine and stdout.lstrip().startswith("{") and len(stdout) <= MOST_CHARACTERS:
@@ -73,7 +73,7 @@ class ReadDocker(Fact[ContainerTool | None]):
 
 
 class ReadPodman(Fact[ContainerTool | None]):
-    """Podman. None if it is not installed."""
+    """Reads Podman's state; None if it is not installed."""
 
     argv = ("podman", "info", "--format", "json")
 
@@ -88,13 +88,13 @@ class ReadPodman(Fact[ContainerTool | None]):
             usable=True,
             root=text(store.get("graphRoot") or ""),
             runtimes=(text(_section(host, "ociRuntime").get("name") or ""),),
-            # Podman always speaks CDI, and looks here unless told otherwise.
+            # Podman always supports CDI; these are its default directories.
             cdi_directories=("/etc/cdi", "/var/run/cdi"),
         )
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> ContainerTool | None:
-        """Also without the tool, and where it refuses."""
+        """Accepts also a missing tool, and an exit code other than 0."""
         if exit_code == _MISSING:
             return None
         if exit_code != 0:
@@ -130,6 +130,6 @@ class ReadCdi(Fact[tuple[str, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[str, ...]:
-        """File names below the directories that `ls` names."""
+        """File names below the directory lines that `ls` prints."""
         lines = (line.strip() for line in output.splitlines()[:1000])
         return tuple(text(line) for line in lines if line.startswith("nvidia") and not line.endswith(":"))

@@ -1,8 +1,8 @@
-"""Disks: what is free where things are kept, and which models the Hub's cache holds."""
+"""Disks: free space of the directories that sparkfleet uses, and the models in the Hub's cache."""
 
 from __future__ import annotations
 
-from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, text, whole
+from sparkfleet.hostfacts.fact import Fact, json_of, text, unexpected_output, whole
 from sparkfleet.values import Value
 
 _PROBE = r"""
@@ -48,14 +48,14 @@ print(json.dumps({'hub': hub, 'models': models,
 
 
 class StorageDirectory(Value):
-    """A directory that things are kept in, and the disk below it; bytes."""
+    """A directory that sparkfleet stores data in, and the disk below it; bytes."""
 
     path: str
     total: int
     free: int
-    """For this user."""
+    """Free bytes for this user."""
     device: int
-    """Places on one device share their space."""
+    """Directories on one device share their space."""
 
 
 class CachedModel(Value):
@@ -79,7 +79,7 @@ class Disks(Value):
 
 
 class ReadDisks(Fact[Disks]):
-    """Space and cached models. The walk ends after three seconds, whatever is left to count."""
+    """Reads free space and cached models. Counting ends after three seconds, complete or not."""
 
     argv = ("python3", "-I", "-S", "-c", _PROBE)
 
@@ -89,7 +89,7 @@ class ReadDisks(Fact[Disks]):
         found = json_of(output, dict, "the disks")
         models, places = found.get("models"), found.get("places")
         if not isinstance(models, list) or not isinstance(places, dict):
-            raise not_understood("the disks", output)
+            raise unexpected_output("the disks", output)
         return Disks(
             hub=text(found.get("hub", "")),
             models=tuple(_model(one, output) for one in models[:500]),
@@ -99,7 +99,7 @@ class ReadDisks(Fact[Disks]):
 
 def _model(one: object, output: str) -> CachedModel:
     if not isinstance(one, list) or len(one) != 3 or not isinstance(one[0], str):
-        raise not_understood("the cached models", output)
+        raise unexpected_output("the cached models", output)
     return CachedModel(id=text(one[0]), size=whole(one[1]), refs_main=one[2] is True)
 
 
@@ -109,8 +109,8 @@ def _is_known(one: object) -> bool:
 
 def _place(one: object, output: str) -> StorageDirectory:
     if not isinstance(one, list) or len(one) != 2 or not isinstance(one[1], list) or len(one[1]) != 3:
-        raise not_understood("the disks", output)
+        raise unexpected_output("the disks", output)
     total, free, device = (whole(number) for number in one[1])
     if total is None or free is None or device is None:
-        raise not_understood("the disks", output)
+        raise unexpected_output("the disks", output)
     return StorageDirectory(path=text(one[0]), total=total, free=free, device=device)

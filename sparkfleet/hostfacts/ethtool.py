@@ -5,34 +5,34 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from sparkfleet.hostfacts.fact import not_understood, text
+from sparkfleet.hostfacts.fact import text, unexpected_output
 from sparkfleet.values import Value
 
 
 class LinkSettings(Value):
-    """Speed and state of one netdev, as its driver says."""
+    """Speed and state of one netdev, as its driver reports them."""
 
     speed_mb_per_s: int | None
     """Megabits per second; None if there is no link."""
     duplex: Literal["Full", "Half"] | None
     link: bool | None
-    """Whether a link is detected; None if the driver does not say."""
+    """True if a link is detected; None if the driver does not report it."""
     reason: str = ""
-    """Why not, such as "No cable"."""
+    """Reason for no link, such as "No cable"."""
 
 
 class ReadLinkSettings:
-    """`ethtool NETDEV`. Without root it prints everything, and an error on stderr that means nothing."""
+    """`ethtool NETDEV`. Without root it prints all of this, and an error on stderr that can be ignored."""
 
     def __init__(self, netdev: str) -> None:
         self.argv = ("ethtool", netdev)
 
     @staticmethod
     def parse(output: str) -> LinkSettings:
-        """Its `Name: value` lines. Raises FactError if there is none of them."""
+        """Settings from its `Name: value` lines. Raises FactError if there are none."""
         lines = _fields(output)
         if "speed" not in lines and "link detected" not in lines:
-            raise not_understood("link settings", output)
+            raise unexpected_output("link settings", output)
         speed = re.match(r"([0-9]{1,9})Mb/s", lines.get("speed", ""))
         duplex = lines.get("duplex")
         detected = re.match(r"(yes|no)(?: \((.{1,80})\))?", lines.get("link detected", ""))
@@ -45,7 +45,7 @@ class ReadLinkSettings:
 
 
 class Fec(Value):
-    """Forward error correction of one netdev: asked for, and in use (`RS` on a healthy 200 Gb/s cable)."""
+    """Forward error correction of one netdev: configured, and active (`RS` on a healthy 200 Gb/s cable)."""
 
     configured: tuple[str, ...]
     active: tuple[str, ...]
@@ -60,11 +60,11 @@ class ReadFec:
 
     @staticmethod
     def parse(output: str) -> Fec:
-        """Its `Active FEC encoding(s)` and `Configured` lines. Raises FactError without an active one."""
+        """FEC from the lines `Active FEC encoding(s)` and `Configured`. Raises FactError without an active one."""
         lines = _fields(output)
         active = next((value for key, value in lines.items() if key.startswith("active fec")), None)
         if active is None:
-            raise not_understood("FEC", output)
+            raise unexpected_output("FEC", output)
         asked = next((value for key, value in lines.items() if "configured fec" in key), "")
         return Fec(configured=_words(asked), active=tuple(w for w in _words(active) if w.lower() != "none"))
 

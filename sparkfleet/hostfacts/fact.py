@@ -1,7 +1,7 @@
 """Contract of a fact: a command and the parser of its output, with the helpers that parsers share.
 
-What a node prints is input from outside: parsers are linear, look at a bounded part of it, and know two ends only, a value
-or a `FactError`.
+Output of a node is untrusted input: parsers run in linear time, read a bounded part of it, and either return a value or
+raise `FactError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ J = TypeVar("J", list[object], dict[str, object])
 
 
 MOST_CHARACTERS = 4 << 20
-"""Of one answer. The longest that a Spark gives, `ss` and `docker info`, are some tens of thousands."""
+"""Limit of one answer. The longest on a Spark, those of `ss` and `docker info`, have some tens of thousands."""
 
 LONGEST_TEXT = 300
 
@@ -29,20 +29,20 @@ _NUMBER = re.compile(r"\s*(-?\d{1,18}(?:\.\d{1,9})?)(?:\s*[A-Za-z%/]{0,8})?\s*",
 
 
 class Fact(Protocol[T_co]):
-    """One thing to find out about a node: the command, and its output as a value."""
+    """One fact of a node: the command that reads it, and the parser of its output."""
 
     argv: ClassVar[tuple[str, ...]]
     fine: ClassVar[tuple[int, ...]] = (0,)
-    """Exit codes after which stdout is parsed; `grep` says 2 where one of several files is missing."""
+    """Exit codes after which stdout is parsed; `grep` exits with 2 if one of several files is missing."""
 
     @staticmethod
     def parse(output: str) -> T_co:
-        """The value in what `argv` printed. Raises FactError when it is not there."""
+        """The value in the output of `argv`. Raises FactError if the output does not contain it."""
         ...
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> T_co:
-        """The value in a whole answer. Raises FactError where the command failed or its output says nothing."""
+        """The value in a whole answer. Raises FactError if the command failed or its output does not contain it."""
         if exit_code not in cls.fine:
             raise failed(cls.argv, exit_code, stderr)
         if len(stdout) > MOST_CHARACTERS:
@@ -51,47 +51,47 @@ class Fact(Protocol[T_co]):
 
 
 def failed(argv: Sequence[str], exit_code: int, stderr: str) -> FactError:
-    """The command did not do what it is for."""
+    """Error: the command failed on the node."""
     why = text(" ".join(stderr[:2000].split())) or "no answer"
     return FactError(
         f"`{argv[0]}` failed with exit code {exit_code}: {why}",
-        means="What it tells is not known of this node.",
+        means="This fact is not known of this node.",
         do=f"Run it by hand on the node: {text(' '.join(argv))}",
     )
 
 
 def too_long(argv: Sequence[str], length: int) -> FactError:
-    """The command printed more than it can have to say."""
+    """Error: the output is longer than any that this command prints."""
     return FactError(
         f"`{argv[0]}` printed {length} characters; at most {MOST_CHARACTERS} are read.",
         means="It is not the program that is expected under this name.",
-        do="Look at what the command is on the node: `type -a` tells.",
+        do=f"Check which program it is on the node: type -a {text(argv[0])}",
     )
 
 
-def not_understood(what: str, output: str) -> FactError:
-    """The answer is none to what was asked."""
+def unexpected_output(what: str, output: str) -> FactError:
+    """Error: the output cannot be parsed. `what` is a noun phrase, such as "the listening sockets"."""
     return FactError(
-        f"Asked for {what}, the node printed {output[:80]!r}.",
-        means="The answer was not understood, so nothing is assumed.",
+        f"Reading {what}: the node printed {output[:80]!r}.",
+        means="This is not the expected format, so the fact counts as unknown.",
         do="Run the command by hand on the node; a shell profile that prints text is a common cause.",
     )
 
 
 def text(value: object, most: int = LONGEST_TEXT) -> str:
-    """`value` as one line of at most `most` characters that a terminal can do nothing with."""
+    """`value` as one line of at most `most` characters, without any that a terminal would act on."""
     plain = value[: most + 1] if isinstance(value, str) else f"{value}"[: most + 1]
     return escape(plain if len(plain) <= most else plain[: most - 1] + "…")
 
 
 def present(value: str) -> str | None:
-    """A field of `nvidia-smi` or `ethtool`; None if it says that there is nothing: `[N/A]`, `[Not Supported]`, ``."""
+    """A field of `nvidia-smi` or `ethtool`; None if it is empty, `[N/A]`, `[Not Supported]` or the like."""
     stripped = value.strip()
     return None if stripped.lower() in _ABSENT else text(stripped)
 
 
 def number(value: str) -> float | None:
-    """A field as a number, its unit left out; None if there is none in it."""
+    """A field as a number, without its unit; None if it contains no number."""
     found = _NUMBER.fullmatch(value)
     return float(found[1]) if found else None
 
@@ -107,7 +107,7 @@ def by_file(output: str) -> Mapping[str, list[str]]:
 
 
 def settings(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`NAME="value"` lines, in order; a name may come again, and then the last one counts."""
+    """`NAME="value"` lines, in order; if a name occurs again, the last one counts."""
     for line in lines:
         name, equals, value = line.partition("=")
         if equals and not name.lstrip().startswith("#"):
@@ -125,7 +125,7 @@ def json_of(output: str, kind: type[J], what: str) -> J:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
-        raise not_understood(what, output)
+        raise unexpected_output(what, output)
     return value
 
 

@@ -1,7 +1,7 @@
-"""The GPU: name, driver, clock, power; the CUDA of the driver; and what runs on it.
+"""The GPU: name, driver, clock, power, and the processes on it.
 
-`nvidia-smi` says `[N/A]` where a GB10 has no answer: all of its memory fields, the power limit, the fan. What a field does
-not say is None, never 0.
+`nvidia-smi` prints `[N/A]` if a GB10 has no value: all of its memory fields, the power limit, the fan. A missing value is
+None, never 0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from sparkfleet.errors import FactError
-from sparkfleet.hostfacts.fact import Fact, failed, not_understood, number, present
+from sparkfleet.hostfacts.fact import Fact, failed, number, present, unexpected_output
 from sparkfleet.hostfacts.node import Gpu
 from sparkfleet.units import MIB
 from sparkfleet.values import Value
@@ -24,7 +24,7 @@ HARDWARE_REASONS = frozenset({"hardware slowdown", "hardware thermal", "hardware
 
 
 class GpuState(Value):
-    """One GPU as `nvidia-smi` sees it. None: it does not say."""
+    """One GPU as `nvidia-smi` reports it. None: not reported."""
 
     name: str
     driver: str
@@ -38,16 +38,16 @@ class GpuState(Value):
     sm_clock_mhz: float | None = None
     most_sm_clock_mhz: float | None = None
     throttled: tuple[str, ...] | None = None
-    """Why it does not run as fast as it could; None if it does not say."""
+    """Reasons for a clock below the maximum; None if not reported."""
 
     @property
     def gpu(self) -> Gpu:
-        """The part of it that planning wants."""
+        """The part of it that planning needs."""
         return Gpu(name=self.name, driver=self.driver)
 
 
 class ReadGpuState(Fact[tuple[GpuState, ...]]):
-    """Every GPU of the node: one on a Spark. None at all where the driver finds no device."""
+    """Reads every GPU of the node: one on a Spark, an empty tuple if the driver finds no device."""
 
     argv = (
         "nvidia-smi",
@@ -58,7 +58,7 @@ class ReadGpuState(Fact[tuple[GpuState, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[GpuState, ...]:
-        """One line per GPU. Units are taken where they are printed all the same."""
+        """One GPU per line. Units are accepted, because some drivers print them despite `nounits`."""
         lines = [line for line in output.splitlines()[:64] if line.strip()]
         if any(line.startswith(NO_DEVICES) for line in lines):
             return ()
@@ -66,14 +66,14 @@ class ReadGpuState(Fact[tuple[GpuState, ...]]):
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> tuple[GpuState, ...]:
-        """Also where `nvidia-smi` cannot speak to its driver, which it tells on stdout."""
-        said = f"{stdout[:2000]}\n{stderr[:2000]}"
-        if NO_DEVICES in said:
+        """Recognises also a mismatch of `nvidia-smi` and its driver, which is reported on stdout."""
+        printed = f"{stdout[:2000]}\n{stderr[:2000]}"
+        if NO_DEVICES in printed:
             return ()
-        if exit_code != 0 and _MISMATCH in said:
+        if exit_code != 0 and _MISMATCH in printed:
             raise FactError(
                 "nvidia-smi: Driver/library version mismatch.",
-                means="An upgrade left the kernel module and the libraries of the driver in two versions.",
+                means="An upgrade left the driver's kernel module and its libraries at different versions.",
                 do="sudo apt full-upgrade && sudo reboot",
             )
         return super().answer(exit_code, stdout, stderr or stdout)
@@ -83,7 +83,7 @@ def _gpu(line: str) -> GpuState:
     fields = [field.strip() for field in line.split(",")]
     name, driver = (present(field) for field in (*fields[:2], "", "")[:2])
     if len(fields) != 11 or name is None or driver is None:
-        raise not_understood("the state of the GPU", line)
+        raise unexpected_output("the state of the GPU", line)
     return GpuState(
         name=name,
         driver=driver,
@@ -112,11 +112,11 @@ class GpuProcess(Value):
     pid: int
     name: str
     memory: int | None
-    """Bytes of unified memory that the driver holds for it; unlike the totals, a GB10 tells this."""
+    """Bytes of unified memory that the driver holds for it; unlike the totals, a GB10 reports this."""
 
 
 class ReadGpuProcesses(Fact[tuple[GpuProcess, ...]]):
-    """Processes that compute on the GPU. No output at all means none."""
+    """Reads the processes that compute on the GPU. Empty output means none."""
 
     argv = (
         "nvidia-smi",
@@ -126,7 +126,7 @@ class ReadGpuProcesses(Fact[tuple[GpuProcess, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[GpuProcess, ...]:
-        """One line per process; a name may hold commas."""
+        """One process per line; a name may contain commas."""
         lines = [line for line in output.splitlines()[:4096] if line.strip()]
         if any(line.startswith(NO_DEVICES) for line in lines):
             raise failed(ReadGpuProcesses.argv, 0, NO_DEVICES)
@@ -137,7 +137,7 @@ def _process(line: str) -> GpuProcess:
     pid, _, rest = line.partition(",")
     name, comma, memory = rest.rpartition(",")
     if not re.fullmatch(r"\s{0,20}\d{1,10}\s{0,20}", pid, re.ASCII) or not comma:
-        raise not_understood("the processes on the GPU", line)
+        raise unexpected_output("the processes on the GPU", line)
     held = number(memory)
     return GpuProcess(
         pid=int(pid), name=present(name) or "", memory=None if held is None else max(0, round(held * MIB))

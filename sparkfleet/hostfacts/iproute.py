@@ -7,10 +7,10 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from sparkfleet.hostfacts.fact import json_of, not_understood
+from sparkfleet.hostfacts.fact import json_of, unexpected_output
 
 Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
-"""A name without spaces and control characters: what a terminal may be shown."""
+"""A name without spaces and control characters, safe to print on a terminal."""
 U32 = Annotated[int, Field(ge=0, le=1 << 32)]
 """A number of 32 bits, such as an MTU or the metric of a route."""
 
@@ -18,7 +18,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class Entry(BaseModel):
-    """One object of the list. What a parser does not name is passed over."""
+    """One object of the list. Fields that a parser does not name are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -27,10 +27,10 @@ E = TypeVar("E", bound=Entry)
 
 
 def entries(model: type[E], output: str, what: str) -> list[E]:
-    """The list. Empty output is an empty one; some versions put `{}` where a filter left something out.
+    """The list of objects. Empty output is an empty list; `{}`, which some versions print for a filtered row, is skipped.
 
     Raises:
-        FactError: it is no list, or holds what `model` does not take.
+        FactError: it is no list, or `model` does not accept one of its objects.
     """
     if not output.strip():
         return []
@@ -38,12 +38,12 @@ def entries(model: type[E], output: str, what: str) -> list[E]:
 
 
 def checked(model: type[E], entry: object, what: str) -> E:
-    """One object. Raises FactError where `model` does not take it."""
+    """One object. Raises FactError if `model` does not accept it."""
     try:
         return model.model_validate(entry)
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
-        raise not_understood(what, f"{where}: {entry!r}") from None
+        raise unexpected_output(what, f"{where}: {entry!r}") from None
 
 
 def mac_of(word: str) -> str:

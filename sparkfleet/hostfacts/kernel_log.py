@@ -1,4 +1,4 @@
-"""Kernel errors since boot, and the installed packages that matter."""
+"""Kernel errors since boot, and the installed packages that known problems depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HIDDEN = ("not seeing messages from other users", "No journal files")
 
 
 class KernelLog(Value):
-    """Marks that are looked for in the kernel's log of this boot."""
+    """Known errors in the kernel's log of this boot."""
 
     out_of_gpu_memory: int
     """Lines with NV_ERR_NO_MEMORY: the driver could not allocate, which comes before the host freezes."""
@@ -25,7 +25,7 @@ class KernelLog(Value):
 
 
 class ReadKernelLog(Fact[KernelLog]):
-    """The kernel's log, where this user may read it (groups adm, systemd-journal)."""
+    """Reads the kernel's log, if this user may (groups adm, systemd-journal)."""
 
     argv = (
         "journalctl", "-k", "-b", "--no-pager", "-o", "cat", "-n", "200",
@@ -44,12 +44,12 @@ class ReadKernelLog(Fact[KernelLog]):
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> KernelLog:
-        """Silence counts only where the log may be read: `journalctl` hides what is not one's own, and says so."""
+        """An empty log counts only if it may be read: `journalctl` hides other users' messages, with a hint."""
         if any(hint in stderr or hint in stdout[:2000] for hint in _HIDDEN):
             raise FactError(
                 "journalctl: the kernel's log may not be read by this user.",
-                means="Errors of the GPU and of its memory since the last boot are not known.",
-                do="sudo usermod -aG systemd-journal $USER, and log in again.",
+                means="GPU errors and failed GPU allocations since the last boot are not known.",
+                do="sudo usermod -aG systemd-journal $USER, then log in again.",
             )
         if exit_code == 1 and stderr.strip():
             raise failed(cls.argv, exit_code, stderr)
@@ -57,7 +57,7 @@ class ReadKernelLog(Fact[KernelLog]):
 
 
 class ReadPackages(Fact[Mapping[str, str]]):
-    """Installed packages of those that something is known about, with their versions."""
+    """Reads the versions of the packages that known problems depend on."""
 
     argv = (
         "dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n",
@@ -67,7 +67,7 @@ class ReadPackages(Fact[Mapping[str, str]]):
 
     @staticmethod
     def parse(output: str) -> Mapping[str, str]:
-        """Packages whose state is `ii`; what was removed is listed too, with another."""
+        """Packages whose state is `ii`; removed ones are listed with another state."""
         rows = (line.split("|") for line in output.splitlines()[:1000])
         return {
             text(row[1].strip()): text(row[2].strip())

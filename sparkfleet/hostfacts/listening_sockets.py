@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 
-from sparkfleet.hostfacts.fact import Fact, not_understood, text
+from sparkfleet.hostfacts.fact import Fact, text, unexpected_output
 from sparkfleet.values import Value
 
 _PROCESS = re.compile(r'\("([^"]{1,64})",pid=(\d{1,10})', re.ASCII)
@@ -13,7 +13,7 @@ _ANY = frozenset({"*", "0.0.0.0", "::"})  # noqa: S104  # what others listen on,
 
 
 class ListeningSocket(Value):
-    """A TCP socket that takes connections."""
+    """A TCP socket that accepts connections."""
 
     address: str
     """"*" for any address; a scope (`%eth0`) is left out."""
@@ -40,9 +40,9 @@ class ReadSockets(Fact[tuple[ListeningSocket, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[ListeningSocket, ...]:
-        """`LISTEN 0 4096 127.0.0.1:8000 0.0.0.0:* users:(("python3",pid=1,fd=3))`."""
+        """Sockets from lines such as `LISTEN 0 4096 127.0.0.1:8000 0.0.0.0:* users:(("python3",pid=1,fd=3))`."""
         lines = [line for line in output.splitlines()[:20_000] if line.strip()]
-        # Of a very long list the batch keeps the beginning, and says so in its last line; the line before is cut.
+        # The batch truncates a very long list and ends it with a line that says so; the line before that is incomplete.
         if lines and lines[-1].startswith("[cut: "):
             del lines[-2:]
         return tuple(_socket(line) for line in lines)
@@ -51,7 +51,7 @@ class ReadSockets(Fact[tuple[ListeningSocket, ...]]):
 def _socket(line: str) -> ListeningSocket:
     words = line[:2000].split()
     if len(words) < 5 or words[0] != "LISTEN":
-        raise not_understood("who listens", line)
+        raise unexpected_output("the listening sockets", line)
     host, _, port = words[3].rpartition(":")
     process = _PROCESS.search(line[:2000])
     return ListeningSocket(
@@ -64,7 +64,7 @@ def _socket(line: str) -> ListeningSocket:
 
 def _port(word: str, line: str) -> int:
     if not re.fullmatch(r"\d{1,5}", word, re.ASCII):
-        raise not_understood("who listens", line)
+        raise unexpected_output("the listening sockets", line)
     return int(word)
 
 
@@ -77,4 +77,4 @@ def _address(word: str, line: str) -> str:
         # A dual-stack socket on an IPv4 address is shown as ::ffff:127.0.0.1.
         return str(getattr(found, "ipv4_mapped", None) or found)
     except ValueError:
-        raise not_understood("who listens", line) from None
+        raise unexpected_output("the listening sockets", line) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, text
+from sparkfleet.hostfacts.fact import Fact, json_of, text, unexpected_output
 from sparkfleet.values import Value
 
 
@@ -13,19 +13,19 @@ class LldpNeighbour(Value):
     """LLDP neighbour at the other end."""
 
     netdev: str
-    """The netdev of the node that heard it."""
+    """The netdev of the node that received it."""
     system: str = ""
-    """The name the other end gives itself."""
+    """The name that the other end announces."""
     macs: tuple[str, ...] = ()
-    """MACs it named: of its port first, of its chassis second."""
+    """MACs that it announces: of its port first, of its chassis second."""
     port: str = ""
-    """Its port, by the name it gives."""
+    """The port's name that it announces."""
     bridge: bool = False
-    """Whether it says that it is a switch that switches."""
+    """True if it announces an enabled bridge capability."""
 
 
 class ReadLldp(Fact[tuple[LldpNeighbour, ...]]):
-    """LLDP neighbours. `lldpctl` may be missing; its rows come as an object or as a list, whatever their number."""
+    """Reads LLDP neighbours. `lldpctl` may be missing; it prints its rows as an object or as a list."""
 
     argv = ("lldpctl", "-f", "json")
 
@@ -34,7 +34,7 @@ class ReadLldp(Fact[tuple[LldpNeighbour, ...]]):
         """lldpd's JSON. Raises FactError for anything else."""
         top = json_of(output, dict, "LLDP neighbours").get("lldp")
         if not isinstance(top, dict):
-            raise not_understood("LLDP neighbours", output)
+            raise unexpected_output("LLDP neighbours", output)
         return tuple(_lldp(name, one) for name, one in _named(top.get("interface")))
 
 
@@ -62,7 +62,7 @@ def _lldp(netdev: str, entry: dict[str, Any]) -> LldpNeighbour:
 
 
 def _chassis(value: Any) -> tuple[str, dict[str, Any]]:
-    """Keyed by the system's name; without a key where it gives none."""
+    """Name and fields of a chassis: it is keyed by the system's name, or has no key if there is none."""
     if isinstance(value, dict) and "id" in value:
         return "", value
     return next(_named(value), ("", {}))

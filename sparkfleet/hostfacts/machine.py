@@ -1,7 +1,7 @@
 """Identity of a node: release, maker, kernel, driver module, host keys, PCI devices.
 
-Small files are read together: `grep -asH ""` prints each line behind its path, passes over what is missing, and needs no
-shell. That is one command instead of fifteen.
+Small files are read together: `grep -asH ""` prints each line with its path, skips missing files, and needs no
+shell: one command instead of fifteen.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class DgxRelease(Value):
     """`/etc/dgx-release`."""
 
     name: str
-    """"DGX Spark"; also what OEM images say."""
+    """"DGX Spark"; OEM images have the same."""
     software: str
-    """The release that the box was installed with, such as "7.2.3"."""
+    """The release that the node was installed with, such as "7.2.3"."""
     updated: str = ""
     """The last over-the-air update, such as "7.5.0"; "" if there was none."""
     serial: str = ""
 
     @property
     def version(self) -> str:
-        """Configuration in force."""
+        """The release in force: the last update, or the installed one."""
         return self.updated or self.software
 
 
@@ -46,7 +46,7 @@ class MachineIdentity(Value):
     """Identity of a machine as it reports it. Empty text: not reported."""
 
     release: DgxRelease | None = None
-    """None if there is no `/etc/dgx-release`; OEM images may lack it."""
+    """None if there is no `/etc/dgx-release`, as on some OEM images."""
     fastos: str = ""
     """Version in `/etc/fastos-release`."""
     tegra: str = ""
@@ -60,7 +60,7 @@ class MachineIdentity(Value):
     product_version: str = ""
     bios: str = ""
     driver_module: str = ""
-    """Version of NVIDIA's kernel module that is loaded; its libraries may have another."""
+    """Version of the loaded NVIDIA kernel module; the libraries may have another."""
 
     @property
     def machine(self) -> str:
@@ -89,12 +89,12 @@ class ReadIdentity(Fact[MachineIdentity]):
 
     @staticmethod
     def parse(output: str) -> MachineIdentity:
-        """Lines behind their paths."""
+        """Identity from lines with their paths."""
         files = by_file(output)
         if not files:
             raise FactError(
                 "The node has neither /etc/os-release nor /proc/sys/kernel/osrelease.",
-                means="Which machine and which system this is cannot be told.",
+                means="The machine and its operating system cannot be identified.",
                 do="Check that the node runs Linux and that /proc is mounted.",
             )
         system = dict(settings(files.get("/etc/os-release", ())))
@@ -124,7 +124,7 @@ def _driver(line: str) -> str:
 
 
 def _release(lines: Sequence[str]) -> DgxRelease | None:
-    """Every update appends its own `DGX_OTA_VERSION`; the last one is in force."""
+    """The release; every update appends its own `DGX_OTA_VERSION`, and the last one counts."""
     found = dict(settings(lines))
     if not found:
         return None
@@ -147,13 +147,13 @@ class PciDevice(Value):
 
 
 class ReadPciDevices(Fact[tuple[PciDevice, ...]]):
-    """Devices on PCI with their ids. On some images `lspci` is not installed."""
+    """Reads the PCI devices with their ids. On some images `lspci` is not installed."""
 
     argv = ("lspci", "-Dnn")
 
     @staticmethod
     def parse(output: str) -> tuple[PciDevice, ...]:
-        """Lines that are none are passed over: `lspci` warns on stdout where a device is gone."""
+        """Devices by line. Other lines are skipped: `lspci` prints a warning on stdout if a device is gone."""
         found = (_pci(line) for line in output.splitlines()[:4096])
         return tuple(device for device in found if device is not None)
 

@@ -1,4 +1,4 @@
-"""Unified memory in detail: what the kernel can name, and what it cannot."""
+"""Unified memory in detail: the parts that the kernel can attribute, and the rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMED = (
     "VmallocUsed",
     "Hugetlb",
 )
-"""Lines of `/proc/meminfo` that name memory once. `Cached` holds shared memory; reclaimable slab comes on top."""
+"""Lines of `/proc/meminfo` that do not overlap. `Cached` includes shared memory; reclaimable slab is added."""
 
 
 class MemoryMap(Value):
@@ -42,31 +42,31 @@ class MemoryMap(Value):
     swap_total: int
     swap_used: int
     named: int
-    """Everything that the kernel can name, free memory included."""
+    """All memory that the kernel attributes to a use, free memory included."""
 
     @property
     def unaccounted(self) -> int:
-        """Memory without a named holder: on a Spark, that of the GPU's driver, for processes or without any."""
+        """Memory that the kernel attributes to no use: on a Spark the GPU driver's, for running processes or leaked."""
         return max(0, self.total - self.named)
 
     @property
     def memory(self) -> UnifiedMemory:
-        """The part of it that planning wants."""
+        """The part of it that planning needs."""
         return UnifiedMemory(total=self.total, available=self.available)
 
 
 class ReadMemoryMap(Fact[MemoryMap]):
-    """All of `/proc/meminfo`."""
+    """Reads all of `/proc/meminfo`."""
 
     argv = ReadMemory.argv
 
     @staticmethod
     def parse(output: str) -> MemoryMap:
-        """Counted in KiB."""
+        """Bytes, from lines in KiB."""
         basic = ReadMemory.parse(output)
         lines = {name: int(value) * KIB for name, value in _LINE.findall(output)}
         if "MemFree" not in lines:
-            raise FactError("/proc/meminfo has no MemFree line.", means="It is not the kernel's own file.")
+            raise FactError("/proc/meminfo has no MemFree line.", means="The file is not the kernel's own.")
         return MemoryMap(
             total=basic.total,
             free=lines["MemFree"],
@@ -79,21 +79,21 @@ class ReadMemoryMap(Fact[MemoryMap]):
 
 
 def _named(lines: Mapping[str, int]) -> int:
-    # Some kernels print KReclaimable only, which holds SReclaimable.
+    # Some kernels print only KReclaimable, which includes SReclaimable.
     reclaimable = max(lines.get("SReclaimable", 0), lines.get("KReclaimable", 0))
     return reclaimable + sum(lines.get(name, 0) for name in NAMED)
 
 
 class Kernel(Value):
-    """Settings of the kernel that matter to serving. None: it has no such setting."""
+    """Kernel settings that affect serving. None: the kernel has no such setting."""
 
     swappiness: int | None = None
     overcommit_memory: int | None = None
     memory_pressure: float | None = None
-    """Share of the last ten seconds in which everything waited for memory, per cent (PSI "full")."""
+    """Share of the last ten seconds in which all tasks waited for memory, per cent (PSI "full")."""
     command_line: str = ""
     firewall: bool | None = None
-    """Whether ufw is switched on; None if it is not installed."""
+    """True if ufw is enabled; None if it is not installed."""
 
     @property
     def kho_off(self) -> bool:
@@ -116,7 +116,7 @@ class ReadKernel(Fact[Kernel]):
 
     @staticmethod
     def parse(output: str) -> Kernel:
-        """Lines behind their paths."""
+        """Settings from lines with their paths."""
         files = by_file(output)
 
         def first(path: str) -> str:

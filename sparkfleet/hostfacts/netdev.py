@@ -1,4 +1,4 @@
-"""A node's network devices and their addresses, as its kernel tells them."""
+"""Network devices of a node and their addresses, as the kernel lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.hostfacts.iproute import U32, Entry, Word, checked, entries, mac_of
 from sparkfleet.values import Value
 
@@ -20,7 +20,7 @@ class NetAddress(Value):
     """Such as `192.168.100.10/24` or `fe80::1/64`."""
     scope: str = "global"
     dynamic: bool = False
-    """Given by DHCP or a router, for a time."""
+    """Assigned by DHCP or a router, for a limited time."""
 
     @property
     def interface(self) -> IPv4Interface | IPv6Interface:
@@ -37,20 +37,20 @@ class Netdev(Value):
     mtu: int
     """Bytes."""
     up: bool
-    """Whether it is switched on."""
+    """True if it is switched on (administratively up)."""
     carrier: bool
-    """Whether there is a signal: a cable, and somebody at its other end."""
+    """True if there is a signal: a cable with an active port at its other end."""
     state: str
     """The kernel's word for it: UP, DOWN, LOWERLAYERDOWN, UNKNOWN, …"""
     kind: str = ""
-    """What made it where it is no hardware: veth, bridge, bond, …"""
+    """Kind of a virtual device: veth, bridge, bond, …; "" for hardware."""
     master: str = ""
     """The bridge or bond that it belongs to."""
     addresses: tuple[NetAddress, ...] = ()
 
     @property
     def ipv4(self) -> tuple[IPv4Interface, ...]:
-        """Its IPv4 addresses that others can use, link-local ones left out."""
+        """Its IPv4 addresses that other nodes can use, without link-local ones."""
         found = (address.interface for address in self.addresses)
         return tuple(one for one in found if isinstance(one, IPv4Interface) and not one.ip.is_link_local)
 
@@ -84,7 +84,7 @@ class _RawNetdev(Entry):
 
 
 class ReadNetdevs(Fact[tuple[Netdev, ...]]):
-    """Every network device with its MAC, carrier, MTU and addresses; the loopback is left out."""
+    """Reads every network device with its MAC, carrier, MTU and addresses, except the loopback."""
 
     argv = ("ip", "-j", "-d", "addr", "show")
 
@@ -122,4 +122,4 @@ def _interface(address: str) -> str:
     try:
         return str(ip_interface(address))
     except ValueError:
-        raise not_understood("network devices", address) from None
+        raise unexpected_output("network devices", address) from None

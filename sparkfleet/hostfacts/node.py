@@ -1,7 +1,7 @@
 """Facts of one node that planning needs, and their readers.
 
-Every fact is a class with `argv` (what to run on the node) and `parse` (its output as a value). Reading is done by
-whoever holds a channel to the node; parsing is pure and is tested with recorded output.
+Every fact is a class with `argv` (the command to run on the node) and `parse` (its output as a value). Commands run
+through a channel to the node; parsing is pure and is tested with recorded output.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from sparkfleet.errors import FactError
-from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, present, text, whole
+from sparkfleet.hostfacts.fact import Fact, json_of, present, text, unexpected_output, whole
 from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
@@ -32,20 +32,20 @@ _MEMORY_LINE = re.compile(r"^(MemTotal|MemAvailable):[ \t]+(\d{1,15}) kB$", re.M
 
 
 class UnifiedMemory(Value):
-    """Unified memory, bytes. On a Spark the GPU uses the same, and NVML reports nothing useful about it."""
+    """Unified memory, bytes. On a Spark the GPU uses the same memory, and NVML does not report it."""
 
     total: int
     available: int
 
 
 class ReadMemory(Fact[UnifiedMemory]):
-    """MemTotal and MemAvailable, from the kernel."""
+    """Reads MemTotal and MemAvailable from the kernel."""
 
     argv = ("cat", "/proc/meminfo")
 
     @staticmethod
     def parse(output: str) -> UnifiedMemory:
-        """`/proc/meminfo` counts in KiB, whatever it says."""
+        """Bytes; `/proc/meminfo` counts in KiB, although it prints "kB"."""
         found = dict(_MEMORY_LINE.findall(output))
         try:
             return UnifiedMemory(
@@ -60,14 +60,14 @@ class ReadMemory(Fact[UnifiedMemory]):
 
 
 class Processors(Value):
-    """Processors that may be used, and their architecture as the kernel names it (`x86_64`, `aarch64`)."""
+    """Processors that the login may use, and their architecture by the kernel's name (`x86_64`, `aarch64`)."""
 
     count: int
     machine: str
 
 
 class ReadProcessors(Fact[Processors]):
-    """Processors and architecture, as Python on the node sees them."""
+    """Reads processors and architecture with the node's Python."""
 
     argv = (
         "python3",
@@ -81,7 +81,7 @@ class ReadProcessors(Fact[Processors]):
         found = json_of(output, list, "the processors")
         count = whole(found[0]) if len(found) == 2 else None
         if count is None or not isinstance(found[1], str):
-            raise not_understood("the processors", output)
+            raise unexpected_output("the processors", output)
         return Processors(count=count, machine=text(found[1]))
 
 
@@ -93,13 +93,13 @@ class Gpu(Value):
 
 
 class ReadGpu(Fact[Gpu | None]):
-    """The GPU, if there is one. Memory is not asked for: on GB10 `nvidia-smi` answers `[N/A]`."""
+    """Reads the GPU, if there is one. Its memory is not queried: on GB10 `nvidia-smi` prints `[N/A]`."""
 
     argv = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
 
     @staticmethod
     def parse(output: str) -> Gpu | None:
-        """First line of the CSV; None if there is no GPU, or none that the driver can use."""
+        """The GPU in the first line of the CSV; None if there is none that the driver can use."""
         lines = output.strip().splitlines()
         if not lines or lines[0].startswith("No devices were found"):
             return None
@@ -107,7 +107,8 @@ class ReadGpu(Fact[Gpu | None]):
         if present(driver) is None:
             raise FactError(
                 f"nvidia-smi printed {lines[0][:80]!r}, which is not a name and a driver version.",
-                do="Run nvidia-smi on the node and see what it says.",
+                means="Driver and GPU of this node are not known.",
+                do="Run it by hand on the node: nvidia-smi",
             )
         return Gpu(name=text(name.strip()), driver=text(driver.strip()))
 
@@ -115,8 +116,9 @@ class ReadGpu(Fact[Gpu | None]):
 class ReadEngines(Fact[Mapping[str, str]]):
     """Engines installed in one Python environment: engine name to version, e.g. {"vllm": "0.32.0+cpu"}.
 
-    A CPU build says so in its version. SGLang has one distribution for both: it is what the torch beside it is, whose
-    `version.py` says it even where its distribution does not (aarch64). Nothing is imported: that takes seconds.
+    A CPU build has `+cpu` in its version. SGLang has one distribution for both: its build is that of the installed
+    torch, whose `version.py` has the mark even if its distribution has not (aarch64). Nothing is imported: that takes
+    seconds.
 
     Run with that environment's interpreter in place of `argv[0]`.
     """
@@ -148,7 +150,7 @@ class ReadEngines(Fact[Mapping[str, str]]):
 
 
 class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
-    """The same in the newest environment that sparkfleet has installed on the node; its Python comes first.
+    """Reads the Python and the engines of the newest environment that sparkfleet has installed on the node.
 
     Without such an environment both are empty.
     """
@@ -170,12 +172,12 @@ class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
         """A JSON pair: a path, and an object of strings."""
         found = json_of(output, list, "the engines")
         if len(found) != 2 or not isinstance(found[0], str) or not isinstance(found[1], dict):
-            raise not_understood("the engines", output)
+            raise unexpected_output("the engines", output)
         return found[0], {text(name): text(version) for name, version in found[1].items()}
 
 
 class InstalledEngine(Value):
-    """An engine that a node can run as a process: where, and which version."""
+    """An engine that a node can run as a process: its Python and its version."""
 
     python: str
     version: str

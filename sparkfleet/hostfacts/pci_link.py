@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.values import Value
 
 
@@ -18,10 +18,10 @@ class PciLink(Value):
 
 
 class ReadPciLink:
-    """PCIe speed and width of one netdev's function, from sysfs: `lspci` says it only to root."""
+    """PCIe speed and width of one netdev's function, from sysfs: `lspci` prints them only for root."""
 
     fine = (0, 2)
-    """`grep` says 2 where one of the files is missing."""
+    """`grep` exits with 2 if one of the files is missing."""
 
     def __init__(self, netdev: str) -> None:
         device = f"/sys/class/net/{netdev}/device"
@@ -29,22 +29,22 @@ class ReadPciLink:
 
     @staticmethod
     def parse(output: str) -> PciLink:
-        """`path:value` lines. Raises FactError where one of the two is missing: the device is no PCI function."""
+        """Link from `path:value` lines. Raises FactError if one of the two is missing: the device is no PCI function."""
         speed = re.search(r"current_link_speed:([0-9]{1,3}(?:\.[0-9])?) GT/s", output)
         width = re.search(r"current_link_width:([0-9]{1,3})$", output, re.MULTILINE)
         if speed is None or width is None:
-            raise not_understood("the PCIe link", output)
+            raise unexpected_output("the PCIe link", output)
         return PciLink(gt_per_s=float(speed[1]), width=int(width[1]))
 
 
 class ReadPciLinks(Fact[dict[str, PciLink]]):
-    """PCIe links of every Mellanox function, by address. Needs root: without it `lspci` withholds them."""
+    """Reads the PCIe links of every Mellanox function, by address. Needs root: otherwise `lspci` omits them."""
 
     argv = ("lspci", "-D", "-vv", "-d", "15b3:")
 
     @staticmethod
     def parse(output: str) -> dict[str, PciLink]:
-        """Address to link; functions without an `LnkSta` line (no root) are left out."""
+        """Links by address; functions without an `LnkSta` line (no root) are left out."""
         found: dict[str, PciLink] = {}
         for block in re.split(r"\n\s*\n", output):
             address = re.match(r"\s*([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ", block)

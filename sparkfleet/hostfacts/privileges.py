@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, text, whole
+from sparkfleet.hostfacts.fact import Fact, json_of, text, unexpected_output, whole
 from sparkfleet.values import Value
 
 _LOCKED = re.compile(r"^Max locked memory[ \t]{1,40}(\S{1,20})[ \t]{1,40}(\S{1,20})", re.MULTILINE)
@@ -15,7 +15,7 @@ UNLIMITED = -1
 
 
 class Limit(Value):
-    """Resource limit of a process started on the node; `UNLIMITED` if there is none."""
+    """Resource limit of a process on the node; `UNLIMITED` if there is none."""
 
     most: int
 
@@ -26,7 +26,7 @@ class Limit(Value):
 
 
 class ReadLockedMemory(Fact[Limit]):
-    """Bytes that a login may pin. RDMA pins everything that it sends or receives."""
+    """Reads the bytes that a login may pin. RDMA pins everything that it sends or receives."""
 
     argv = ("prlimit", "--memlock", "--noheadings", "--raw", "--output", "RESOURCE,SOFT,HARD")
 
@@ -35,12 +35,12 @@ class ReadLockedMemory(Fact[Limit]):
         """The soft limit: RDMA libraries do not raise it."""
         words = output[:1000].split()
         if len(words) != 3 or words[0] != "MEMLOCK":
-            raise not_understood("how much memory may be pinned", output)
+            raise unexpected_output("the limit of locked memory", output)
         return Limit(most=_limit(words[1], output))
 
 
 class ReadLockedMemoryOfKernel(Fact[Limit]):
-    """The same, where `prlimit` is missing."""
+    """Reads the same from the kernel, if `prlimit` is missing."""
 
     argv = ("cat", "/proc/self/limits")
 
@@ -49,12 +49,12 @@ class ReadLockedMemoryOfKernel(Fact[Limit]):
         """The soft limit in the line "Max locked memory"."""
         found = _LOCKED.search(output)
         if found is None:
-            raise not_understood("how much memory may be pinned", output)
+            raise unexpected_output("the limit of locked memory", output)
         return Limit(most=_limit(found[1], output))
 
 
 class ReadOpenFiles(Fact[Limit]):
-    """Files that a login may have open."""
+    """Reads the number of files that a login may have open."""
 
     argv = ("cat", "/proc/self/limits")
 
@@ -63,7 +63,7 @@ class ReadOpenFiles(Fact[Limit]):
         """The hard limit: Ray raises the soft one to it."""
         found = _OPEN.search(output)
         if found is None:
-            raise not_understood("how many files may be open", output)
+            raise unexpected_output("the limit of open files", output)
         return Limit(most=_limit(found[2], output))
 
 
@@ -71,7 +71,7 @@ def _limit(word: str, output: str) -> int:
     if word == "unlimited":
         return UNLIMITED
     if not re.fullmatch(r"\d{1,20}", word, re.ASCII):
-        raise not_understood("the limits of a process", output)
+        raise unexpected_output("the limits of a process", output)
     return int(word)
 
 
@@ -83,22 +83,22 @@ class User(Value):
 
     @property
     def is_root(self) -> bool:
-        """True if everything is allowed."""
+        """True if the login is root's."""
         return self.name == "root"
 
 
 class ReadUser(Fact[User]):
-    """Name and groups."""
+    """Reads name and groups."""
 
     argv = ("id",)
 
     @staticmethod
     def parse(output: str) -> User:
-        """`uid=1000(nvidia) gid=1000(nvidia) groups=1000(nvidia),27(sudo),999(docker)`."""
+        """User from `uid=1000(nvidia) gid=1000(nvidia) groups=1000(nvidia),27(sudo),999(docker)`."""
         fields = dict(word.split("=", 1) for word in output[:65_536].split() if "=" in word)
         name, groups = _GROUP.match(fields.get("uid", "")), _GROUP.findall(fields.get("groups", ""))
         if "uid" not in fields:
-            raise not_understood("who is logged in", output)
+            raise unexpected_output("the login's user", output)
         return User(
             name=text(name[1]) if name else text(fields["uid"], 20),
             groups=tuple(text(group) for group in groups),
@@ -135,34 +135,34 @@ print(json.dumps({
 
 
 class Services(Value):
-    """Services that start and keep processes on a node."""
+    """Services that start processes on a node and keep them running."""
 
     systemd: bool
     user_manager: bool
     """systemd runs a manager for this user now."""
     linger: bool
-    """It also does so while the user is not logged in."""
+    """The manager also runs while the user is not logged in."""
     cron: bool
     remove_ipc: bool
     """systemd-logind removes a user's shared memory and semaphores at logout."""
     hottest_c: float | None = None
-    """Of all thermal zones, °C."""
+    """Highest temperature of all thermal zones, °C."""
     tools: tuple[str, ...] = ()
-    """Of the tools that sparkfleet can make use of, those that are installed."""
+    """Installed tools, of those that sparkfleet uses."""
 
 
 class ReadServices(Fact[Services]):
-    """systemd, linger, cron, tools, and the hottest thermal zone."""
+    """Reads systemd, linger, cron, tools, and the hottest thermal zone."""
 
     argv = ("python3", "-I", "-S", "-c", _HOST_PROBE)
 
     @staticmethod
     def parse(output: str) -> Services:
         """A JSON object."""
-        found = json_of(output, dict, "what runs services")
+        found = json_of(output, dict, "the services")
         tools, hottest = found.get("tools"), whole(found.get("hottest"))
         if not isinstance(tools, list) or "systemd" not in found:
-            raise not_understood("what runs services", output)
+            raise unexpected_output("the services", output)
         return Services(
             systemd=found["systemd"] is True,
             user_manager=found.get("user_manager") is True,

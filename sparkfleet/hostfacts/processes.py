@@ -1,8 +1,8 @@
-"""The processes that hold most memory on a node, and which of them are sparkfleet's."""
+"""Processes that use most memory on a node, with a mark on those of sparkfleet."""
 
 from __future__ import annotations
 
-from sparkfleet.hostfacts.fact import Fact, json_of, not_understood, text, whole
+from sparkfleet.hostfacts.fact import Fact, json_of, text, unexpected_output, whole
 from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
@@ -34,36 +34,36 @@ print(json.dumps([found[:20] + [one for one in ours if one not in found[:20]][:1
 
 
 class HoldingProcess(Value):
-    """A process that holds memory."""
+    """A process and the memory that it uses."""
 
     pid: int
     resident: int
-    """Bytes in memory, without what the GPU's driver holds for it."""
+    """Resident bytes, without those that the GPU's driver holds for it."""
     uid: int
     command: str
     ours: bool | None
-    """Whether sparkfleet started it, by the label in its environment; None if that may not be read."""
+    """True if sparkfleet started it, by the label in its environment; None if that may not be read."""
 
 
 class ReadHoldingProcesses(Fact[tuple[HoldingProcess, ...]]):
-    """The twenty processes that hold most, and all that sparkfleet started."""
+    """Reads the twenty processes that use most memory, and all that sparkfleet started."""
 
     argv = ("python3", "-I", "-S", "-c", _PROBE)
 
     @staticmethod
     def parse(output: str) -> tuple[HoldingProcess, ...]:
-        """A JSON list of processes, and who looked."""
+        """Processes from a JSON pair: the list, and the reader's user id."""
         found = json_of(output, list, "the processes")
         if len(found) != 2 or not isinstance(found[0], list):
-            raise not_understood("the processes", output)
+            raise unexpected_output("the processes", output)
         return tuple(_process(one, output) for one in found[0][:500])
 
 
 def _process(one: object, output: str) -> HoldingProcess:
     if not isinstance(one, list) or len(one) != 5 or not isinstance(one[3], str):
-        raise not_understood("the processes", output)
+        raise unexpected_output("the processes", output)
     pid, kib, uid = (whole(number) for number in one[:3])
     ours = one[4]
     if pid is None or kib is None or uid is None or not (ours is None or isinstance(ours, bool)):
-        raise not_understood("the processes", output)
+        raise unexpected_output("the processes", output)
     return HoldingProcess(pid=pid, resident=kib * KIB, uid=uid, command=text(one[3]), ours=ours)

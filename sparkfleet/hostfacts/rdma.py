@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Literal
 
-from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.values import Value
 
 _NAME = r"[A-Za-z0-9._-]{1,64}"
 
 
 class RdmaLink(Value):
-    """One port of an RDMA device, and the netdev that it shares its cable with."""
+    """One port of an RDMA device, and the netdev of the same cable."""
 
     device: str
     port: int
@@ -24,11 +24,11 @@ class RdmaLink(Value):
     state: str = ""
     """As printed: ACTIVE, DOWN, INIT; Up or Down from `ibdev2netdev`."""
     physical_state: str = ""
-    """LINK_UP, DISABLED, POLLING; "" if it was not asked for."""
+    """LINK_UP, DISABLED, POLLING; "" if it was not read."""
 
 
 class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
-    """`rdma link` of iproute2: every RDMA port, with its netdev. The order of the rows means nothing."""
+    """`rdma link` of iproute2: every RDMA port with its netdev, in no particular order."""
 
     argv = ("rdma", "link")
 
@@ -55,7 +55,7 @@ class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
 
 
 class ReadIbdev2netdev(Fact[tuple[RdmaLink, ...]]):
-    """`ibdev2netdev`: the same from NVIDIA's scripts, for systems whose `rdma` is missing. It may be, too."""
+    """`ibdev2netdev`: the same from NVIDIA's scripts, for systems without `rdma`. It may be missing, too."""
 
     argv = ("ibdev2netdev",)
 
@@ -76,7 +76,7 @@ class RdmaDevice(Value):
     firmware: str
     node_guid: str
     system_guid: str
-    """The same for all devices of one ConnectX-7."""
+    """Equal for all devices of one ConnectX-7."""
     board: str
     part: int
     """4129 is a ConnectX-7."""
@@ -106,7 +106,7 @@ class ReadRdmaDevices(Fact[tuple[RdmaDevice, ...]]):
             return ()
         blocks = re.split(r"^hca_id:", output, flags=re.MULTILINE)[1:]
         if not blocks:
-            raise not_understood("RDMA devices", output)
+            raise unexpected_output("RDMA devices", output)
         return tuple(sorted(map(_device, blocks), key=lambda device: device.name))
 
 
@@ -131,11 +131,11 @@ def _device(block: str) -> RdmaDevice:
             ethernet=found.get("link_layer", "Ethernet") == "Ethernet",
         )
     except (KeyError, ValueError):
-        raise not_understood("RDMA devices", block) from None
+        raise unexpected_output("RDMA devices", block) from None
 
 
 class Gid(Value):
-    """One entry of a port's GID table: an address that RoCE can use. NCCL wants the v2 one of an IPv4 address."""
+    """One entry of a port's GID table: an address that RoCE can use. NCCL needs the v2 entry of an IPv4 address."""
 
     device: str
     port: int
@@ -143,18 +143,18 @@ class Gid(Value):
     gid: str
     """In IPv6's short form; `::ffff:192.168.100.10` for an IPv4 address."""
     version: Literal[1, 2]
-    """Of RoCE."""
+    """Version of RoCE."""
     netdev: str
 
     @property
     def ipv4(self) -> str | None:
-        """The IPv4 address it stands for."""
+        """The IPv4 address in it, if it is one."""
         mapped = IPv6Address(self.gid).ipv4_mapped
         return str(mapped) if mapped else None
 
 
 class ReadGids(Fact[tuple[Gid, ...]]):
-    """`show_gids`. Where it is missing, `ReadGidsOfKernel` says the same."""
+    """`show_gids`. If it is missing, `ReadGidsOfKernel` reads the same."""
 
     argv = ("show_gids",)
 
@@ -162,7 +162,7 @@ class ReadGids(Fact[tuple[Gid, ...]]):
     def parse(output: str) -> tuple[Gid, ...]:
         """Its rows. Raises FactError for text that is no such table."""
         if not re.search(r"^DEV\s+PORT\s+INDEX\s+GID", output, re.MULTILINE):
-            raise not_understood("GIDs", output)
+            raise unexpected_output("GIDs", output)
         form = rf"({_NAME})\s+([0-9]{{1,3}})\s+([0-9]{{1,4}})\s+([0-9a-f:]{{2,39}})\s+(?:([0-9.]+)\s+)?v([12])\s+({_NAME})"
         found = [re.fullmatch(form, line.strip()) for line in output.splitlines()]
         return tuple(gid for row in found if row and (gid := _gid(row)))
@@ -223,7 +223,7 @@ class ReadRdmaCounters:
     """Counters of one RDMA port, from sysfs."""
 
     fine = (0, 2)
-    """`grep` says 2 where one of the files is missing: drivers differ."""
+    """`grep` exits with 2 if one of the files is missing: drivers differ."""
 
     NAMES = (
         "counters/port_xmit_data",
@@ -251,7 +251,7 @@ class ReadRdmaCounters:
             # InfiniBand counts in words of four bytes.
             sent, received = found.pop("port_xmit_data") * 4, found.pop("port_rcv_data") * 4
         except KeyError:
-            raise not_understood("RDMA counters", output) from None
+            raise unexpected_output("RDMA counters", output) from None
         return RdmaCounters(tx_bytes=sent, rx_bytes=received, others=found)
 
 
@@ -259,7 +259,7 @@ def _rows(form: str, output: str, what: str) -> list[re.Match[str]]:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     found = [row for line in lines if (row := re.fullmatch(form, line))]
     if lines and not found:
-        raise not_understood(what, output)
+        raise unexpected_output(what, output)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
 
-from sparkfleet.hostfacts.fact import Fact, not_understood
+from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.hostfacts.iproute import U32, Entry, Word, entries
 from sparkfleet.values import Value
 
@@ -17,7 +17,7 @@ class RouteEntry(Value):
     netdev: str
     gateway: str = ""
     metric: int = 0
-    """The lowest wins."""
+    """Metric; the lowest wins."""
 
     @property
     def is_default(self) -> bool:
@@ -49,7 +49,7 @@ def _route(raw: _RawRoute, netdev: str) -> RouteEntry:
         to = ip_network("0.0.0.0/0" if raw.dst == "default" else raw.dst, strict=False)
         gateway = str(ip_address(raw.gateway)) if raw.gateway else ""
     except ValueError:
-        raise not_understood("routes", raw.dst) from None
+        raise unexpected_output("routes", raw.dst) from None
     return RouteEntry(to=str(to), netdev=netdev, gateway=gateway, metric=raw.metric)
 
 

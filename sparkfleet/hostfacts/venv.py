@@ -1,4 +1,4 @@
-"""The Python of a node, and what is installed in an environment of it."""
+"""Python of a node, and the packages of the environment that sparkfleet runs in."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PythonEnvironment(Value):
 
 
 class ReadPythonEnvironment(Fact[PythonEnvironment]):
-    """Versions in the environment that sparkfleet has installed on the node, the newest; without one, in `python3`'s.
+    """Reads the versions in the newest environment that sparkfleet has installed on the node; without one, in `python3`'s.
 
     With `own` in place of `installed`: in the environment of the interpreter that runs it.
     """

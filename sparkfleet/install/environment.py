@@ -12,7 +12,7 @@ from pathlib import Path
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.install.release import Release, release
-from sparkfleet.remote.agent import Event, Program, ProgramError, call, understood
+from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.values import Value
@@ -84,7 +84,7 @@ async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[s
 async def _look(channel: Channel) -> dict[str, str]:
     """Versions and paths in order of preference."""
     found = await call(channel, PROGRAM, {"verb": "look"}, timeout_s=LOOK_S)
-    return dict(understood(channel.node, found, _Pythons).pythons)
+    return dict(validated(channel.node, found, _Pythons).pythons)
 
 
 async def _make(channel: Channel, what: Release, python: str, wheels: Path | None, step: Step) -> str:
@@ -112,7 +112,7 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
             means=error.means,
             do="If the node has no internet: `pip download` the wheels elsewhere, then `sparkfleet up --wheels DIR`.",
         ) from error
-    return understood(channel.node, made, _Made).python
+    return validated(channel.node, made, _Made).python
 
 
 async def _send(channel: Channel, wheels: Path, step: Step) -> str:

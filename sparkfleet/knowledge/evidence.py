@@ -99,7 +99,9 @@ class Evidence(NamedTuple):
     nodes: int = 1
     """Of the candidate."""
     beside: tuple[PublishedEvidence, ...] = ()
-    """Runs of the family in this format on so many nodes, by other methods and engines: its own engine's first."""
+    """Runs of the family in this format on so many nodes, by other methods and engines: its own method's first."""
+    method: str = ""
+    """Of the candidate."""
 
     def discount(self, *, busy: bool) -> float:
         """Factor of the candidate's worth; more evidence never lowers it.
@@ -144,6 +146,10 @@ class Evidence(NamedTuple):
         """The same by other methods and engines: a format that is faster than predicted is so with drafts, too."""
         return _correction(self.beside, busy=busy) or 1.0
 
+    def elsewhere(self, *, busy: bool) -> float | None:
+        """The same by other engines with its own method, which guesses as well on any; None if nobody published it."""
+        return _correction((one for one in self.beside if one.method == self.method), busy=busy)
+
 
 def _correction(runs: Iterable[PublishedEvidence], *, busy: bool) -> float | None:
     offs = ((one.off_busy if busy else one.off_alone, len(one.sources)) for one in runs)
@@ -162,6 +168,11 @@ class RunKey(NamedTuple):
     method: str
     format: str
     nodes: int
+
+
+def _distance(one: PublishedEvidence, ran: RunKey) -> tuple[bool, bool, bool]:
+    """Drafts of one method guess as well on any engine: another engine is nearer than another method."""
+    return (one.method != ran.method, one.engine != ran.engine, one.model != ran.model)
 
 
 class EvidenceIndex:
@@ -196,15 +207,15 @@ class EvidenceIndex:
 
         key, nodes = (ran.family, ran.engine, ran.method), ran.nodes
         stored = self._stored.get((ran.family, ran.format, nodes), ())
-        beside = tuple(sorted(stored, key=lambda one: (one.engine != ran.engine, one.model != ran.model)))
+        beside = tuple(sorted(stored, key=lambda one: _distance(one, ran)))
         runs = [one for one in self._of.get(key, ()) if one.nodes >= nodes]
         if runs:
             runs.sort(key=lambda one: (level(one), one.nodes, -one.rows))
-            return Evidence(level(runs[0]), tuple(runs), tuple(map(level, runs)), nodes, beside)
+            return Evidence(level(runs[0]), tuple(runs), tuple(map(level, runs)), nodes, beside, ran.method)
         engine, method = ran.engine, ran.method
         known = self._anywhere.get((engine, method), 0) >= nodes
         nearest = EvidenceLevel.FAMILY if known else EvidenceLevel.NOTHING
-        return Evidence(nearest, nodes=nodes, beside=beside)
+        return Evidence(nearest, nodes=nodes, beside=beside, method=ran.method)
 
 
 @cache

@@ -29,6 +29,15 @@ def _pairs(value: object) -> object:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
+class DiskTables(Value):
+    """Settings with which an engine reads the n-gram tables of a type of model from the disk, and keeps none in memory."""
+
+    model_type: str
+    """Of config.json."""
+    args: tuple[str, ...] = ()
+    env: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+
+
 class Image(Value):
     """One build of an image."""
 
@@ -47,6 +56,8 @@ class Image(Value):
     """Speculative methods that were seen to work; empty: nothing is published."""
     quants: tuple[str, ...] = ()
     """Ways of quantisation that were seen to work; empty: nothing is published."""
+    tables: tuple[DiskTables, ...] = ()
+    """Types of models whose n-gram tables were seen to work from the disk."""
     status: Status
     note: str = ""
     sources: Sources
@@ -55,6 +66,10 @@ class Image(Value):
     def library(self, name: Library) -> str | None:
         """The version of a library inside, None if it is not published."""
         return dict(self.libraries).get(name)
+
+    def disk_tables(self, model_type: str) -> DiskTables | None:
+        """Settings for tables on the disk; None if nobody has seen that work."""
+        return next((one for one in self.tables if one.model_type == model_type), None)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Simulated DGX Sparks in network namespaces: real sshd, real cron, real links; device commands that replay captures.
 
-A test bed and a way to try sparkfleet without hardware. Needs root on Linux. What is simulated, and what is not, is
-said in docs/lab.md. Nothing in sparkfleet imports this package, and it imports nothing of it but the errors.
+A test bed, and a way to try sparkfleet without hardware. Needs root on Linux. docs/lab.md lists what is simulated and
+what is not. Nothing in sparkfleet imports this package, and it imports only the errors of sparkfleet.
 """
 
 from sparkfleet.lab.errors import LabError

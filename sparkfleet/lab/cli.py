@@ -1,4 +1,4 @@
-"""`scripts/lab`: what people type."""
+"""`scripts/lab`: its verbs and their output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Verb = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one verb; errors are told in words, with exit code 1."""
+    """Runs one verb; an error is printed without a traceback, with exit code 1."""
     arguments = _parser().parse_args(argv)
     try:
         verb: Verb = arguments.verb
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/lab", description="Simulated DGX Sparks. See docs/lab.md.")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--name", default="lab", help="which lab (default: lab)")
+    common.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     def verb(name: str, call: Verb, text: str) -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ def _life_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> No
     up.add_argument(
         "--topology", type=Topology, choices=list(Topology), help="default: direct for two, else switch"
     )
-    up.add_argument("--dir", help="where its files go; must not exist")
+    up.add_argument("--dir", help="directory for its files; must not exist")
     up.add_argument(
         "--share", action="append", default=[], help="a path that nodes see, read-only; may be repeated"
     )
@@ -62,10 +62,10 @@ def _life_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> No
         "--with", type=int, dest="owner", metavar="PID", help="take the lab down when this process ends"
     )
     verb("down", _down, "take a lab down and delete its files")
-    status = verb("status", _status, "the labs here")
+    status = verb("status", _status, "list the labs on this machine")
     status.add_argument("--json", action="store_true")
-    verb("env", _env, "addresses, key file and ssh configuration")
-    verb("inventory", _inventory, "the inventory.yaml that is right for the lab")
+    verb("env", _env, "print addresses, key file and ssh configuration")
+    verb("inventory", _inventory, "print the lab's inventory.yaml")
     run = verb("exec", _exec, "run a command in a node, without SSH: exec NODE -- CMD")
     run.add_argument("--root", action="store_true", help="as root, not as nvidia")
     run.add_argument("node")
@@ -94,13 +94,13 @@ def _fault_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> N
         ("kill", lifecycle.kill, "cut a node's power"),
         ("boot", lifecycle.boot, "switch a node on"),
         ("reboot", lifecycle.reboot, "cut a node's power and switch it on again"),
-        ("heal", faults.heal, "take back everything that was set on a node"),
+        ("heal", faults.heal, "undo everything that was set on a node"),
     ):
         verb(name, _on_node(act), text).add_argument("node")
-    knob = verb("set", _set, "make a node say something untrue: set NODE KEY=VALUE …")
+    knob = verb("set", _set, "make a node report other values: set NODE KEY=VALUE …")
     knob.add_argument("node")
     knob.add_argument("changes", nargs="+", metavar="KEY[.DEVICE]=VALUE")
-    verb("knobs", _knobs, "what `set` knows")
+    verb("knobs", _knobs, "list the keys that `set` accepts")
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -113,7 +113,7 @@ def _up(arguments: argparse.Namespace) -> int:
         owner=arguments.owner,
     )
     print(f"The lab {made.name} is up: {', '.join(node.name for node in made.layout.nodes)}.")
-    print(f"  scripts/lab env --name {made.name}        how to reach them")
+    print(f"  scripts/lab env --name {made.name}        addresses, key and ssh configuration")
     print(f"  scripts/lab inventory --name {made.name}  their inventory.yaml")
     return 0
 
@@ -227,13 +227,13 @@ def _mtu(arguments: argparse.Namespace) -> int:
 def _subnet(arguments: argparse.Namespace) -> int:
     link, rail = _where(arguments)
     if rail is None:
-        raise LabError("One rail is moved into a subnet.", do=f"Write it as {link}/1.")
+        raise LabError("`subnet` needs one rail, not a whole link.", do=f"Write it as {link}/1.")
     faults.subnet(arguments.name, link, rail, arguments.network)
     return 0
 
 
 def _on_node(act: Callable[[str, str], object]) -> Verb:
-    """Changes one node of a lab."""
+    """A verb that changes one node of a lab."""
 
     def call(arguments: argparse.Namespace) -> int:
         act(arguments.name, arguments.node)

@@ -6,4 +6,4 @@ from sparkfleet.errors import SparkfleetError
 
 
 class LabError(SparkfleetError):
-    """The lab cannot be made, is not there, or refused."""
+    """The lab cannot be made, does not exist, or refused a request."""

@@ -1,4 +1,4 @@
-"""Faults: what can be done to a lab's cables and to what its nodes say of themselves."""
+"""Faults: changes to a lab's cables, and to the values that its nodes report."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from sparkfleet.lab.state import UID, USER, State, load, locked, replace_file, s
 
 _CACHE = f"/home/{USER}/.cache/huggingface"
 _LIVE = ("memlock", "disk", "container", "meminfo", "holder_mib")
-"""Knobs that change the running node; for one that is off they wait until it boots."""
+"""Knobs that change the running node; they take effect at its next boot if it is off."""
 _RELOAD_S = 20.0
 _HIDDEN = "/run/lab/hidden"
 _HOLDER = "import sys, time; sys.stdin.close(); time.sleep(10**8)"
 
 
 def cut(name: str, link: str, rail: int | None = None) -> None:
-    """Pull a rail, or both rails of a link: the netdevs at both ends lose their carrier. Raises LabError."""
+    """Pulls a rail, or both rails of a link: the netdevs at both ends lose their carrier. Raises LabError."""
     with locked(name):
         state = load(name)
         keys = {network.rail_key(found) for found in _rails(state, link, rail)}
@@ -41,7 +41,7 @@ def cut(name: str, link: str, rail: int | None = None) -> None:
 
 
 def mend(name: str, link: str, rail: int | None = None) -> None:
-    """Make a rail, or both, as good as new: plugged, at full speed, MTU 9000, with its own addresses."""
+    """Restores a rail, or both: plugged, at full speed, MTU 9000, with its own addresses."""
     with locked(name):
         state = load(name)
         rails = _rails(state, link, rail)
@@ -51,7 +51,7 @@ def mend(name: str, link: str, rail: int | None = None) -> None:
             network.set_mtu(state.layout, found.ends, RAIL_MTU)
             for end in found.ends:
                 network.set_address(state.layout, end, end.address)
-            state = _tell_slow(state, found, 0.0, 0.0)
+            state = _report_slow(state, found, 0.0, 0.0)
 
 
 def _plug(state: State, pulled: set[str]) -> State:
@@ -62,20 +62,18 @@ def _plug(state: State, pulled: set[str]) -> State:
 def slow(
     name: str, link: str, rail: int | None = None, *, gbit: float | None = None, delay_ms: float | None = None
 ) -> None:
-    """Let a rail, or both, carry at most `gbit` Gb/s and add `delay_ms` each way.
+    """Limits a rail, or both, to `gbit` Gb/s and adds `delay_ms` in each direction.
 
     Raises:
         LabError: neither was given, or the kernel has no netem, which a delay needs.
     """
     if (gbit is None and delay_ms is None) or (gbit or 1) <= 0 or (delay_ms or 0) < 0:
-        raise LabError(
-            "A rail is made slow by a rate or a delay.", do="Give --gbit above 0 or --delay from 0 (ms)."
-        )
+        raise LabError("`slow` needs a rate or a delay.", do="Give --gbit above 0 or --delay from 0 (ms).")
     with locked(name):
         state = load(name)
         for found in _rails(state, link, rail):
             _pace(state, found, gbit, delay_ms)
-            state = _tell_slow(state, found, gbit or 0.0, delay_ms or 0.0)
+            state = _report_slow(state, found, gbit or 0.0, delay_ms or 0.0)
 
 
 def _pace(state: State, rail: SimulatedRail, gbit: float | None, delay_ms: float | None) -> None:
@@ -86,20 +84,24 @@ def _pace(state: State, rail: SimulatedRail, gbit: float | None, delay_ms: float
             raise
         raise LabError(
             "This kernel cannot delay packets: it has no netem.",
-            do="Use --gbit alone, or `set NODE rdma_us=…` for what ib_write_lat tells; or load sch_netem.",
+            do="Use --gbit alone, or `set NODE rdma_us=…` for the latency of ib_write_lat; or: modprobe sch_netem",
         ) from error
 
 
-def _tell_slow(state: State, rail: SimulatedRail, gbit: float, delay_ms: float) -> State:
+def _report_slow(state: State, rail: SimulatedRail, gbit: float, delay_ms: float) -> State:
     for end in rail.ends:
-        told = {f"slow_gbit.{end.netdev}": gbit, f"slow_ms.{end.netdev}": delay_ms}
-        others = {key: value for key, value in state.settings.get(end.node, {}).items() if key not in told}
-        state = _write(state, end.node, others | {key: f"{value:g}" for key, value in told.items() if value})
+        reported = {f"slow_gbit.{end.netdev}": gbit, f"slow_ms.{end.netdev}": delay_ms}
+        others = {
+            key: value for key, value in state.settings.get(end.node, {}).items() if key not in reported
+        }
+        state = _write(
+            state, end.node, others | {key: f"{value:g}" for key, value in reported.items() if value}
+        )
     return save(state)
 
 
 def mtu(name: str, link: str, rail: int | None, size: int, node: str | None = None) -> None:
-    """Set the MTU of a rail's netdevs, at both ends or at one node's."""
+    """Sets the MTU of a rail's netdevs, at both ends or at one node's."""
     if not 576 <= size <= RAIL_MTU:
         raise LabError(f"An MTU of {size} cannot be set.", do="Give 576 to 9000.")
     with locked(name):
@@ -109,7 +111,7 @@ def mtu(name: str, link: str, rail: int | None, size: int, node: str | None = No
 
 
 def subnet(name: str, link: str, rail: int, wanted: str) -> None:
-    """Move a rail into another subnet, such as that of the other rail: its addresses end in .111, .112, … there."""
+    """Moves a rail into another subnet, such as that of the other rail: its addresses end in .111, .112, … there."""
     with locked(name):
         layout = load(name).layout
         for found in _rails(load(name), link, rail):
@@ -118,7 +120,7 @@ def subnet(name: str, link: str, rail: int, wanted: str) -> None:
                     address = rail_address(wanted, layout.node(end.node).number, half=1)
                 except (ValueError, IndexError):
                     raise LabError(
-                        f"{wanted!r} is no subnet that can be used.", do="Give one like 192.168.100.0/24."
+                        f"{wanted!r} is not a usable subnet.", do="Give one like 192.168.100.0/24."
                     ) from None
                 network.set_address(layout, end, address)
 
@@ -133,7 +135,7 @@ def settings_of(state: State, node: str) -> SimulatedState:
 
 
 def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
-    """Set knobs of a node, which takes effect at once. Raises LabError for an unknown one or a wrong value."""
+    """Sets knobs of a node, with effect at once. Raises LabError for an unknown one or a wrong value."""
     for key, value in changes.items():
         wrong = simulated_state.problem(key, value)
         if wrong:
@@ -150,7 +152,7 @@ def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
 
 
 def heal(name: str, node: str) -> None:
-    """Take back every knob of a node. Raises LabError."""
+    """Undoes every knob of a node. Raises LabError."""
     given = load(name).settings.get(load(name).layout.node(node).name, {})
     told = {key: KNOBS[split(key)[0]].healthy for key in given if not key.startswith("slow_")}
     set_knobs(name, node, told)
@@ -160,7 +162,7 @@ def heal(name: str, node: str) -> None:
 
 
 def _check_others(state: State, changes: Mapping[str, str]) -> None:
-    """Knobs that name another node must name one that is there."""
+    """Checks that knobs with another node's name have an existing one."""
     for key in ("machine_id", "host_key"):
         value = changes.get(key, "own")
         if value not in ("own", "new") and not (key == "machine_id" and len(value) == 32):
@@ -173,7 +175,7 @@ def _write(state: State, node: str, given: Mapping[str, str]) -> State:
 
 
 def reapply(state: State, node: str) -> None:
-    """After a boot: do again what lives in the running node only."""
+    """Applies the knobs of the running node again after a boot."""
     given = state.settings.get(node, {})
     for key in _LIVE:
         if key in given and key != "holder_mib":
@@ -184,7 +186,7 @@ def reapply(state: State, node: str) -> None:
 
 
 def _nothing(state: State, node: str) -> None:
-    """Most knobs are only told: the device commands read them."""
+    """No action: the device commands read most knobs."""
 
 
 def _identity(state: State, node: str) -> None:
@@ -193,14 +195,14 @@ def _identity(state: State, node: str) -> None:
 
 def _host_key(state: State, node: str) -> None:
     write_host_key(state, node, settings_of(state, node).text("host_key"))
-    # sshd reads its keys again on SIGHUP; the copy is made by root inside, where /run is the node's.
+    # sshd reads its keys again on SIGHUP; root sends it inside the node, which has its own /run.
     if node in state.powered:
         _inside(state, node, _RELOAD_SSHD)
         _await_host_key(state, node)
 
 
 def _await_host_key(state: State, node: str) -> None:
-    """sshd starts itself anew on SIGHUP and hears nothing meanwhile: wait until it shows the key it was given."""
+    """Waits until sshd serves its new key: on SIGHUP it restarts itself, and accepts nothing meanwhile."""
     key = state.node_path(node, "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[1]
     ask = ("ssh-keyscan", "-T", "2", "-t", "ed25519", "127.0.0.1")
     end = time.monotonic() + _RELOAD_S
@@ -210,7 +212,7 @@ def _await_host_key(state: State, node: str) -> None:
                 return
         if time.monotonic() > end:
             raise LabError(
-                f"sshd of {node} does not show its new host key {_RELOAD_S:.0f} s after it was told to."
+                f"sshd of {node} does not serve its new host key {_RELOAD_S:.0f} s after its reload."
             )
         time.sleep(0.05)
 
@@ -234,7 +236,7 @@ def _sudo(state: State, node: str) -> None:
 
 
 def _memlock(state: State, node: str) -> None:
-    """Sessions inherit the limit from sshd. A soft limit can be lowered by anyone, and raised up to the hard one."""
+    """Sets the limit of sshd, which sessions inherit. Any user can lower a soft limit, and raise it to the hard one."""
     wanted = settings_of(state, node).text("memlock")
     listener = _inside(state, node, ("cat", "/run/sshd.pid")).strip()
     for pid in _host_pids(state, node, listener):
@@ -245,7 +247,7 @@ def _memlock(state: State, node: str) -> None:
 
 
 def _host_pids(state: State, node: str, inside: str) -> list[int]:
-    """The process that a node knows by the number `inside`, as the host numbers it."""
+    """The host's number of the process that has the number `inside` in a node."""
     init = state.inits[node].pid
     children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
     return [int(pid) for pid in children if _inner_number(pid) == inside]
@@ -261,14 +263,14 @@ def _inner_number(pid: str) -> str:
 
 
 def _container(state: State, node: str) -> None:
-    """True if the node has podman: without it, its /usr/bin gets a layer in which podman is marked as deleted."""
+    """Gives the node podman or hides it, by a layer over its /usr/bin in which podman is marked as deleted."""
     _unmount(state, node, "/usr/bin")
     layers = [TOOLS, REAL]
     if settings_of(state, node).text("container") == "none":
         _inside(state, node, ("mkdir", "-p", _HIDDEN))
         for program in ("podman", "docker"):
             if _inside(state, node, ("find", _HIDDEN, "-name", program)) == "":
-                # A character device 0/0 is what overlayfs takes for a deleted file.
+                # overlayfs treats a character device 0/0 as a deleted file.
                 _inside(state, node, (f"{REAL}/mknod", f"{_HIDDEN}/{program}", "c", "0", "0"))
         layers.insert(0, _HIDDEN)
     options = f"ro,lowerdir={':'.join(layers)}"
@@ -276,7 +278,7 @@ def _container(state: State, node: str) -> None:
 
 
 def _disk(state: State, node: str) -> None:
-    """A file system of its own, of the size wanted, where the model cache is: it is full when it is full."""
+    """Mounts a file system of the given size at the model cache, which can really be full."""
     _unmount(state, node, _CACHE)
     size = settings_of(state, node).text("disk")
     if size == "real":
@@ -292,7 +294,7 @@ def _bytes(size: str) -> int:
 
 
 def _meminfo(state: State, node: str) -> None:
-    """One file over the other: in between nobody reads the host's, or half of one."""
+    """Mounts the new file over the old one, so that no reader gets the host's file or half of one."""
     settings = settings_of(state, node)
     if settings.text("meminfo") == "real":
         while _unmount(state, node, "/proc/meminfo"):
@@ -305,7 +307,7 @@ def _meminfo(state: State, node: str) -> None:
 
 
 def _unmount(state: State, node: str, place: str) -> bool:
-    """Take away what is mounted at a place, the last of several; whether anything was."""
+    """Unmounts the last of several mounts at a path; False if there was none."""
     mounted = _inside(state, node, ("cat", "/proc/self/mountinfo")).splitlines()
     is_mounted = any(line.split()[4] == place for line in mounted)
     if is_mounted:
@@ -314,7 +316,7 @@ def _unmount(state: State, node: str, place: str) -> bool:
 
 
 def _holder(state: State, node: str) -> None:
-    """A process of the user that nvidia-smi lists. It holds nothing of the host's memory: what it holds is only told."""
+    """Starts a user's process that nvidia-smi lists. It uses no memory of the host: the number is only reported."""
     pidfile = state.node_path(node, "state/holder.pid")
     if pidfile.exists():
         for pid in _host_pids_anywhere(state, node, pidfile.read_text().strip()):

@@ -1,4 +1,4 @@
-"""The `inventory.yaml` that is right for a lab."""
+"""The `inventory.yaml` of a lab."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkfleet.lab.state import USER, State
 
 
 def inventory(state: State) -> str:
-    """The YAML text: nodes with the host keys that they have now, and every cable with its rails."""
+    """The YAML text: nodes with their current host keys, and every cable with its rails."""
     layout = state.layout
     lines = [f"fleet: {layout.name}", f"head: {layout.nodes[0].name}", "nodes:"]
     for node in layout.nodes:

@@ -1,4 +1,4 @@
-"""`Lab`: a lab as tests use it."""
+"""`Lab`: a lab for tests."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from sparkfleet.lab.machine import fingerprint
 
 @dataclass(frozen=True)
 class LabNode:
-    """One node of a lab, as somebody who connects to it knows it."""
+    """One node of a lab, with the data for a connection."""
 
     name: str
     address: str
-    """On the management LAN; the host reaches it there by SSH, port 22."""
+    """Address on the management LAN; the host reaches it there by SSH, port 22."""
     user: str
     host_key: str
-    """Fingerprint of its SSH host key now, "SHA256:…"."""
+    """Fingerprint of its current SSH host key, "SHA256:…"."""
 
 
 class Lab:
-    """A lab that is up. As a context manager it is taken down at the end.
+    """A lab that is up. As a context manager it is deleted at the end.
 
         with Lab.up(nodes=2) as lab:
             lab.exec("spark1", ["hostname"]).stdout
             lab.cut("spark1-spark2", 0)
 
-    Commands and files of nodes are reached from the host: the management LAN is one of its networks.
+    The host reaches commands and files of nodes: the management LAN is one of its networks.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,18 +51,18 @@ class Lab:
         shares: Iterable[str | Path] = (),
         owner: int | None = None,
     ) -> Lab:
-        """Make a lab that ends at the latest with this process (or `owner`).
+        """Makes a lab that ends at the latest with this process (or `owner`).
 
         Args:
-            nodes: how many Sparks.
+            nodes: number of Sparks.
             topology: direct, ring or switch; by default direct for two, a switch for more.
-            name: by default one of its own per process and lab.
-            directory: where its files go; it must not exist.
+            name: by default unique per process and lab.
+            directory: for its files; it must not exist.
             shares: paths of the host that nodes see, read-only.
             owner: the process that it ends with.
 
         Raises:
-            LabError: not root, or the host refused something.
+            LabError: not root, or the host refused a request.
         """
         chosen = name or _free_name()
         lifecycle.up(
@@ -84,7 +84,7 @@ class Lab:
         self.down()
 
     def down(self) -> None:
-        """Take it down and delete its files. Twice is fine."""
+        """Deletes the lab and its files. Calling it twice is harmless."""
         lifecycle.down(self.name)
 
     @property
@@ -94,7 +94,7 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[LabNode, ...]:
-        """The nodes, with the host keys that they have now."""
+        """The nodes, with their current host keys."""
         known = state.load(self.name)
         return tuple(
             LabNode(n.name, n.address, state.USER, fingerprint(known, n.name)) for n in known.layout.nodes
@@ -107,7 +107,7 @@ class Lab:
 
     @property
     def key_file(self) -> Path:
-        """The private key that every node lets in."""
+        """The private key that every node accepts."""
         return state.load(self.name).path("key")
 
     @property
@@ -121,7 +121,7 @@ class Lab:
         return state.load(self.name).powered
 
     def inventory(self) -> str:
-        """The text of the inventory.yaml that is right for it."""
+        """The text of its inventory.yaml."""
         return inventory(state.load(self.name))
 
     def argv(self, node: str, argv: Sequence[str], *, root: bool = False) -> list[str]:
@@ -131,7 +131,7 @@ class Lab:
     def exec(
         self, node: str, argv: Sequence[str], *, root: bool = False, stdin: str = "", timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run `argv` in a node, without SSH. A non-zero exit is a value. Raises LabError where the node is off."""
+        """Runs `argv` in a node, without SSH. A non-zero exit is a value. Raises LabError if the node is off."""
         return subprocess.run(
             self.argv(node, argv, root=root),
             input=stdin,
@@ -142,45 +142,45 @@ class Lab:
         )
 
     def cut(self, link: str, rail: int | None = None) -> None:
-        """Pull a rail, or both of a link."""
+        """Pulls a rail, or both of a link."""
         faults.cut(self.name, link, rail)
 
     def mend(self, link: str, rail: int | None = None) -> None:
-        """Undo cut, slow, mtu and subnet on a rail, or on both."""
+        """Undoes cut, slow, mtu and subnet on a rail, or on both."""
         faults.mend(self.name, link, rail)
 
     def slow(
         self, link: str, rail: int | None = None, *, gbit: float | None = None, delay_ms: float | None = None
     ) -> None:
-        """Let a rail, or both, carry at most `gbit` Gb/s, or take `delay_ms` longer each way."""
+        """Limits a rail, or both, to `gbit` Gb/s, or adds `delay_ms` in each direction."""
         faults.slow(self.name, link, rail, gbit=gbit, delay_ms=delay_ms)
 
     def mtu(self, link: str, rail: int | None, size: int, *, node: str | None = None) -> None:
-        """Set the MTU of a rail, at both ends or one."""
+        """Sets the MTU of a rail, at both ends or one."""
         faults.mtu(self.name, link, rail, size, node)
 
     def subnet(self, link: str, rail: int, network: str) -> None:
-        """Move a rail into another subnet."""
+        """Moves a rail into another subnet."""
         faults.subnet(self.name, link, rail, network)
 
     def kill(self, node: str) -> None:
-        """Cut a node's power."""
+        """Cuts a node's power."""
         lifecycle.kill(self.name, node)
 
     def boot(self, node: str) -> None:
-        """Switch a node on."""
+        """Switches a node on."""
         lifecycle.boot(self.name, node)
 
     def reboot(self, node: str) -> None:
-        """Cut a node's power and switch it on again."""
+        """Cuts a node's power and switches it on again."""
         lifecycle.reboot(self.name, node)
 
     def set(self, node: str, changes: Mapping[str, str] | None = None, **more: str) -> None:
-        """Set knobs: `lab.set("spark2", driver="580.95.05")`, `lab.set("spark1", {"gid.rocep1s0f1": "missing"})`."""
+        """Sets knobs: `lab.set("spark2", driver="580.95.05")`, `lab.set("spark1", {"gid.rocep1s0f1": "missing"})`."""
         faults.set_knobs(self.name, node, {**(changes or {}), **more})
 
     def heal(self, node: str) -> None:
-        """Take back every knob of a node."""
+        """Undoes every knob of a node."""
         faults.heal(self.name, node)
 
 

@@ -41,7 +41,7 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True)
 class SimulatedRailEnd:
-    """One end of a rail: a netdev of a node, with the address it has at start (`192.168.100.11/24`)."""
+    """One end of a rail: a netdev of a node, with its first address (`192.168.100.11/24`)."""
 
     node: str
     netdev: str
@@ -107,12 +107,12 @@ class Layout:
 
     @property
     def operator_netdev(self) -> str:
-        """The one device on the host."""
+        """The lab's only device on the host."""
         return PREFIX + self.name
 
     @property
     def fabric(self) -> str:
-        """The namespace that holds the management bridge and the middle of every cable."""
+        """The namespace of the management bridge and the middle of every cable."""
         return f"{PREFIX}{self.name}-fabric"
 
     def namespace(self, node: str) -> str:
@@ -155,7 +155,7 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise LabError(
             f"{name!r} cannot be the name of a lab.",
-            do="Use a-z, 0-9 and inner dashes, at most 10 characters (device names have room for 15).",
+            do="Use a-z, 0-9 and inner dashes, at most 10 characters (a device name has at most 15).",
         )
     return name
 
@@ -177,7 +177,7 @@ def _check_size(nodes: int, topology: Topology) -> None:
         raise LabError(
             f"{nodes} nodes cannot be joined as {topology}.",
             means="A direct cable joins two nodes, a ring needs three, and a lab has at most 64.",
-            do=f"Ask for {least} to {most} nodes, or for another --topology.",
+            do=f"Give {least} to {most} nodes, or another --topology.",
         )
 
 
@@ -222,7 +222,7 @@ def _to_switch(node: NodeLayout) -> Cable:
 
 
 def _subnet_of(index: int, half: int) -> str:
-    """192.168.100.0/24 and .101 for the first cable, as in NVIDIA's playbook, and on from there."""
+    """A rail's subnet: 192.168.100.0/24 and .101 for the first cable, as in NVIDIA's playbook, then the next ones."""
     number = 100 + 2 * index + half
     return f"192.168.{number}.0/24" if number < 256 else f"172.30.{number - 256}.0/24"
 

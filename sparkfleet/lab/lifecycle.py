@@ -1,4 +1,4 @@
-"""Making a lab, taking it down, and clearing what a killed one left."""
+"""Makes labs, deletes them, and removes the remains of killed ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sparkfleet.lab.state import (
 )
 
 _PATH = re.compile(r"[A-Za-z0-9._+@=,/-]+")
-"""What ssh's configuration and an inventory take without quotes."""
+"""Characters that ssh's configuration and an inventory accept without quotes."""
 _NEEDED = ("/usr/sbin/sshd", "/usr/sbin/cron", PYTHON)
 
 
@@ -62,18 +62,18 @@ def up(
     shares: Iterable[str] = (),
     owner: int | None = None,
 ) -> State:
-    """Make a lab and boot its nodes. What an earlier one of this name left half-made is cleared first.
+    """Makes a lab and boots its nodes. Remains of an incomplete one of this name are removed first.
 
     Args:
         name: the lab's name, part of the names of its namespaces.
-        nodes: how many Sparks.
-        topology: how they are cabled; by default a cable for two, a switch for more.
-        directory: where its files go; it must not exist. By default below /var/lib/sparkfleet-lab.
-        shares: paths of the host that nodes see, read-only, at the same place.
-        owner: a process id; when that process ends, however it does, the lab is taken down.
+        nodes: number of Sparks.
+        topology: their cables; by default one cable for two, a switch for more.
+        directory: for its files; it must not exist. By default below /var/lib/sparkfleet-lab.
+        shares: paths of the host that nodes see, read-only, at the same path.
+        owner: a process id; the lab is deleted when that process ends, in any way.
 
     Raises:
-        LabError: not root, a lab of that name is there, or something of the host refused.
+        LabError: not root, a lab of that name exists, or the host refused a request.
     """
     check_host()
     make_layout(name, nodes, topology, 0)
@@ -82,7 +82,7 @@ def up(
         _refuse_second(name)
         _clear(name)
         state = _claim(name, nodes, topology, Path(directory or HOME / name).absolute(), paths)
-        # Until it is complete the keeper watches this process: killed half-way, it leaves nothing.
+        # Until the lab is complete the keeper watches this process, so that a killed one leaves nothing.
         state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
         try:
             with _readable():
@@ -115,7 +115,7 @@ def _refuse_second(name: str) -> None:
 def _claim(
     name: str, nodes: int, topology: Topology | None, directory: Path, shares: tuple[str, ...]
 ) -> State:
-    """Choose a subnet that nobody has and write the lab down, before anything of it is made."""
+    """Chooses a free subnet and registers the lab before any part of it is made."""
     if not _PATH.fullmatch(str(directory)):
         raise LabError(
             f"{str(directory)!r} cannot be a lab's directory.",
@@ -131,7 +131,8 @@ def _claim(
         free = [number for number in range(1, 255) if number not in taken]
         if not free:
             raise LabError(
-                "All 254 subnets of 10.77.0.0/16 are taken.", do="Take labs down: `scripts/lab status`."
+                "All 254 subnets of 10.77.0.0/16 are in use.",
+                do="`scripts/lab status` lists the labs; take some down.",
             )
         layout = make_layout(name, nodes, topology, free[0])
         return save(State(name, str(directory), free[0], nodes, layout.topology.value, shares))
@@ -164,7 +165,7 @@ def _make(state: State) -> State:
 
 
 def down(name: str) -> bool:
-    """Take a lab down and delete its files; False if nothing of it was there. Doing it twice is fine."""
+    """Deletes a lab and its files; False if there was none. Calling it twice is harmless."""
     check_host()
     make_layout(name, 1, None, 0)
     with locked(name):
@@ -172,7 +173,7 @@ def down(name: str) -> bool:
 
 
 def _clear(name: str) -> bool:
-    """Remove whatever there is of a lab: by its state, and by its name where the state tells too little."""
+    """Removes every part of a lab: by its state, and by its name if the state is incomplete."""
     try:
         state = find(name)
     except LabError:
@@ -189,7 +190,7 @@ def _clear(name: str) -> bool:
 
 
 def _keeper(name: str, maker: LabProcess, owner: int | None) -> LabProcess:
-    """A process that takes the lab down when its maker dies before it is complete, or later its owner does."""
+    """A process that deletes the lab if its maker ends before it is complete, or later its owner ends."""
     watched = (str(maker.pid), maker.started)
     owned = () if owner is None else (str(owner), of_process(owner).started)
     process = subprocess.Popen(
@@ -197,7 +198,7 @@ def _keeper(name: str, maker: LabProcess, owner: int | None) -> LabProcess:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         cwd=Path(__file__).parents[2], start_new_session=True,
     )  # fmt: skip
-    process.returncode = 0  # it outlives this process, or is killed by `down`
+    process.returncode = 0  # it outlives this process, or `down` kills it
     return of_process(process.pid)
 
 
@@ -213,19 +214,19 @@ def ssh_config(state: State) -> str:
 
 
 def reboot(name: str, node: str) -> State:
-    """Switch a node off and on again."""
+    """Switches a node off and on again."""
     with locked(name):
         return _booted(save(power.shut(load(name), load(name).layout.node(node).name)), node)
 
 
 def kill(name: str, node: str) -> State:
-    """Switch a node off, as when its power is cut."""
+    """Switches a node off, as by a power cut."""
     with locked(name):
         return save(power.shut(load(name), load(name).layout.node(node).name))
 
 
 def boot(name: str, node: str) -> State:
-    """Switch a node on; one that is on stays as it is."""
+    """Switches a node on; one that is on stays unchanged."""
     with locked(name):
         state = load(name)
         known = state.inits.get(state.layout.node(node).name)

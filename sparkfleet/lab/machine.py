@@ -1,4 +1,4 @@
-"""The files of one node: accounts, keys, sshd's configuration, release files, DMI; written before it boots."""
+"""Writes the files of one node before it boots: accounts, keys, sshd's configuration, release files, DMI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYTHON = "/usr/bin/python3"
 COMMANDS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibv_devinfo", "ibv_devices", "ibstat", "show_gids", "ethtool",
             "lspci", "dmesg", "dmidecode", "ib_write_bw", "ib_write_lat", "ib_send_bw", "ib_send_lat", "ip", "date",
             "timedatectl", "prlimit", "lsb_release")  # fmt: skip
-"""Device commands: links to one launcher, which stand first in the node's PATH."""
+"""Device commands: links to one launcher, first in the node's PATH."""
 _LAUNCHER = f"""#!{PYTHON} -IS
 import sys
 sys.path.insert(0, "/run/lab/lib")
@@ -56,16 +56,16 @@ HOME_URL="https://www.ubuntu.com/"
 UBUNTU_CODENAME=noble
 """
 _CDI = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices: []\n"
-"""By such a file a Spark's toolkit tells podman of the GPU. That of a lab names no device."""
+"""A Spark's toolkit describes the GPU to podman in such a file. The lab's has no device."""
 _OWN = ("ssh", "profile.d", "security", "sysctl.d", "modprobe.d")
-"""Directories of /etc that a node has a copy of its own of. Those below it begins with empty; others are the host's."""
+"""Directories of /etc of which a node has its own copy. Those of `_EMPTY` are empty at first; others are the host's."""
 _EMPTY = ("sudoers.d", "netplan", "cron.d", "nvidia", "cdi")
 _LEFT_OUT = ("ssh_host_*", "shadow*", "gshadow*", "passwd*", "group*", "*.pid", "cron.*", "crontab", "subuid*", "subgid*",
              "machine-id", "resolv.conf", "os-release", "environment", "hostname", "hosts", *_EMPTY)  # fmt: skip
 
 
 def install_inside(state: State) -> None:
-    """Copy what runs inside nodes into the lab, once for all of them."""
+    """Copies the programs that run inside nodes into the lab, once for all nodes."""
     package = state.path("lib/sparkfleet/lab/inside")
     shutil.copytree(Path(__file__).parent / "inside", package, ignore=shutil.ignore_patterns("__pycache__"))
     tools = state.path("bin")
@@ -77,7 +77,7 @@ def install_inside(state: State) -> None:
 
 
 def make_node(state: State, node: str) -> None:
-    """Write everything that a node needs to boot. Raises LabError."""
+    """Writes everything that a node needs to boot. Raises LabError."""
     root = state.node_path(node)
     for part in ("log", "cron/crontabs", "state", "dmi", "proc"):
         (root / part).mkdir(parents=True)
@@ -104,7 +104,7 @@ def _etc(state: State, node: str) -> None:
 
 
 def _only_own(directory: str, found: list[str]) -> list[str]:
-    """Paths that copytree leaves out: what a node must not have, and below /etc all directories but its own."""
+    """Paths that copytree leaves out: those that a node must not have, and directories of /etc that are not its own."""
     left_out = {name for name in found if any(fnmatch(name, pattern) for pattern in _LEFT_OUT)}
     if directory == "/etc":
         left_out |= {name for name in found if Path("/etc", name).is_dir()} - set(_OWN)
@@ -133,12 +133,12 @@ def _texts(state: State, node: str, etc: Path) -> None:
 
 
 def _accounts(etc: Path) -> None:
-    """The host's system accounts and the one user; nobody else of the host is known inside."""
+    """Writes the host's system accounts and the one user; other users of the host do not exist in the node."""
     keep = [line for line in Path("/etc/passwd").read_text().splitlines() if _of_system(line, 2)]
     user = f"{USER}:x:{UID}:{UID}:NVIDIA:/home/{USER}:/bin/bash"
     replace_file(etc / "passwd", "\n".join([*keep, user]) + "\n")
     names = [line.split(":")[0] for line in (*keep, user)]
-    # `*` and not `!`: sshd refuses accounts that are locked, even with a key.
+    # `*`, not `!`: sshd refuses locked accounts, even with a key.
     replace_file(etc / "shadow", "".join(f"{name}:*:20000:0:99999:7:::\n" for name in names), 0o640)
     write_groups(etc, "docker")
 
@@ -150,7 +150,7 @@ def _of_system(line: str, field: int) -> bool:
 
 
 def write_groups(etc: Path, groups: str) -> None:
-    """/etc/group with the user in `groups` (by comma) and in none else."""
+    """Writes /etc/group with the user in `groups` (by comma) only."""
     wanted = [name for name in groups.split(",") if name]
     rows = [line.split(":") for line in Path("/etc/group").read_text().splitlines() if _of_system(line, 2)]
     rows = [row for row in rows if row[0] != "docker"] + [
@@ -186,7 +186,7 @@ def _cron_spool(crontabs: Path) -> None:
 
 
 def write_identity(state: State, node: str, settings: simulated_state.SimulatedState) -> None:
-    """Release files, DMI and machine-id, as the node's settings have them. A running node sees it at once."""
+    """Writes release files, DMI and machine-id by the node's settings, also for a running node."""
     machine = MACHINES[settings.text("machine")]
     etc = state.node_path(node, "etc")
     number = state.layout.node(node).number
@@ -214,7 +214,7 @@ def machine_id(state: State, settings: simulated_state.SimulatedState, node: str
 
 
 def write_host_key(state: State, node: str, wanted: str) -> None:
-    """Give a node its own host key back, another node's, or a new one. sshd must be told to read it."""
+    """Gives a node its own host key, another node's, or a new one. sshd has to be reloaded."""
     target = state.node_path(node, "etc/ssh/ssh_host_ed25519_key")
     if wanted == "new":
         for path in (target, target.with_suffix(".pub")):
@@ -228,13 +228,13 @@ def write_host_key(state: State, node: str, wanted: str) -> None:
 
 
 def fingerprint(state: State, node: str) -> str:
-    """The fingerprint of the host key that a node has now, "SHA256:…"."""
+    """The fingerprint of a node's current host key, "SHA256:…"."""
     key = state.node_path(node, "etc/ssh/ssh_host_ed25519_key.pub")
     return run(("ssh-keygen", "-l", "-f", str(key))).split()[1]
 
 
 def boot_spec(state: State, node: str) -> dict[str, object]:
-    """Settings of the node's first process: see `sparkfleet.lab.inside.init.Spec`."""
+    """Settings of the node's first process: see `sparkfleet.lab.inside.init.SimulatedNodeSpec`."""
     root = state.node_path(node)
     private = {
         "/etc": root / "etc",
@@ -261,9 +261,9 @@ _PRIVATE = ("/tmp", "/run", "/root", "/home", "/var/tmp", "/usr/local", "/var/li
 
 
 def veiled(shares: Iterable[str]) -> list[str]:
-    """Directories of the host that a node has empty ones for: the private ones, and what would bar the way to a share."""
+    """Directories of the host that are empty in a node: private ones, and unreadable parents of a share."""
     barred = {str(parent) for share in shares for parent in Path(share).parents if not _open_to_all(parent)}
-    # What lies below a veiled directory is hidden already.
+    # Directories below a veiled one are already hidden.
     hidden = [place for place in (*_PRIVATE, *sorted(barred)) if place not in shares]
     return [p for p in dict.fromkeys(hidden) if not any(Path(p).is_relative_to(q) for q in hidden if q != p)]
 
@@ -273,12 +273,12 @@ def _open_to_all(directory: Path) -> bool:
 
 
 def resolve_shares(given: Iterable[str]) -> tuple[str, ...]:
-    """The shared paths, with the interpreter of every virtual environment among them. Raises LabError."""
+    """The shared paths, with the interpreters of virtual environments among them. Raises LabError."""
     found: list[str] = []
     for text in given:
         path = Path(text).absolute()
         if not path.exists():
-            raise LabError(f"--share {text}: there is no such path.")
+            raise LabError(f"--share {text}: this path does not exist.")
         found += [str(path), *_interpreter(path)]
     for name in found:
         if not Path(name).stat().st_mode & 0o005 == 0o005 and Path(name).is_dir():
@@ -293,7 +293,7 @@ def resolve_shares(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _interpreter(environment: Path) -> list[str]:
-    """Base installation of a virtual environment's Python, unless it is a system's own."""
+    """Base installation of a virtual environment's Python, unless it is the system's own."""
     try:
         lines = (environment / "pyvenv.cfg").read_text().splitlines()
     except OSError:

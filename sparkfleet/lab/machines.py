@@ -1,7 +1,7 @@
-"""Machines that a simulated node can be: Sparks of several makers, and machines that resemble them.
+"""Kinds of machine that a simulated node can be: Sparks of several makers, and machines that resemble them.
 
-DMI strings, release files and PCI ids of Sparks are from captures; those of the confusable machines are what their makers
-document, and serve only to be refused.
+DMI strings, release files and PCI ids of Sparks are from captures; those of the confusable machines are from their makers'
+documentation, and are there to be refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MachineModel:
     tegra: str = ""
 
     def dmi(self, number: int) -> dict[str, str]:
-        """/sys/class/dmi/id. The serials carry the node's number and are readable by root only, as the kernel has it."""
+        """Files of /sys/class/dmi/id. Serials contain the node's number and are readable by root only, as by the kernel."""
         return {
             "sys_vendor": self.vendor,
             "product_name": self.product,
@@ -38,7 +38,7 @@ class MachineModel:
         }
 
     def release_files(self, number: int, dgx_os: str) -> dict[str, str]:
-        """Files below /etc that tell the machine from others."""
+        """Files below /etc that identify the machine."""
         if self.tegra:
             return {"nv_tegra_release": self.tegra}
         if not self.dgx:

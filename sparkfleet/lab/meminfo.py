@@ -1,4 +1,4 @@
-"""/proc/meminfo as DGX Sparks print it."""
+"""/proc/meminfo of a DGX Spark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SPARK = {
 }  # fmt: skip
 """An idle, headless Spark, kB (a capture of 2026-06-01 gives total, available and free)."""
 _LEAKED = {"MemFree": 3139656, "MemAvailable": 40174336, "Buffers": 13252, "Cached": 37694160}
-"""A Spark whose driver kept about 80 GiB that no line names (a capture of 2026-09-13), kB."""
+"""A Spark whose driver kept about 80 GiB that no line contains (a capture of 2026-09-13), kB."""
 
 
 def meminfo(kind: str, held_mib: int) -> str:
-    """The file's text for a `spark` or a `leaked` one, less what a process holds on the GPU."""
+    """The file's text for a `spark` or a `leaked` one, without the memory of a process on the GPU."""
     values = _SPARK | (_LEAKED if kind == "leaked" else {})
     held = {name: max(0, values[name] - held_mib * 1024) for name in ("MemFree", "MemAvailable")}
     rows = [f"{name + ':':<16}{amount:>8} kB" for name, amount in (values | held).items()]

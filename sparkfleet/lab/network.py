@@ -1,6 +1,6 @@
-"""The wires of a lab: namespaces, the management LAN, rails, and what can be done to them.
+"""The wires of a lab: namespaces, the management LAN, rails, and changes to them.
 
-Every netdev of a node is a veth whose other end lies in the fabric namespace, where a bridge joins the ends of one rail
+Every netdev of a node is a veth whose other end is in the fabric namespace. A bridge there joins the ends of one rail
 (or all ports of a switch). Setting a fabric end down takes the carrier from the node's netdev, as a pulled cable does.
 """
 
@@ -26,11 +26,11 @@ from sparkfleet.lab.run import ip_batch, run
 
 Command = tuple[str, ...]
 _LLDP_FORWARDED = str(1 << 14)
-"""group_fwd_mask bit of 01:80:c2:00:00:0e. A cable passes LLDP on; a bridge would swallow it, as a switch does."""
+"""group_fwd_mask bit of 01:80:c2:00:00:0e. A cable forwards LLDP; a bridge would not, as a switch does not."""
 
 
 def build(layout: Layout) -> None:
-    """Make every namespace, bridge and netdev of a lab. Nodes are still unconfigured. Raises LabError."""
+    """Makes every namespace, bridge and netdev of a lab; nodes are not yet configured. Raises LabError."""
     namespaces = [layout.fabric, *(layout.namespace(node.name) for node in layout.nodes)]
     ip_batch(None, [("netns", "add", name) for name in namespaces])
     ip_batch(None, _operator_side(layout))
@@ -90,7 +90,7 @@ def mac_address(layout: Layout, node: NodeLayout, netdev: str) -> str:
 
 
 def configure(layout: Layout, name: str) -> None:
-    """Configure a node's netdevs as its netplan does at boot. Raises LabError."""
+    """Configures a node's netdevs as netplan does at boot. Raises LabError."""
     ip_batch(layout.namespace(name), _node_side(layout, layout.node(name)))
 
 
@@ -108,9 +108,9 @@ def _node_side(layout: Layout, node: NodeLayout) -> Iterator[Command]:
 
 
 def set_carriers(layout: Layout, powered: Collection[str], pulled: Collection[str]) -> None:
-    """Give every netdev the carrier that it should have.
+    """Sets the carrier of every netdev.
 
-    A direct cable has one where both its nodes are `powered`, a port of the switch or of the LAN where its node is.
+    A direct cable has one if both its nodes are `powered`, a port of the switch or of the LAN if its node is.
     `pulled` rails, by bridge and first node (`rail_key`), have none.
     """
     wires = [(fabric_end(node.number, MANAGEMENT), node.name in powered) for node in layout.nodes]
@@ -122,7 +122,7 @@ def set_carriers(layout: Layout, powered: Collection[str], pulled: Collection[st
 
 
 def rail_key(rail: SimulatedRail) -> str:
-    """One rail among all of a lab. The rails of a switch share bridges, but not first ends."""
+    """Key of one rail in a lab: its first end. The rails of a switch share bridges, but not first ends."""
     return f"{rail.ends[0].node}/{rail.ends[0].netdev}"
 
 
@@ -131,7 +131,7 @@ def _other_end(layout: Layout, end: SimulatedRailEnd) -> str:
 
 
 def pace(layout: Layout, rail: SimulatedRail, gbit: float | None, delay_ms: float | None) -> None:
-    """Let a rail carry at most `gbit` Gb/s and add `delay_ms` in each direction; None takes it back."""
+    """Limits a rail to `gbit` Gb/s and adds `delay_ms` in each direction; None removes the limit."""
     for end in rail.ends:
         where = ("tc", "-n", layout.fabric, "qdisc")
         at = ("dev", _other_end(layout, end), "root")
@@ -151,13 +151,13 @@ def _netem(gbit: float | None, delay_ms: float) -> Command:
 
 
 def set_mtu(layout: Layout, ends: Sequence[SimulatedRailEnd], mtu: int) -> None:
-    """The MTU of netdevs on their nodes; the cable itself keeps passing 9000."""
+    """Sets the MTU of netdevs on their nodes; the cable itself still passes 9000."""
     for end in ends:
         ip_batch(layout.namespace(end.node), [("link", "set", end.netdev, "mtu", str(mtu))])
 
 
 def set_address(layout: Layout, end: SimulatedRailEnd, address: str) -> None:
-    """Replace the IPv4 address of a rail end, as another netplan would."""
+    """Replaces the IPv4 address of a rail end, as another netplan file would."""
     commands = [
         ("-4", "address", "flush", "dev", end.netdev),
         ("address", "add", address, "dev", end.netdev),
@@ -186,7 +186,7 @@ def taken_subnets() -> set[int]:
 
 
 def destroy(name: str) -> list[str]:
-    """Remove the namespaces and the host's device of a lab, whatever of them is there. Returns what was removed."""
+    """Removes the namespaces and the host's device of a lab, as far as they exist. Returns the removed ones."""
     removed = [found for found in namespaces() if found.startswith(f"{PREFIX}{name}-")]
     removed = [
         found
@@ -196,7 +196,7 @@ def destroy(name: str) -> list[str]:
     for namespace in removed:
         run(("ip", "netns", "delete", namespace))
     mine = PREFIX + name
-    # Its peer went with the fabric namespace, and it with its peer; only a lab that was half made has it still.
+    # It was removed with its peer in the fabric namespace; only an incomplete lab still has it.
     if mine in host_netdevs():
         try:
             run(("ip", "link", "delete", mine))
@@ -208,7 +208,7 @@ def destroy(name: str) -> list[str]:
 
 
 def _is_node(namespace: str, lab: str) -> bool:
-    """`sfl-a-b-spark1` belongs to the lab `a-b`, not to `a`."""
+    """True if a namespace is a node's of this lab: `sfl-a-b-spark1` belongs to the lab `a-b`, not to `a`."""
     rest = namespace.removeprefix(f"{PREFIX}{lab}-")
     return rest.startswith("spark") and rest[5:].isdigit()
 

@@ -1,4 +1,4 @@
-"""Switching nodes on and off, and running commands in them."""
+"""Switches nodes on and off, and runs commands in them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SESSION = {"PATH": PATH, "HOME": f"/home/{USER}", "USER": USER, "LOGNAME": USER
 
 @dataclass
 class _Booting:
-    """A node on its way up."""
+    """A node that boots."""
 
     node: str
     process: subprocess.Popen[bytes]
@@ -36,7 +36,7 @@ class _Booting:
 
 
 def boot(state: State, nodes: Iterable[str]) -> State:
-    """Switch nodes on, all at once, and wait until each has its sshd. Raises LabError where one does not come up."""
+    """Switches nodes on in parallel, and waits until each has its sshd. Raises LabError if one does not boot."""
     started = [_start(state, node) for node in nodes]
     try:
         for booting in started:
@@ -98,18 +98,18 @@ def _wait(state: State, booting: _Booting) -> LabProcess:
             raise _did_not_boot(state, booting.node, said.decode(errors="replace").strip())
         said += more
     children = Path(f"/proc/{booting.process.pid}/task/{booting.process.pid}/children").read_text().split()
-    booting.process.returncode = 0  # it is waited for by whoever outlives this process
+    booting.process.returncode = 0  # init or the keeper reaps it if it outlives this process
     return of_process(int(children[0]))
 
 
-def _did_not_boot(state: State, node: str, said: str) -> LabError:
+def _did_not_boot(state: State, node: str, error: str) -> LabError:
     log = state.node_path(node, "log", "init.log").read_text(errors="replace")
-    reason = (said or log).strip().splitlines()[-1:] or ["no reason was given"]
+    reason = (error or log).strip().splitlines()[-1:] or ["no reason was given"]
     return LabError(f"{node} did not boot: {reason[0]}", do="The lab needs root with CAP_SYS_ADMIN on Linux.")
 
 
 def shut(state: State, node: str) -> State:
-    """Take a node's links, so that not even a FIN gets out, and kill everything in it. One that is off stays off."""
+    """Takes a node's links down, so that not even a FIN is sent, and kills its processes. One that is off stays off."""
     layout = state.layout
     network.set_carriers(layout, [name for name in state.powered if name != node], state.pulled)
     kill_all(inits_of(state.name, node))
@@ -117,7 +117,7 @@ def shut(state: State, node: str) -> State:
 
 
 def kill_all(processes: Iterable[LabProcess]) -> None:
-    """SIGKILL, and wait until they are gone. The first process of a pid namespace takes all others along."""
+    """Kills processes and waits until they have ended. The first process of a pid namespace ends all others with it."""
     watched = []
     for process in processes:
         try:
@@ -140,11 +140,11 @@ def _reap(pid: int) -> None:
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return  # somebody else's child
+        return  # another process's child
 
 
 def inits_of(name: str, node: str | None = None) -> list[LabProcess]:
-    """First processes of a lab's nodes (or of one), and what started them, found by their command lines."""
+    """First processes of a lab's nodes (or of one) and their parents, found by their command lines."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _is_init(entry, name, node):
@@ -168,7 +168,7 @@ def _is_init(entry: Path, name: str, node: str | None) -> bool:
 
 
 def command(state: State, node: str, argv: Sequence[str], *, root: bool = False) -> list[str]:
-    """The host's argv that runs `argv` in a node, as its user or as root. Raises LabError where it is off."""
+    """The host's command that runs `argv` in a node, as its user or as root. Raises LabError if it is off."""
     process = state.inits.get(state.layout.node(node).name)
     if process is None or not process.alive:
         raise LabError(

@@ -1,9 +1,9 @@
-"""Takes a lab down when the process that it was made for has ended.
+"""Deletes a lab when the process that it was made for has ended.
 
 `python -m sparkfleet.lab.reaper NAME PID START [PID START]`, START being the process's start time in clock ticks.
 
-The first process is the one that makes the lab: if it ends before the lab is complete, what there is of it is removed. The
-second, where given, is the lab's owner.
+The first process makes the lab: if it ends before the lab is complete, the parts of the lab are removed. The
+second, if given, is the lab's owner.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def wait_for_any(processes: Iterable[LabProcess]) -> LabProcess:
             watched[os.pidfd_open(process.pid)] = process
         except ProcessLookupError:
             return process
-        # A start time that differs means that the id has been given to another process since.
+        # A different start time means that another process has the id now.
         if not process.alive:
             return process
     ended = select.select(list(watched), [], [])[0]
@@ -33,7 +33,7 @@ def wait_for_any(processes: Iterable[LabProcess]) -> LabProcess:
 
 
 def main(argv: list[str]) -> None:
-    """Wait for the maker and the owner, and clean up when that is due."""
+    """Waits for the maker and the owner, then cleans up."""
     name, numbers = argv[0], argv[1:]
     maker, *owners = (LabProcess(int(pid), at) for pid, at in zip(numbers[::2], numbers[1::2], strict=True))
     if wait_for_any([maker, *owners]) == maker and maker not in owners:

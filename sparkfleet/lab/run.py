@@ -30,7 +30,7 @@ def run(argv: Sequence[str], *, stdin: str = "") -> str:
 
 
 def ip_batch(namespace: str | None, commands: Iterable[Sequence[str]]) -> None:
-    """Run many `ip` commands in one process, in a namespace or (None) on the host. Raises LabError."""
+    """Runs many `ip` commands in one process, in a namespace or (None) on the host. Raises LabError."""
     lines = "".join(" ".join(command) + "\n" for command in commands)
     where = ("-n", namespace) if namespace else ()
     run(("ip", *where, "-batch", "-"), stdin=lines)

@@ -1,6 +1,6 @@
 """Paths of a lab: a registry in /run, which a reboot clears as it clears the lab, and the lab's directory.
 
-Changes to a lab are made under its lock; the choice of its subnet under the lock of all.
+Changes to a lab are made under its lock, the choice of its subnet under the common lock.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ UID = 1000
 
 @dataclass(frozen=True)
 class LabProcess:
-    """A process by its id and start time, so that another one with the same id is not taken for it."""
+    """A process by its id and start time, so that a later one with the same id is not confused with it."""
 
     pid: int
     started: str
 
     @property
     def alive(self) -> bool:
-        """True if it still exists and is no zombie."""
+        """True if it still exists and is not a zombie."""
         return start_time(self.pid) == self.started
 
 
 @dataclass(frozen=True)
 class State:
-    """One lab: what it was asked for, where it lies, and what runs."""
+    """One lab: its request, its directory, and its running processes."""
 
     name: str
     directory: str
@@ -122,20 +122,20 @@ def _parsed(given: dict[str, Any]) -> State:
 
 
 def save(state: State) -> State:
-    """Write a lab down, atomically."""
+    """Saves a lab's state, atomically."""
     REGISTRY.mkdir(mode=0o755, parents=True, exist_ok=True)
     replace_file(REGISTRY / f"{state.name}.json", json.dumps(asdict(state)))
     return state
 
 
 def forget(state: State) -> None:
-    """Remove a lab's directory, and then its entry."""
+    """Removes a lab's directory, and then its entry."""
     shutil.rmtree(state.directory, ignore_errors=True)
     (REGISTRY / f"{state.name}.json").unlink(missing_ok=True)
 
 
 def names() -> list[str]:
-    """The labs that are written down."""
+    """Names of the registered labs."""
     return sorted(path.stem for path in REGISTRY.glob("*.json"))
 
 
@@ -147,18 +147,18 @@ def with_init(state: State, node: str, process: LabProcess | None) -> State:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Alone with a lab (or, by the name "", with the choice of subnets)."""
+    """Holds the lock of a lab (or, by the name "", of the choice of subnets)."""
     REGISTRY.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = REGISTRY / f"{name or '_'}.lock"
     with _locked_file(path):
         yield
-        # The file of a lab goes with the lab; who waits for it notices, and takes the next one.
+        # The lock file is deleted with the lab; a waiting process notices that, and takes the new one.
         if not (REGISTRY / f"{name}.json").exists():
             path.unlink(missing_ok=True)
 
 
 def _locked_file(path: Path) -> IO[str]:
-    """The file at `path`, locked, and still there after the wait."""
+    """Opens and locks the file at `path`, which still exists after the wait."""
     while True:
         file = open(path, "w")  # noqa: SIM115 - the caller closes it
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ def _locked_file(path: Path) -> IO[str]:
 
 
 def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file atomically."""
+    """Replaces a file atomically."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(text)
     new.chmod(mode)

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 
 from sparkfleet.controlplane.api.api_models import UpRequest
-from sparkfleet.controlplane.desired import Desired, rungs_of
+from sparkfleet.controlplane.desired import Desired, Generation, rungs_of
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
 from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
-from sparkfleet.runtime.base import Runtime
+from sparkfleet.runtime.base import RankId, Runtime
 from sparkfleet.runtime.boot_id import this_boot
+from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
+from sparkfleet.runtime.processes import labelled, variable
 from sparkfleet.specs.inventory import Inventory
+
+log = logging.getLogger(__name__)
 
 
 async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime) -> None:
     """Stores the applied deployments, ends ranks that are no longer desired, and starts those of groups on this node alone.
 
     A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
-    available late, and a group's actor waits for it), or if its last start took this node down.
+    available late, and a group's actor waits for it), or if its last start took this node down. If the store cannot be
+    used, nothing is stored, ended or started: the controller waits for it, and reports why.
     """
-    store = Store(paths.database)
+    try:
+        store = open_store(paths, request.inventory.fleet, await asyncio.to_thread(_running, paths.label))
+    except StoreError as error:
+        log.error("no engine is started before Ray: %s", error)
+        return
     try:
         for apply in request.apply:
             store.put(apply.spec, apply.plan, apply.who, apply.retry)
@@ -56,6 +69,13 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
                     await _start(paths, launch, runtime)
     finally:
         store.close()
+
+
+def _running(label: str) -> frozenset[Generation]:
+    """Generations with a rank on this node."""
+    ranks = (variable(one.pid, RANK_LABEL) for one in labelled({FLEET_LABEL: label}))
+    ids = (RankId.parse(rank) for rank in ranks if rank)
+    return frozenset((one.deployment, one.generation) for one in ids if one is not None)
 
 
 def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:

@@ -3,6 +3,8 @@
     prepare   on the head: directories, secrets, addresses; prints the input of the other nodes
     up        on the head: Ray, the controller, and the desired ranks on this node
     join      on any other node: Ray
+    controller  on the head: a controller, if Ray runs without one
+    store     on the head: lists, makes and restores copies of the store; prints the result
     down      on any node: stops the fleet's processes, and does not restart them at boot
     keep      the process that `up`, `join` and a reboot leave running: see `ray_watchdog`
 
@@ -17,9 +19,9 @@ import json
 import sys
 from pathlib import Path
 
-from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, UpRequest
+from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, StoreRequest, UpRequest
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.node_daemon import ray_watchdog
+from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, store_verbs
 from sparkfleet.node_daemon.node_lifecycle import down, prepare
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
@@ -37,6 +39,11 @@ def main() -> int:
             print(json.dumps(ray_watchdog.begin_up(UpRequest.model_validate_json(given))))
         elif verb == "join":
             print(json.dumps(ray_watchdog.begin_join(JoinRequest.model_validate_json(given))))
+        elif verb == "controller":
+            asyncio.run(node_lifecycle.make_controller(UpRequest.model_validate_json(given)))
+            print("{}")
+        elif verb == "store":
+            print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
         else:
             paths = OnNode.model_validate_json(given).paths
             ray_watchdog.forget(paths)

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,16 +25,17 @@ from sparkfleet.controlplane.ray.ray_process import (
     choose_address,
     ray_argv,
     ray_environment,
-    ray_init_arguments,
     ray_worker_argv,
 )
-from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.gateway.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
+from sparkfleet.node_daemon.start_controller import RAY_START_S, no_answer, start_controller
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -42,7 +44,6 @@ from sparkfleet.runtime.state_probe import listens
 
 log = logging.getLogger(__name__)
 
-RAY_START_S = 90.0
 STOP_S = 60.0
 
 
@@ -71,6 +72,8 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
     paths.create()
     with alone(paths):
         client = await connect(paths, _patience_s(paths))
+        if client is None:
+            client = await _with_a_controller(paths, request)
         if client is not None:
             return client.address, None
         await clear_leftovers(paths)
@@ -81,9 +84,21 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
-        await asyncio.to_thread(_start_controller, paths, request, address, ray_head)
+        await asyncio.to_thread(start_controller, paths, request, address, ray_head)
         await _answering(paths)
         return address, ray_head
+
+
+async def make_controller(request: UpRequest) -> None:
+    """Makes a controller if Ray runs on this head without one; does nothing if one answers.
+
+    Raises:
+        ControlError: Ray does not run, or the controller does not answer.
+    """
+    paths = request.paths
+    with alone(paths):
+        if await connect(paths) is None and await _with_a_controller(paths, request) is None:
+            raise no_answer(paths)
 
 
 async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
@@ -111,10 +126,12 @@ async def down(paths: FleetPaths) -> None:
                     await _nothing_served(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
         await clear_leftovers(paths)
-        # On the head: unfinished starts were stopped, even if no controller ran to record it.
-        if paths.database.exists():
-            with contextlib.closing(Store(paths.database)) as store:
-                store.end_starts()
+        # On the head: unfinished starts were stopped, even if no controller ran to record it. A store that cannot be used is
+        # left as it is, for `sparkfleet restore`.
+        with contextlib.suppress(StoreError, sqlite3.Error):
+            if read_content(paths.database) is not None:
+                with contextlib.closing(Store(paths.database)) as store:
+                    store.end_starts()
 
 
 async def clear_leftovers(paths: FleetPaths) -> None:
@@ -192,48 +209,27 @@ def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
         )
 
 
-def _start_controller(
-    paths: FleetPaths, request: UpRequest, address: HeadAddress, ray_head: subprocess.Popen[bytes]
-) -> None:
-    """Joins the new cluster and creates the controller. Ray reads its settings at import, so it is imported here."""
-    os.environ.update(ray_environment(paths))
-    import ray
-
-    from sparkfleet.controlplane.ray.controller_actor import ControllerConfig, create
-    from sparkfleet.gateway.ray_serve import GatewayConfig
-
-    deadline = time.monotonic() + RAY_START_S
-    while True:
-        if ray_head.poll() is not None or time.monotonic() > deadline:
-            raise _no_ray(paths)
-        try:
-            ray.init(**ray_init_arguments(address))
-            break
-        except (ConnectionError, RuntimeError, ValueError):
-            time.sleep(0.1)
-    create(
-        ControllerConfig(
-            inventory=request.inventory,
-            api=address.api,
-            endpoint=address.endpoint,
-            gateway=GatewayConfig(
-                host=address.gateway_host,
-                port=address.gateway_port,
-                max_body_bytes=request.inventory.gateway.max_body_bytes,
-                secret_path=str(paths.engine_secret),
-                controller=CONTROLLER,
-                namespace=NAMESPACE,
-            ),
-        )
-    )
-    ray.shutdown()
+async def _with_a_controller(paths: FleetPaths, request: UpRequest) -> FleetClient | None:
+    """A client of a new controller, if Ray lives and only its controller is gone: Ray is not ended under what serves."""
+    address = read_address(paths)
+    if address is None or not listens(address.ray):
+        return None
+    try:
+        await asyncio.to_thread(start_controller, paths, request, address, None)
+    except ControlError as error:
+        log.warning("Ray listens and takes no controller; it is started again: %s", error)
+        return None
+    client = await connect(paths, PATIENCE_S)
+    if client is None:
+        raise no_answer(paths)
+    return client
 
 
 async def _answering(paths: FleetPaths) -> None:
     deadline = time.monotonic() + RAY_START_S
     while await connect(paths) is None:
         if time.monotonic() > deadline:
-            raise _no_ray(paths)
+            raise no_answer(paths)
         await asyncio.sleep(0.1)
 
 
@@ -242,11 +238,3 @@ async def _nothing_served(client: FleetClient) -> None:
     deadline = time.monotonic() + STOP_S
     while await client.serves() and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
-
-
-def _no_ray(paths: FleetPaths) -> ControlError:
-    return ControlError(
-        "Ray or the controller did not start on the head node.",
-        means="The fleet is not up, and serves nothing.",
-        do=f"Read {paths.logs / 'ray.log'}, and the session's logs under {paths.run / 'ray'}.",
-    )

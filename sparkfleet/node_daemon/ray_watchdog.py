@@ -18,6 +18,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
+from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
@@ -74,7 +75,7 @@ async def keep(paths: FleetPaths) -> int:
             if ray is None:
                 return 0  # another watchdog keeps it
             first = False
-            code = await _ended(ray)
+            code = await _watched(paths, ray)
             log.warning("Ray ended with exit code %s", code)
         # After a long run of Ray the next pause is a short one again.
         ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
@@ -96,6 +97,21 @@ async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | No
     if first:
         _write_outcome(paths, address.model_dump())
     return head
+
+
+async def _watched(paths: FleetPaths, ray: subprocess.Popen[bytes]) -> int:
+    """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
+    watch = asyncio.create_task(_watch_controller(paths))
+    try:
+        return await _ended(ray)
+    finally:
+        watch.cancel()
+
+
+async def _watch_controller(paths: FleetPaths) -> None:
+    role = Role.model_validate_json(paths.role.read_text())
+    if role.up is not None:
+        await watch_of(paths, role.up).run()
 
 
 async def _ended(ray: subprocess.Popen[bytes]) -> int:

@@ -36,6 +36,9 @@ class EngineConfig(Value):
     chunk: int = CHUNK
     """Most tokens of one prefill pass (`--max-num-batched-tokens`, `--chunked-prefill-size`, `-ub`)."""
 
+    disk_tables: bool = False
+    """N-gram tables are read from the disk and take no memory."""
+
     def shared(self) -> dict[str, Any]:
         """The fields that both models have, to derive one's configuration from the other's."""
         return {name: getattr(self, name) for name in EngineConfig.model_fields}

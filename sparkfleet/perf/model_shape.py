@@ -94,6 +94,10 @@ class ModelShape(Value):
     top_k: int = 0
     mtp_layers: int = 0
     vision: bool = False
+    table_bytes: float = 0.0
+    """Of the embedding: tables of n-grams, which an engine may read from the disk."""
+    prompt_share: float = 1.0
+    """Share of the layers that every token of a prompt passes."""
     basis: str = "config"
     """Source of the shapes, e.g. "config.json" or "parameter counts"."""
 
@@ -139,9 +143,12 @@ SPARSE_GROUPED = (1.0, 2.4, 2.9)
 """Qwen3.8-Flash-Next: its index keeps keys of its own beside the KV, in pages of the same size. Published on two nodes:
 16.46 GiB hold 992,584 tokens in FP8 (WeZZard), 21.28 GiB 736,837 in BF16 (MiaAI-Lab)."""
 GUESSED = (0.3, 1.0, 1.5)
-"""Shapes that are not known but estimated from parameter counts: DeepSeek-V4.1-Flash keeps 0.31 of the estimate
-(tonyd2wild), Laguna-S-2.1 0.75 (MiaAI-Lab)."""
-POOLS = {"qwen4_exp": SPARSE_GROUPED}
+"""Shapes that are not known but estimated from parameter counts: two models that were guessed so keep 0.31 of the estimate
+(DeepSeek-V4.1-Flash, tonyd2wild) and 0.75 of it (Laguna-S-2.1, MiaAI-Lab)."""
+SHARED_LATENTS = (1.0, 3.2, 3.5)
+"""DeepSeek V4.1: four layers keep latents and index keys, and pages hold windows of the others beside them. Published on
+each of four nodes: 5.15 GiB hold 1,070,168 tokens (tonyd2wild), 5.2 KB a token of 1.6 that its elements have in FP8."""
+POOLS = {"qwen4_exp": SPARSE_GROUPED, "deepseek_v41": SHARED_LATENTS}
 """`Layers.pool_factor` by `model_type`, if the layers do not determine it."""
 
 PART_KINDS: Mapping[CheckpointPart, PartKind] = {
@@ -190,9 +197,16 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         top_k=checkpoint.experts_per_token,
         mtp_layers=checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers,
         vision=bool(checkpoint.vision),
+        table_bytes=float(checkpoint.table_bytes),
+        prompt_share=_prompt_share(checkpoint),
         basis="safetensors headers" if checkpoint.weights_known else "config.json",
     )
     return arch.model_copy(update={"family": shape_family(arch)})
+
+
+def _prompt_share(checkpoint: Checkpoint) -> float:
+    layers = sum(group.layers for group in checkpoint.layers)
+    return 1.0 if checkpoint.prompt_layers is None else checkpoint.prompt_layers / max(1, layers)
 
 
 def from_counts(
@@ -300,7 +314,7 @@ def _layers(checkpoint: Checkpoint) -> Layers:
         sliding_elements=found.sliding_kv,
         state_bytes=found.state,
         kv_heads=found.kv_heads or found.sliding_kv_heads or 1,
-        pool_factor=COMPRESSED if compressed else POOLS.get(checkpoint.model_type, EXACT),
+        pool_factor=POOLS.get(checkpoint.model_type, COMPRESSED if compressed else EXACT),
         packed_kv_bytes=1.0 if compressed else 0.0,
         head_flops=found.head_flops,
         window_flops=sum(flops * tokens for flops, tokens in found.bounded) / max(1, window),

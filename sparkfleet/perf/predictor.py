@@ -77,6 +77,7 @@ class Settings(NamedTuple):
     batch_tokens: int
     link: LinkSpeed | None
     marlin: bool = False
+    disk_tables: bool = False
 
 
 class Drafter(NamedTuple):
@@ -176,6 +177,7 @@ class Predictor:
             method=settings.speculation.method,
             k=settings.speculation.tokens,
             chunk=settings.batch_tokens,
+            disk_tables=settings.disk_tables,
         )
 
     def _setup(self, split: Split, settings: Settings) -> Setup:
@@ -201,6 +203,7 @@ class Predictor:
             settings.eager,
             settings.kv_dtype,
             settings.batch_tokens,
+            settings.disk_tables,
         )
         key = (split, what, context, concurrency)
         found = self._memory.get(key)
@@ -335,6 +338,8 @@ def format_of(checkpoint: Checkpoint) -> str:
     main = quantization.scheme.format
     if (main, experts) == ("fp8", "mxfp4"):
         return "fp8+mxfp4"
+    if experts == "int4" and FORMATS.get(quantization.scheme_of(Part.ATTENTION).format) == "fp8":
+        return "int4-int8"
     return FORMATS.get(main, "bf16")
 
 

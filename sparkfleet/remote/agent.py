@@ -57,7 +57,7 @@ class Runnable(Protocol):
         """Its standard input for a request."""
         ...
 
-    def mute(self, node: str, output: str) -> NoAnswer:
+    def no_answer(self, node: str, output: str) -> NoAnswer:
         """The error for a node that printed `output` and no answer."""
         ...
 
@@ -91,7 +91,7 @@ class Program:
         """See `Runnable`."""
         return json.dumps({"program": self.source, "request": request}).encode()
 
-    def mute(self, node: str, output: str) -> NoAnswer:
+    def no_answer(self, node: str, output: str) -> NoAnswer:
         """See `Runnable`."""
         return NoAnswer(
             f"{node}: its Python did not {self.does} {output}",
@@ -115,7 +115,7 @@ class Installed:
         """See `Runnable`."""
         return json.dumps(request).encode()
 
-    def mute(self, node: str, output: str) -> NoAnswer:
+    def no_answer(self, node: str, output: str) -> NoAnswer:
         """See `Runnable`."""
         return NoAnswer(
             f"{node}: {self.python} -m {self.module} ended without an answer {output}",
@@ -137,7 +137,7 @@ async def call(
     on_event: OnEvent = lambda _: None,
     timeout_s: float = 60.0,
 ) -> Any:
-    """Run a program on a node and return its last result as JSON types. `understood` makes it a value of a class.
+    """Run a program on a node and return its last result as JSON types. `validated` makes it a value of a class.
 
     Args:
         channel: to the node.
@@ -166,13 +166,13 @@ async def call(
         program.argv, stdin=program.order(request), timeout_s=timeout_s, on_output=lines.feed
     )
     if not last:
-        raise program.mute(channel.node, _output(done))
+        raise program.no_answer(channel.node, _output(done))
     if last[0]["event"] == "error":
         raise _error(channel.node, last[0])
     return last[0].get("value")
 
 
-def understood(node: str, value: object, kind: type[T]) -> T:
+def validated(node: str, value: object, kind: type[T]) -> T:
     """Validate a result as a value of `kind`. Raises NodeError if it is invalid."""
     try:
         return kind.model_validate_json(json.dumps(value))

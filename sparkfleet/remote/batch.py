@@ -15,9 +15,9 @@ from sparkfleet.remote.channel import Channel, Completed
 
 _AT_A_TIME = 16
 _STARTING_S = 15.0
-"""For the node's Python to start on a busy node."""
+"""Seconds for the node's Python to start on a busy node."""
 _ROUND_S = 1.0
-"""Overhead of each round of commands beyond their time-out."""
+"""Seconds of overhead of each round of commands beyond their time-out."""
 
 PROGRAM = Program.of("sparkfleet.remote.batch_program", does="run the commands")
 
@@ -45,7 +45,7 @@ async def run_batch(
     limit_s = _STARTING_S + rounds * (timeout_s + _ROUND_S)
     answers = await call(channel, PROGRAM, request, timeout_s=limit_s)
     if not isinstance(answers, list) or len(answers) != len(argvs):
-        raise PROGRAM.mute(channel.node, "but returned an invalid answer")
+        raise PROGRAM.no_answer(channel.node, "but returned an invalid answer")
     return [_result(argv, answer, timeout_s) for argv, answer in zip(argvs, answers, strict=True)]
 
 

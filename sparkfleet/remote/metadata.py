@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.checkpoints.remote_metadata import Hearing, MetadataRequest, Outline, order, program
+from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, OutlineParser, order, program
 from sparkfleet.errors import FactError, NodeError, SparkfleetError
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.remote.parallel import fan_out
 
 ASK_S = 60.0
-"""For all headers of a checkpoint on a busy disk."""
+"""Seconds for all headers of a checkpoint on a busy disk."""
 
 
 async def ask_outlines(
@@ -26,24 +26,24 @@ async def ask_outlines(
     """
 
     async def ask(channel: Channel) -> tuple[Outline | None, ...]:
-        hearing = Hearing(wanted)
+        parser = OutlineParser(wanted)
         try:
             done = await channel.run(
-                program(), stdin=order(wanted), timeout_s=timeout_s, on_output=hearing.feed
+                program(), stdin=order(wanted), timeout_s=timeout_s, on_output=parser.feed
             )
         except FactError as error:
             raise FactError(f"{channel.node}: {error.what}", means=error.means, do=error.do) from error
-        return _outlines(channel.node, done, hearing)
+        return _outlines(channel.node, done, parser)
 
     return await fan_out(channels, ask, timeout_s=timeout_s)
 
 
-def _outlines(node: str, done: Completed, hearing: Hearing) -> tuple[Outline | None, ...]:
-    outlines = hearing.outlines()
+def _outlines(node: str, done: Completed, parser: OutlineParser) -> tuple[Outline | None, ...]:
+    outlines = parser.outlines()
     if outlines is None:
         output = text(done.stderr.strip()[-300:]) or "no output"
         raise NodeError(
-            f"{node}: its Python did not look for checkpoints (exit code {done.exit_code}): {output}",
+            f"{node}: its Python did not read the checkpoints (exit code {done.exit_code}): {output}",
             do="sparkfleet needs Python 3.8 or later on the node; check `python3 --version` there.",
         )
     return outlines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import stat
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from sparkfleet.errors import ControlError
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.state_probe import state_root
+from sparkfleet.runtime.state_probe import fleet_label, run_directory, state_root
 
 STATE_VARIABLE = "SPARKFLEET_STATE"
 """Variable in every process that Ray starts on a node: the fleet's state directory on that node."""
@@ -27,6 +26,10 @@ class FleetPaths:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.database = root / "sparkfleet.db"
+        self.store_mark = root / "store.json"
+        """Identity of the store that belongs here: see `controlplane/store_safety/mark.py`."""
+        self.backups = root / "backups"
+        """Checked copies of the store."""
         self.ray_token = root / "ray.token"
         self.api_token = root / "api.token"
         self.engine_secret = root / "engine.secret"
@@ -71,13 +74,32 @@ class FleetPaths:
     @property
     def label(self) -> str:
         """Name of this fleet on this machine, unique by its directory; every process of the fleet carries it."""
-        digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:8]
-        return f"{self.root.name}-{digest}"
+        return fleet_label(self.root)
 
     @property
     def run(self) -> Path:
         """Directory for sockets. Short: a Unix socket's path has 107 bytes, and Ray's own part of it takes 70."""
-        return Path("/tmp") / f"sparkfleet-{os.getuid()}" / self.label[-8:]  # noqa: S108 (0700, owner checked)
+        return run_directory(self.root)
+
+    @property
+    def run_address(self) -> Path:
+        """The addresses once more, on another file system."""
+        return self.run / "address.json"
+
+    @property
+    def run_store_mark(self) -> Path:
+        """The mark of the store once more, on another file system."""
+        return self.run / "store.json"
+
+    @property
+    def applied(self) -> Path:
+        """Everything that is applied, for `sparkfleet restore --adopt`."""
+        return self.run / "applied.json"
+
+    @property
+    def controller_note(self) -> Path:
+        """The controller's state and trouble, for a program that its API does not reach."""
+        return self.run / "controller.json"
 
     def create(self) -> None:
         """Creates missing directories (0700) and secrets (0600).

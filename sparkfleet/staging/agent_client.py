@@ -72,7 +72,7 @@ async def call(
         raise KINDS.get(error.kind, StagingError)(error.what, means=error.means, do=error.do) from error
     except NoAnswer as error:
         raise StagingError(error.what, means=error.means, do=error.do) from error
-    return understood(channel.node, value, answer)
+    return validated(channel.node, value, answer)
 
 
 def line_of(event: Event) -> Line | None:
@@ -83,10 +83,10 @@ def line_of(event: Event) -> Line | None:
         return None
 
 
-def understood(node: str, value: object, answer: type[T]) -> T:
+def validated(node: str, value: object, answer: type[T]) -> T:
     """Validate the value of an answer. Raises StagingError if it is invalid."""
     try:
-        return agent.understood(node, value, answer)
+        return agent.validated(node, value, answer)
     except NodeError as error:
         raise StagingError(
             error.what,

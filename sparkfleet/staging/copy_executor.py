@@ -11,7 +11,7 @@ from sparkfleet.errors import NodeError
 from sparkfleet.staging.agent.rsync_fetch import FetchRequest, From
 from sparkfleet.staging.agent.rsync_serve import Listen, ServeRequest, Serving
 from sparkfleet.staging.agent.transfer import Arrived
-from sparkfleet.staging.agent_client import Line, understood
+from sparkfleet.staging.agent_client import Line, validated
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.manifest import Manifest
@@ -115,7 +115,7 @@ async def _serving(
         if not ready.done():
             await server  # raises its error
             raise StagingError(f"{copy.source}: the sender ended before the copy began.", do="Run it again.")
-        serving = understood(copy.source, ready.result(), Serving)
+        serving = validated(copy.source, ready.result(), Serving)
         if len(serving.ends) != len(copy.route.ways):
             raise StagingError(
                 f"{copy.source}: the sender listens on {len(serving.ends)} addresses, not {len(copy.route.ways)}."

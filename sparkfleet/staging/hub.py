@@ -77,7 +77,7 @@ class Hub:
 
         Raises:
             StagingError: the model or revision does not exist, it is gated, or the answer is invalid.
-            Unreachable: the Hub does not answer.
+            HubUnreachable: the Hub does not answer.
         """
         commit = self.commit(revision)
         files = {file.path: file for file in self._listed(commit)}
@@ -136,7 +136,7 @@ class Hub:
 
         Raises:
             StagingError: the Hub refuses, or sends more bytes than it listed.
-            Unreachable: the Hub does not answer, several times in a row.
+            HubUnreachable: the Hub does not answer, several times in a row.
         """
         failures, most = 0, size_of(part) or 0
         while (have := size_of(part)) != file.size:
@@ -214,7 +214,7 @@ class Hub:
             return File(path=entry.path, size=entry.size, digest=entry.blob_id, algorithm="git-sha1")
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise self._odd(f"describes {shown(entry.path)} in an invalid way ({reason})") from error
+            raise self._odd(f"lists {shown(entry.path)} in an invalid form ({reason})") from error
 
     def _url(self, path: str, commit: str) -> str:
         return hf_hub_url(self.name, path, revision=commit, endpoint=self.endpoint)
@@ -223,7 +223,7 @@ class Hub:
 
     @contextmanager
     def _worded(self, *, reads_api: bool = True) -> Iterator[None]:
-        """Translates the library's errors. Raises StagingError, Unreachable, or an OSError of this machine's disk.
+        """Translates the library's errors. Raises StagingError, HubUnreachable, or an OSError of this machine's disk.
 
         Without `reads_api` no answer is parsed: then errors of Python come from the library's shared client, which it closes
         for all threads after a connection failed. They are temporary.

@@ -30,10 +30,10 @@ from sparkfleet.checkpoints.remote_metadata import (
     MOST_UNPACKED_BYTES,
     SUFFIXES,
     WHOLE,
-    Hearing,
     MetadataRequest,
     Outline,
     OutlinedFile,
+    OutlineParser,
     read_outline,
 )
 from sparkfleet.checkpoints.remote_metadata_program import loaded
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 READ_S = 10.0
 FIRST_S = 10.0
-"""For the first answer, including name resolution, for which no client has a timeout."""
+"""Seconds for the first answer, including name resolution, for which no client has a timeout."""
 ALL_S = 60.0
-"""For all headers of a checkpoint; the largest have tens of megabytes in 160 files."""
+"""Seconds for all headers of a checkpoint; the largest have tens of megabytes in 160 files."""
 REMEMBERED_S = 3600.0
 """Seconds for which the last seen commit of a branch is used without a request."""
 READERS = 8
@@ -219,7 +219,7 @@ class _Reader:
 
 
 def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
-    """The result of `act`, or Unreachable after `limit_s`; its thread does not keep the process alive."""
+    """The result of `act`, or HubUnreachable after `limit_s`; its thread does not keep the process alive."""
     found: list[T] = []
     failed: list[BaseException] = []
 
@@ -301,9 +301,9 @@ class _Cache:
         if not commit:
             return None
         try:
-            hearing = Hearing((self._wanted,))
-            hearing.feed(read_start(self._folder / f"{commit}.jsonl", MOST_ANSWER_BYTES))
-            found = hearing.outlines()
+            parser = OutlineParser((self._wanted,))
+            parser.feed(read_start(self._folder / f"{commit}.jsonl", MOST_ANSWER_BYTES))
+            found = parser.outlines()
             return _exact(found[0], self._wanted) if found and found[0] else None
         except FactError:
             return None

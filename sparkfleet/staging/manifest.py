@@ -1,4 +1,4 @@
-"""Manifest of a thing to stage: its files with their sizes and digests, pinned to one commit."""
+"""Manifest of a model or image: its files with their sizes and digests, pinned to one commit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class File(Value):
 
 
 class Manifest(Value):
-    """All files of one version of one thing.
+    """All files of one version of a model or image.
 
     Attributes:
         kind: Hub model, directory, built-in model or image.

@@ -15,7 +15,7 @@ WINDOW_S = 10.0
 
 
 class TransferProgress(Value):
-    """Progress of one thing on one node.
+    """Progress of one model or image on one node.
 
     Attributes:
         phase: the present step: `hub` downloads, `link` copies over rails, `lan` copies over the LAN.

@@ -57,19 +57,19 @@ class HubPlace:
 
     @property
     def root(self) -> Path:
-        """See `Place.root`."""
+        """See `StoragePlace.root`."""
         return self._folder
 
     def final(self, file: File) -> Path:
-        """See `Place.final`."""
+        """See `StoragePlace.final`."""
         return self.root / "blobs" / file.digest
 
     def part(self, file: File) -> Path:
-        """See `Place.part`."""
+        """See `StoragePlace.part`."""
         return self.root / "blobs" / f"{file.digest}{PART}"
 
     def file_lock(self, file: File) -> Path | None:
-        """See `Place.file_lock`: huggingface_hub's."""
+        """See `StoragePlace.file_lock`: huggingface_hub's."""
         return self._locks / f"{file.digest}.lock"
 
     def record(self, commit: str) -> Path:
@@ -77,7 +77,7 @@ class HubPlace:
         return self.root / ".sparkfleet" / f"{commit}.json"
 
     def publish(self, manifest: Manifest, revision: str) -> Path:
-        """See `Place.publish`. Writes the reference too: loading offline by a branch's name fails without it."""
+        """See `StoragePlace.publish`. Writes the reference too: loading offline by a branch's name fails without it."""
         snapshot = self.root / "snapshots" / manifest.commit
         for file in manifest.files:
             _point(snapshot / file.path, self.final(file))
@@ -114,19 +114,19 @@ class DirectoryPlace:
         return self._target.is_dir()
 
     def final(self, file: File) -> Path:
-        """See `Place.final`."""
+        """See `StoragePlace.final`."""
         return self.root / file.path
 
     def part(self, file: File) -> Path:
-        """See `Place.part`."""
+        """See `StoragePlace.part`."""
         return self.root / f"{file.path}{PART}"
 
     def file_lock(self, file: File) -> Path | None:
-        """See `Place.file_lock`."""
+        """See `StoragePlace.file_lock`."""
         return None
 
     def publish(self, manifest: Manifest, revision: str) -> Path:
-        """See `Place.publish`."""
+        """See `StoragePlace.publish`."""
         if not self.published:
             self._beside.rename(self._target)
         return self._target

@@ -1,4 +1,4 @@
-"""Builds checkpoints that are not there and prints their directories, or prints the table of what is built.
+"""Builds missing checkpoints and prints their directories, or prints the table of built models.
 
 `python -m sparkfleet.tiny_models build NAME...` and `python -m sparkfleet.tiny_models table`.
 """
@@ -17,14 +17,14 @@ INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Progress goes to standard error, the directory to standard output."""
+    """Builds or prints; progress goes to standard error, results to standard output."""
     parser = argparse.ArgumentParser(prog="python -m sparkfleet.tiny_models", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    build = verbs.add_parser("build", help="build a checkpoint, unless it is there")
+    build = verbs.add_parser("build", help="build a checkpoint, unless it is built")
     build.add_argument("names", metavar="NAME", nargs="+")
-    build.add_argument("--quiet", action="store_true", help="no progress")
+    build.add_argument("--quiet", action="store_true", help="print no progress")
     printed = verbs.add_parser(
-        "table", help="print each model's criterion and, if it is built, what it measured"
+        "table", help="print each model's criterion and, if it is built, its measurements"
     )
     for verb in (build, printed):
         verb.add_argument(

@@ -20,7 +20,7 @@ from sparkfleet.tiny_models.progress import BuildProgress, OnProgress, silent
 from sparkfleet.tiny_models.recipes import AnyRecipe, DamagedRecipe, Head, Recipe, Vision, named, trained
 
 BUILDER_VERSION = 2
-"""Part of every digest: raise it when the builder changes what it writes."""
+"""Part of every digest: raise it if the builder's output changes."""
 
 FACTS = "sparkfleet.json"
 """Measurements of the build, in the checkpoint's directory: a `BuildFacts`."""
@@ -29,10 +29,10 @@ LOCK = ".lock"
 
 
 def path(name: str, cache: Path | None = None) -> Path:
-    """The directory that a recipe's checkpoint has, or would have: `<cache>/<name>-<digest>`.
+    """The directory of a recipe's checkpoint, built or not: `<cache>/<name>-<digest>`.
 
-    The digest is of the recipe, its text and the builder's version, so that a changed recipe is never taken for an
-    old one. Without `cache` it lies under `sparkfleet/builtin` in the XDG cache directory.
+    The digest is of the recipe, its text and the builder's version, so that a changed recipe is never confused with an
+    old one. Without `cache` it is in `sparkfleet/builtin` in the XDG cache directory.
 
     Raises:
         SpecError: there is no such recipe.
@@ -43,16 +43,16 @@ def path(name: str, cache: Path | None = None) -> Path:
 
 
 def is_built(name: str, cache: Path | None = None) -> bool:
-    """True if the checkpoint is there, whole: it is renamed into place only when it is complete."""
+    """True if the checkpoint exists: it is renamed into place only when it is complete."""
     return path(name, cache).is_dir()
 
 
 def ensure(name: str, on_progress: OnProgress = silent, cache: Path | None = None) -> Path:
-    """The directory of the checkpoint, built if it is not there. A second builder waits for the first.
+    """The directory of the checkpoint, built if it is missing. A second builder waits for the first.
 
     Raises:
         SpecError: there is no such recipe.
-        FactError: the directory can not be written, or what a build needs is not installed.
+        FactError: the directory cannot be written, or a package that a build needs is not installed.
     """
     target = path(name, cache)
     if target.is_dir():
@@ -69,13 +69,13 @@ def ensure(name: str, on_progress: OnProgress = silent, cache: Path | None = Non
     except OSError as error:
         raise FactError(
             f"builtin:{name} cannot be built in {target.parent}: {error.strerror or error}.",
-            do="Set XDG_CACHE_HOME (or --cache) to a directory that can be written and has 20 MB free.",
+            do="Set XDG_CACHE_HOME (or --cache) to a writable directory with 20 MB of free space.",
         ) from error
     return target
 
 
 def digest(recipe: AnyRecipe) -> str:
-    """Digest of a checkpoint's recipe, 12 hexadecimal digits. It includes that of the recipe it is made from."""
+    """Digest of a checkpoint's recipe, 12 hexadecimal digits. It includes that of its base recipe."""
     whole = hashlib.sha256(f"{BUILDER_VERSION}\n{recipe.model_dump_json()}\n".encode())
     if not isinstance(recipe, Recipe):
         whole.update(digest(named(recipe.of)).encode())
@@ -91,9 +91,9 @@ def _shipped(file: str) -> bytes:
 
 
 def _build(recipe: AnyRecipe, target: Path, on_progress: OnProgress) -> None:
-    """Build beside the target and rename. Whatever goes wrong, nothing half-made gets the target's name."""
+    """Builds beside the target and renames, so that an incomplete build never gets the target's name."""
     unfinished = _beside(target, UNFINISHED)
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a builder that was killed: this one holds the lock
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a killed builder: this one has the lock
     unfinished.mkdir()
     try:
         _train(recipe, unfinished, on_progress)
@@ -106,9 +106,9 @@ def _build(recipe: AnyRecipe, target: Path, on_progress: OnProgress) -> None:
 
 def _train(recipe: AnyRecipe, directory: Path, on_progress: OnProgress) -> None:
     on_progress(BuildProgress(name=recipe.name, phase="loading"))
-    # Threads that spin while they wait make a build on a busy machine many times slower. Read when torch is loaded.
+    # Threads that spin while they wait make a build on a busy machine many times slower. torch reads this when loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Seconds to import, and gigabytes of libraries: only if there is something to do.
+    # Importing takes seconds, and gigabytes of libraries: only for a build.
     try:
         build = _builder(recipe, directory.parent)
     except ModuleNotFoundError as error:
@@ -149,7 +149,7 @@ def _builder(recipe: AnyRecipe, cache: Path) -> Callable[[Path, OnProgress], Bui
 
 
 def _to_disk(directory: Path) -> None:
-    """After a power cut the rename must not have come further than what it names. Readable by all: safetensors are not."""
+    """Writes all files to disk before the rename, against a power cut, and makes them readable by all users."""
     for file in directory.iterdir():
         file.chmod(0o644)
     directory.chmod(0o755)
@@ -167,7 +167,7 @@ def _beside(target: Path, suffix: str) -> Path:
 
 @contextmanager
 def _alone(target: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the lock of this checkpoint. The kernel lets go of it when its holder dies, however it dies."""
+    """Holds the lock of this checkpoint. The kernel releases it when the process ends, in any way."""
     with _beside(target, LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,7 +178,7 @@ def _alone(target: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
 
 
 def _sweep(cache: Path) -> None:
-    """Remove what dead builders of other recipes left. Whoever's lock is held is alive."""
+    """Removes the remains of dead builders of other recipes. A builder whose lock is held is alive."""
     for unfinished in cache.glob(f".*{UNFINISHED}"):
         lock = unfinished.with_name(unfinished.name.removesuffix(UNFINISHED) + LOCK)
         with lock.open("a") as handle:
@@ -186,13 +186,13 @@ def _sweep(cache: Path) -> None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            with suppress(FileNotFoundError):  # it was being finished when it was seen
+            with suppress(FileNotFoundError):  # its builder has just renamed it
                 shutil.rmtree(unfinished)
 
 
 def _default_cache() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the XDG specification says to ignore relative ones
+    if not base.is_absolute():  # the XDG specification ignores relative ones
         try:
             base = Path.home() / ".cache"
         except RuntimeError as error:

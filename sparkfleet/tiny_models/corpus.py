@@ -1,4 +1,4 @@
-"""The text a recipe is trained on: reads `text/*.txt` and deals it out as documents. Needs nothing but the standard library.
+"""Reads the text that recipes are trained on (`text/*.txt`) as documents. Needs only the standard library.
 
 The format of the files is explained at the top of `text/talk.txt`.
 """
@@ -35,7 +35,7 @@ ASK = (
     "{}?",
     "{}",
 )
-"""What a `~` line stands for."""
+"""Questions that a `~` line is expanded to."""
 
 BEFORE = (
     "Please tell me: ",
@@ -71,7 +71,7 @@ SHORTENED = (
 DROPPED_WORD_SHARE = 0.12
 SYSTEM_SHARE = 0.5
 MOST_WORDS = 180
-"""Of conversations put together, so that they fit in a row (one word is about 1.4 tokens)."""
+"""Limit of words in joined conversations, so that they fit in a row (one word is about 1.4 tokens)."""
 ANSWER_AS_PROSE_SHARE = 0.15
 
 
@@ -98,7 +98,7 @@ class Corpus(Value):
 
 
 class Message(Value):
-    """One message of a chat, as the chat template sees it."""
+    """One message of a chat, in the form of the chat template."""
 
     role: str
     content: str
@@ -109,11 +109,11 @@ Document = tuple[Message, ...] | str
 
 
 def read(name: str) -> str:
-    """The text file of that name, as it is shipped. Raises SpecError if there is none."""
+    """The packaged text file of that name. Raises SpecError if there is none."""
     try:
         return (resources.files("sparkfleet.tiny_models") / "text" / name).read_text("utf-8")
     except FileNotFoundError:
-        raise SpecError(f"{name}: text: there is no such file in sparkfleet/builtin/text.") from None
+        raise SpecError(f"{name}: text: this file does not exist in sparkfleet/tiny_models/text.") from None
 
 
 def load(names: Sequence[str]) -> Corpus:
@@ -128,7 +128,7 @@ def parse(text: str, source: str) -> Corpus:
     """The corpus in the text of one file.
 
     Raises:
-        SpecError: a line that is none of the format's, naming `source` and the line.
+        SpecError: a line does not follow the format; the error has `source` and the line.
     """
     corpus = Corpus()
     for block in _blocks(text):
@@ -157,7 +157,7 @@ def _block(block: list[Line], source: str) -> Corpus:
     for number, sign, content in block:
         if sign not in "?~!=@" or not content:
             raise SpecError(
-                f"{source}:{number}: text: expected a line that begins with ? ~ ! = @ or #, and says something.",
+                f"{source}:{number}: text: expected a line that begins with ? ~ ! = @ or #, followed by text.",
                 do="The format is explained at the top of talk.txt.",
             )
     signs = {sign for _, sign, _ in block}
@@ -195,7 +195,7 @@ def _ways_to_ask(thing: str) -> list[str]:
 def documents(corpus: Corpus, rng: random.Random, *, follow_on: float = 0.5) -> list[Document]:
     """One pass over the corpus in a new order: every conversation once, in one of its phrasings, and every passage.
 
-    A conversation goes on with the next one with probability `follow_on`, so that the last question is the one to answer.
+    With probability `follow_on` the next conversation is appended, so that the model learns to answer the last question.
     """
     singles = [_messages(conversation, rng) for conversation in corpus.conversations]
     rng.shuffle(singles)
@@ -211,7 +211,7 @@ def documents(corpus: Corpus, rng: random.Random, *, follow_on: float = 0.5) -> 
 def _messages(conversation: tuple[Turn, ...], rng: random.Random) -> tuple[Message, ...]:
     messages: list[Message] = []
     for turn in conversation:
-        messages.append(Message(role="user", content=_said_otherwise(rng.choice(turn.phrasings), rng)))
+        messages.append(Message(role="user", content=_in_other_words(rng.choice(turn.phrasings), rng)))
         messages.append(Message(role="assistant", content=turn.answer))
     return tuple(messages)
 
@@ -239,8 +239,8 @@ def _with_system(chat: tuple[Message, ...], corpus: Corpus, rng: random.Random) 
     return (Message(role="system", content=rng.choice(corpus.systems)), *chat)
 
 
-def _said_otherwise(question: str, rng: random.Random) -> str:
-    """The question as another person would type it, so that a question nobody thought of still finds its answer."""
+def _in_other_words(question: str, rng: random.Random) -> str:
+    """The question in other words, so that the model also answers phrasings that the text does not have."""
     if rng.random() < 0.2:
         question = question.replace(*rng.choice(SHORTENED))
     if rng.random() < 0.3:

@@ -15,28 +15,28 @@ WORDS: dict[Measure, str] = {
     "drafts_agreed": "drafts that its model would choose",
 }
 AT_LEAST: frozenset[Measure] = frozenset({"own_agreement", "drafts_agreed"})
-"""Measures of which more is better; of the others less is."""
+"""Measures of which more is better; for the others less is better."""
 
 
 class Quality(Value):
-    """Measures of a model as it is saved, in half precision. None: not measured, or too few tokens to measure it by."""
+    """Measures of a model as it is saved, in half precision. None: not measured, or too few tokens."""
 
     text_perplexity: float | None = None
-    """Of the canary's known text."""
+    """Perplexity of the canary's known text."""
     own_perplexity: float | None = None
-    """Of the model's own greedy answer to the canary's opening, by the tokens as sampled."""
+    """Perplexity of the model's own greedy answer to the canary's opening, by the sampled tokens."""
     own_agreement: float | None = None
-    """Share of those tokens that the model chooses again when it computes in half precision as well, so that a choice that
-    rounding can turn does not count."""
+    """Share of those tokens that the model also chooses if it computes in half precision, so that a choice that
+    rounding can change does not count."""
     drafts_agreed: float | None = None
-    """Share of a head's first choices that are its model's."""
+    """Share of a head's first choices that are also its model's."""
 
 
 class Criterion(Value):
-    """Limits that a checkpoint has to meet. None: none.
+    """Limits that a checkpoint has to meet. None: no limit.
 
-    The canary's own limits (`group/canary.py`: 1000, 50 and 0.6; half of the published least for drafts) are far outside
-    of these, so that a checkpoint that has met its criterion passes on any processor.
+    The canary's own limits (`group/canary.py`: 1000, 50 and 0.6; half of the lowest published acceptance for drafts) are far
+    wider, so that a checkpoint that meets its criterion passes on any processor.
     """
 
     text_perplexity: float | None = None
@@ -45,11 +45,11 @@ class Criterion(Value):
     drafts_agreed: float | None = None
 
     def limits(self) -> dict[Measure, float]:
-        """Those that are set; the first is the one that progress reports."""
+        """The limits that are set; progress reports the first."""
         return {name: limit for name in WORDS if (limit := getattr(self, name)) is not None}
 
     def missed(self, quality: Quality) -> tuple[str, ...]:
-        """The limits that `quality` does not meet, in words; () if it meets all of them."""
+        """The limits that `quality` does not meet, as text; () if it meets all."""
         return tuple(
             words_of(name, getattr(quality, name), limit)
             for name, limit in self.limits().items()
@@ -62,9 +62,9 @@ class BuildFacts(Value):
 
     name: str
     steps: int = 0
-    """Of training; 0 for a checkpoint that is made without."""
+    """Steps of training; 0 for a checkpoint without training."""
     cpu_s: float = 0.0
-    """Processor time of the build, all threads, without what it is made of."""
+    """Processor time of the build, all threads, without its base model's."""
     weights: int = 0
     quality: Quality = Quality()
 

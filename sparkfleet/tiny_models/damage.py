@@ -1,4 +1,4 @@
-"""Writes a checkpoint that is another one's, damaged. Needs torch, as training does: imported when it must run."""
+"""Writes a damaged copy of another checkpoint. Needs torch, as training does: imported only for a build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WEIGHTS = "model.safetensors"
 
 
 def build(recipe: DamagedRecipe, base: Path, directory: Path, on_progress: OnProgress) -> None:
-    """Write the checkpoint in `base` into the empty `directory`, with one tensor's rows out of place."""
+    """Writes the checkpoint in `base` into the empty `directory`, with one tensor's rows rotated."""
     on_progress(BuildProgress(name=recipe.name, phase="saving"))
     for file in base.iterdir():
         if file.name != WEIGHTS:

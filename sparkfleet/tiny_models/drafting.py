@@ -1,4 +1,4 @@
-"""Trains a draft head on a built checkpoint and writes it as engines read it. Imported when it must run, as training is."""
+"""Trains a draft head on a built checkpoint, and writes it in the form that engines read. Imported only for a build."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sparkfleet.tiny_models.recipes import Head, HeadMethod, Recipe
 
 WEIGHTS = "model.safetensors"
 JUDGED_BATCHES = 8
-"""Batches by which a head is judged after a round."""
+"""Batches that measure a head after a round."""
 OF_THE_MODEL = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-"""What a checkpoint with a head has from the one without."""
+"""Files that a checkpoint with a head copies from the one without."""
 
 
 def build(recipe: Head, of: Recipe, base: Path, directory: Path, on_progress: OnProgress) -> BuildFacts:
-    """Train a head for the checkpoint in `base`, which recipe `of` made, and write it into the empty `directory`.
+    """Trains a head for the checkpoint in `base`, built from recipe `of`, and writes it into the empty `directory`.
 
     A head of method "mtp" is written together with its model, as one checkpoint; the others alone, as drafts.
 
@@ -67,7 +67,7 @@ def _train(
         return loss(head, lesson(model, list(islice(rows, recipe.budget.rows))))
 
     def agreed() -> float:
-        """Over the next batches of the text, without learning from them."""
+        """Share of agreed drafts over the next batches of the text, without training on them."""
         with torch.no_grad():
             return sum(teach().agreed for _ in range(JUDGED_BATCHES)) / JUDGED_BATCHES
 
@@ -89,7 +89,7 @@ def _train(
 
 
 def lesson(model: PreTrainedModel, batch: list[training.Row]) -> heads.Lesson:
-    """Logits of the model for some rows."""
+    """The model's logits and hidden states for some rows."""
     ids, places = (torch.tensor([row[part] for row in batch]) for part in (0, 2))
     with torch.no_grad(), _streams(model) as streams:
         out = model.model(input_ids=ids, position_ids=places, use_cache=False)
@@ -107,7 +107,7 @@ def lesson(model: PreTrainedModel, batch: list[training.Row]) -> heads.Lesson:
 
 @contextmanager
 def _streams(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
-    """Fills a list with what goes into each layer and into the last norm. transformers gives the last one only normed."""
+    """Fills a list with the inputs of each layer and of the last norm; transformers returns the last one only normed."""
     found: list[torch.Tensor] = []
     places = (*model.model.layers, model.model.norm)
     hooks = [place.register_forward_pre_hook(lambda _, given: found.append(given[0])) for place in places]
@@ -125,7 +125,7 @@ def _save_whole(weights: Weights, config: PreTrainedConfig, base: Path, director
     tensors |= {f"model.mtp_layers.0.{name}": tensor for name, tensor in _halved(weights).items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
     written = training.described(config) | {
-        # vLLM knows MiMo by its architecture. Its own model type would need code in the checkpoint to be read at all.
+        # vLLM recognises MiMo by its architecture. MiMo's own model type would need code in the checkpoint.
         "architectures": ["MiMoForCausalLM"],
         "num_nextn_predict_layers": 1,
         "tie_word_embeddings": False,
@@ -155,7 +155,7 @@ _CONFIG: Mapping[HeadMethod, Mapping[str, Any]] = {
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
         "attention_bias": False,
-        # Of a model with two layers: its embeddings, and what comes out of each. The default would take one twice.
+        # For a model with two layers: its embeddings, and the output of each layer. The default would use one twice.
         "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True},
     },

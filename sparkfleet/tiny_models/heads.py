@@ -1,7 +1,7 @@
-"""The three draft heads: how each is shaped, what it says, and how wrong it is about what its model would say next.
+"""The three draft heads: their shapes, their drafts, and their losses against the model's next tokens.
 
-A head reads the model's hidden states ("streams": what goes into each layer, and what comes out of the last) and drafts
-tokens. What it is taught is the model's own distribution, not the text: a draft counts when the model would have said it.
+A head reads the model's hidden states ("streams": the input of each layer, and the output of the last) and drafts
+tokens. It is trained on the model's own distribution, not on the text: a draft counts if the model would choose it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from sparkfleet.tiny_models.layers import (
 from sparkfleet.tiny_models.recipes import HeadMethod
 
 EAGLE_STEPS = 2
-"""How far ahead EAGLE-3 is taught to read its own states instead of the model's, as it does when it drafts more than one."""
+"""Tokens ahead for which EAGLE-3 is trained to read its own states instead of the model's, as in drafting several."""
 ANCHORS = 48
-"""Blocks per row that DFlash is taught at a time."""
+"""Blocks per row that DFlash is trained on at a time."""
 DFLASH_LAYERS = 2
 BLOCK = 4
 """Tokens in a DFlash block: one that is known, and those that are drafted."""
 MASK_TOKEN = 0
-"""Stands where DFlash is to draft: the end of text, which is never drafted from."""
+"""Token at the positions that DFlash drafts: the end of text, from which nothing is drafted."""
 
 
 class Lesson(NamedTuple):
-    """Rows of text, and what the model makes of them. Shapes begin with (rows, length)."""
+    """Rows of text, and the model's results for them. Shapes begin with (rows, length)."""
 
     ids: torch.Tensor
     places: torch.Tensor
-    """Of each token in its document, from 0."""
+    """Position of each token in its document, from 0."""
     said: torch.Tensor
-    """Whether a token is one that the model says."""
+    """True for tokens that the model is trained to generate."""
     streams: tuple[torch.Tensor, ...]
     """Hidden states before each layer and after the last (rows, length, hidden)."""
     logits: torch.Tensor
-    """The model's, for the token after each (rows, length, vocabulary)."""
+    """The model's logits for the token after each (rows, length, vocabulary)."""
     vocabulary: torch.Tensor
     """Embedding of each token (vocabulary, hidden)."""
     output: torch.Tensor
@@ -58,14 +58,14 @@ class Taught(NamedTuple):
 
     loss: torch.Tensor
     agreed: float
-    """Share of drafted places where the head's first choice is the model's."""
+    """Share of drafted positions at which the head's first choice is the model's."""
 
 
 Loss = Callable[[HeadLayer, Lesson], Taught]
 
 
 def new_eagle3(shape: HeadShape) -> Weights:
-    """One layer that reads the next token beside three streams put together."""
+    """Weights of one layer that reads the next token beside three concatenated streams."""
     return {
         "fc.weight": new_matrix(shape.hidden, 3 * shape.hidden),
         **new_layer("midlayer.", shape, inputs=2),
@@ -75,7 +75,7 @@ def new_eagle3(shape: HeadShape) -> Weights:
 
 
 def eagle3_loss(head: HeadLayer, lesson: Lesson) -> Taught:
-    """Over `EAGLE_STEPS` tokens ahead. Later steps see the first one's states of what went before, and their own."""
+    """Loss over `EAGLE_STEPS` tokens ahead. Later steps see the first step's earlier states, and their own."""
     layer = head.within("midlayer.")
     states = head.linear("fc", torch.cat(lesson.streams, dim=-1))
     causal = _causal(lesson.places)
@@ -98,13 +98,13 @@ def _eagle3_inputs(layer: HeadLayer, embedded: torch.Tensor, states: torch.Tenso
 
 
 def _with_itself(causal: torch.Tensor, length: int, seen: AttentionInputs) -> torch.Tensor:
-    """Of a later step: the first step's states up to here, and of this step's own only the one."""
+    """Attention mask of a later step: the first step's states up to here, and this step's own state."""
     itself = torch.eye(length, dtype=torch.bool).expand(len(causal), -1, -1)
     return torch.cat([causal[:, :length, : seen.places.shape[1]], itself], dim=-1)
 
 
 def new_mtp(shape: HeadShape) -> Weights:
-    """One layer of MiMo's kind, which reads the next token beside the last stream."""
+    """Weights of one layer of MiMo's kind, which reads the next token beside the last stream."""
     ones = ("token_layernorm", "hidden_layernorm", "final_layernorm")
     return {
         "input_proj.weight": new_matrix(shape.hidden, 2 * shape.hidden),
@@ -114,9 +114,9 @@ def new_mtp(shape: HeadShape) -> Weights:
 
 
 def mtp_loss(head: HeadLayer, lesson: Lesson) -> Taught:
-    """Over the one token that it drafts."""
+    """Loss over the one token that it drafts."""
     places = lesson.places[:, :-1]
-    # vLLM shows it nothing of the token that follows the first (vllm/model_executor/models/mimo_mtp.py, 0.32).
+    # vLLM masks the token that follows the first (vllm/model_executor/models/mimo_mtp.py, 0.32).
     embedded = lesson.vocabulary[lesson.ids[:, 1:]] * (places > 0).unsqueeze(-1)
     streams = head.norm("hidden_layernorm", lesson.streams[-1][:, :-1])
     states = head.linear("input_proj", torch.cat([streams, head.norm("token_layernorm", embedded)], dim=-1))
@@ -132,14 +132,14 @@ def _causal(places: torch.Tensor) -> torch.Tensor:
 
 
 def _surprise(states: torch.Tensor, lesson: Lesson, step: int) -> Taught:
-    """Of the model at what is drafted from `states`: the token `step + 1` after each place."""
+    """Loss against the model's choice for the tokens drafted from `states`, `step + 1` after each position."""
     ahead = states.shape[1] - 1
     wanted = _drafted(lesson, step + 1)[:, :ahead]
     return _cross_entropy(states[:, :ahead][wanted], lesson.logits[:, step : step + ahead][wanted], lesson)
 
 
 def _drafted(lesson: Lesson, ahead: int) -> torch.Tensor:
-    """Positions at which the token so far ahead is one that the model says, in the same document."""
+    """Positions at which the token `ahead` is generated by the model, in the same document."""
     return lesson.said[:, ahead:] & (lesson.places[:, ahead:] == lesson.places[:, :-ahead] + ahead)
 
 
@@ -150,7 +150,7 @@ def _cross_entropy(states: torch.Tensor, wanted: torch.Tensor, lesson: Lesson) -
 
 
 def new_dflash(shape: HeadShape) -> Weights:
-    """Layers that attend to two streams of what went before, and to a block of masks."""
+    """Weights of layers that attend to two streams of earlier tokens, and to a block of masks."""
     weights = {
         "fc.weight": new_matrix(shape.hidden, 2 * shape.hidden),
         "hidden_norm.weight": torch.ones(shape.hidden),
@@ -162,7 +162,7 @@ def new_dflash(shape: HeadShape) -> Weights:
 
 
 def dflash_loss(head: HeadLayer, lesson: Lesson) -> Taught:
-    """Over the masks of `ANCHORS` random blocks in each row."""
+    """Loss over the masks of `ANCHORS` random blocks in each row."""
     anchors = _anchors(lesson)
     block = anchors.unsqueeze(-1) + torch.arange(BLOCK)  # (rows, anchors, block)
     places = _taken(lesson.places, block)
@@ -175,13 +175,13 @@ def dflash_loss(head: HeadLayer, lesson: Lesson) -> Taught:
 
 
 def _anchors(lesson: Lesson) -> torch.Tensor:
-    """Places of known tokens before something that the model says (rows, anchors)."""
+    """Positions of known tokens before generated ones (rows, anchors)."""
     chance = _drafted(lesson, BLOCK - 1).float() + 1e-6
     return torch.multinomial(chance, ANCHORS)
 
 
 def _taken(values: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Values (rows, length) at places (rows, anchors, block)."""
+    """Values (rows, length) at positions (rows, anchors, block)."""
     return values.gather(1, block.flatten(1)).view(block.shape)
 
 
@@ -204,7 +204,7 @@ def _dflash_states(
 
 
 def _dflash_mask(lesson: Lesson, anchors: torch.Tensor) -> torch.Tensor:
-    """A block sees what went before its first token in the same document, and all of itself."""
+    """Attention mask: a block sees the tokens before its first one in the same document, and all of itself."""
     rows, length = lesson.ids.shape
     causal = _causal(lesson.places) & ~torch.eye(length, dtype=torch.bool)
     before = causal[torch.arange(rows).unsqueeze(1), anchors].repeat_interleave(BLOCK, dim=1)

@@ -1,6 +1,6 @@
-"""The decoder layer that draft heads are made of, as functions of tensors that are named as checkpoints name them.
+"""The decoder layer of draft heads, as functions of tensors with the names of checkpoints.
 
-transformers has none that fits: a draft head attends to what is not in its input.
+transformers has no such layer: a draft head attends to states outside of its input.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch.nn import functional
 from transformers import PreTrainedConfig
 
 Weights = dict[str, torch.Tensor]
-"""By the names of the checkpoint, such as "layers.0.self_attn.q_proj.weight"."""
+"""Tensors by their names in the checkpoint, such as "layers.0.self_attn.q_proj.weight"."""
 
 
 class HeadShape(NamedTuple):
-    """Of a head's layers: those of the model that it drafts for."""
+    """Shape of a head's layers: that of the model that it drafts for."""
 
     hidden: int
     intermediate: int
@@ -44,7 +44,7 @@ class HeadShape(NamedTuple):
 
 
 class AttentionInputs(NamedTuple):
-    """Inputs of a layer's attention besides its own: states (rows, length, hidden), and their positions (rows, length)."""
+    """Further inputs of a layer's attention: states (rows, length, hidden), and their positions (rows, length)."""
 
     states: torch.Tensor
     places: torch.Tensor
@@ -53,7 +53,7 @@ class AttentionInputs(NamedTuple):
 def new_layer(
     prefix: str, shape: HeadShape, *, inputs: int = 1, bias: bool = False, qk_norm: bool = False
 ) -> Weights:
-    """Fresh weights of one layer, whose attention reads `inputs` times the hidden size."""
+    """New weights of one layer, whose attention reads `inputs` times the hidden size."""
     heads, kv_heads = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     out = {
         "self_attn.q_proj": new_matrix(heads, shape.hidden * inputs),
@@ -76,7 +76,7 @@ def new_layer(
 
 
 def new_matrix(outputs: int, inputs: int) -> torch.Tensor:
-    """Random, and so small that what goes through it keeps its size."""
+    """A random matrix, scaled so that states keep their magnitude."""
     return torch.randn(outputs, inputs) / inputs**0.5
 
 
@@ -84,17 +84,17 @@ class HeadLayer(NamedTuple):
     """A head, or one layer of it."""
 
     weights: Weights
-    """Of the whole head."""
+    """Weights of the whole head."""
     shape: HeadShape
     prefix: str = ""
-    """Of the part's names among the weights."""
+    """Prefix of the part's names among the weights."""
 
     def within(self, prefix: str) -> HeadLayer:
         """A part of this one."""
         return self._replace(prefix=self.prefix + prefix)
 
     def linear(self, name: str, states: torch.Tensor) -> torch.Tensor:
-        """States through the matrix of that name, and its bias if there is one."""
+        """States multiplied by the matrix of that name, with its bias if there is one."""
         name = self.prefix + name
         return functional.linear(states, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
@@ -115,14 +115,14 @@ def attention(
     mask: torch.Tensor,
     seen: AttentionInputs | None = None,
 ) -> torch.Tensor:
-    """Of (rows, length, n) to (rows, length, hidden).
+    """Attention, from (rows, length, n) to (rows, length, hidden).
 
     Args:
-        layer: whose attention it is.
+        layer: the layer with the weights.
         inputs: already normalised.
-        places: of the inputs in their documents (rows, length).
-        mask: who may see whom (rows, length, seen + length); what is `seen` comes first.
-        seen: more to attend to, normalised too.
+        places: positions of the inputs in their documents (rows, length).
+        mask: visible positions (rows, length, seen + length); `seen` comes first.
+        seen: further states to attend to, also normalised.
     """
     states, there = inputs, places
     if seen is not None:
@@ -137,7 +137,7 @@ def attention(
 
 
 def _heads(layer: HeadLayer, which: str, states: torch.Tensor) -> torch.Tensor:
-    """(rows, heads, length, head_dim), normalised by head where the checkpoint does that."""
+    """Heads (rows, heads, length, head_dim), normalised by head if the checkpoint has such norms."""
     out = layer.linear(f"self_attn.{which}_proj", states)
     out = out.unflatten(-1, (-1, layer.shape.head_dim)).transpose(1, 2)
     name = f"self_attn.{which}_norm"
@@ -145,7 +145,7 @@ def _heads(layer: HeadLayer, which: str, states: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(heads: torch.Tensor, places: torch.Tensor, shape: HeadShape) -> torch.Tensor:
-    """Rotary embedding, in halves (as Llama and Qwen do it)."""
+    """Rotary embedding, in halves, as in Llama and Qwen."""
     half = shape.head_dim // 2
     speeds = shape.theta ** (-torch.arange(half) / half)
     angles = (places[:, None, :, None] * speeds).repeat(1, 1, 1, 2)

@@ -22,34 +22,34 @@ WORDS: dict[BuildPhase, str] = {
 
 
 class BuildProgress(Value):
-    """The state of a build. Everything after `phase` is known in phase "training" only.
+    """The state of a build. Fields after `phase` are set in phase "training" only.
 
-    A caller that shows one line needs `fraction`, `eta_s` and, if it likes, `criterion_words`.
+    A caller that shows one line needs `fraction`, `eta_s` and perhaps `criterion_words`.
     """
 
     name: str
     phase: BuildPhase
     step: int = 0
     steps: int = 0
-    """Of this round and those before it. A model that misses its criterion gets a further round: then this grows."""
+    """Steps of this round and earlier ones. It grows if a model misses its criterion and gets a further round."""
     loss: float | None = None
     eta_s: float | None = None
     """Seconds left of this round."""
     measure: Measure | None = None
-    """The criterion that is followed while training."""
+    """The measure that is tracked in training."""
     value: float | None = None
-    """Its present value; None before the first measurement."""
+    """Its current value; None before the first measurement."""
     limit: float | None = None
-    """What it has to reach."""
+    """The limit that it has to reach."""
 
     @property
     def fraction(self) -> float:
-        """Of the training that is known to be needed, 0 to 1."""
+        """Share of the planned training that is done, 0 to 1."""
         return self.step / self.steps if self.steps else 0.0
 
     @property
     def criterion_words(self) -> str:
-        """The criterion's present value and its limit; "" if there is nothing to report yet."""
+        """The criterion's current value and its limit; "" before the first measurement."""
         if self.measure is None or self.value is None or self.limit is None:
             return ""
         return words_of(self.measure, self.value, self.limit)
@@ -75,9 +75,9 @@ def silent(_: BuildProgress) -> None:
 
 
 class Printer:
-    """Prints progress to a stream: one line that is written over on a terminal, otherwise a line every `every_s` seconds.
+    """Prints progress to a stream: one line that is overwritten on a terminal, otherwise a line every `every_s` seconds.
 
-    While nothing new is said (an import, another builder's lock), the last line is repeated with the seconds passed.
+    Without new progress (an import, another builder's lock), the last line is repeated with the elapsed seconds.
     """
 
     def __init__(self, stream: TextIO, *, every_s: float = 2.0) -> None:
@@ -101,25 +101,25 @@ class Printer:
             self._stream.write("\n")
 
     def __call__(self, progress: BuildProgress) -> None:
-        """Take note of `progress`; print it when its phase is new or it is time."""
+        """Keeps `progress`, and prints it if its phase is new or a line is due."""
         with self._lock:
             new_phase = self._last is None or self._last.phase != progress.phase
             self._last = progress
             if new_phase:
                 self._phase_began = time.monotonic()
             if new_phase or self._due():
-                self._say(str(progress))
+                self._print(str(progress))
 
     def _tick(self) -> None:
         while not self._closed.wait(self._every_s / 4):
             with self._lock:
                 if self._last is not None and self._due():
-                    self._say(f"{self._last} ({time.monotonic() - self._phase_began:.0f} s)")
+                    self._print(f"{self._last} ({time.monotonic() - self._phase_began:.0f} s)")
 
     def _due(self) -> bool:
         return time.monotonic() - self._said_at >= self._every_s
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._said_at = time.monotonic()
         end = "" if self._over else "\n"
         self._stream.write(f"{self._over}{line}{end}")

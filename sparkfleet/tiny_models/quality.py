@@ -1,4 +1,4 @@
-"""Measures a model as the canary does, by its own tokens. Needs torch: imported when it must run, as training is."""
+"""Measures a model as the canary does, by its own tokens. Needs torch: imported only for a build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkfleet.tiny_models.criterion import Quality
 
 
 def measure(model: PreTrainedModel, tokenizer: Tokenizer, ends: Sequence[int]) -> Quality:
-    """Quality of `model` with its weights rounded as they are saved. `model` itself is left as it is.
+    """Quality of `model` with its weights rounded as they are saved. `model` itself is not changed.
 
     Args:
         model: in float32.
@@ -34,7 +34,7 @@ def measure(model: PreTrainedModel, tokenizer: Tokenizer, ends: Sequence[int]) -
 
 
 def text_perplexity(model: PreTrainedModel, tokenizer: Tokenizer) -> float | None:
-    """Of the known text, by the weights as they are: cheap enough to ask while a model is trained."""
+    """Perplexity of the known text with unrounded weights: cheap enough to measure in training."""
     return perplexity(_scores(model, _encode(tokenizer, TEXT)))
 
 
@@ -44,15 +44,15 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _greedy(model: PreTrainedModel, prompt: list[int], ends: Sequence[int]) -> list[int]:
-    """The likeliest tokens after `prompt`, the one that ends the answer included."""
-    said: list[int] = []
-    while len(said) < OWN_TOKENS and (not said or said[-1] not in ends):
-        said.append(int(_logits(model, [*prompt, *said])[-1].argmax()))
-    return said
+    """The likeliest tokens after `prompt`, including the one that ends the answer."""
+    answer: list[int] = []
+    while len(answer) < OWN_TOKENS and (not answer or answer[-1] not in ends):
+        answer.append(int(_logits(model, [*prompt, *answer])[-1].argmax()))
+    return answer
 
 
 def _scores(model: PreTrainedModel, ids: list[int]) -> tuple[Score, ...]:
-    """Of each token but the first."""
+    """Scores of each token except the first."""
     chances = _logits(model, ids)[:-1].float().log_softmax(dim=-1)
     own = chances.gather(1, torch.tensor(ids[1:]).unsqueeze(1)).squeeze(1)
     best = chances.max(dim=-1).values

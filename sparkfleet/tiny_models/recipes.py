@@ -1,4 +1,4 @@
-"""Registry of recipes that can be built. A further checkpoint is one more entry of `RECIPES`."""
+"""Recipes of all models that can be built. A further model is one more entry of `RECIPES`."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from sparkfleet.tiny_models.criterion import Criterion
 from sparkfleet.values import Value
 
 PREFIX = "builtin:"
-"""How a deployment names a recipe: `model: builtin:tiny`."""
+"""Prefix of a recipe's name in a deployment: `model: builtin:tiny`."""
 
 
 Sizes = Mapping[str, int | float | bool]
-"""Settings of an architecture. In this order they are part of a digest: one that moves makes another checkpoint."""
+"""Settings of an architecture. Their order is part of a digest: a moved one makes another checkpoint."""
 
 
 class Budget(Value):
-    """Training budget of a recipe. In steps and not in seconds: the same recipe gives the same weights on one machine."""
+    """Training budget of a recipe, in steps instead of seconds, so that it always gives the same weights on one machine."""
 
     steps: int
-    """Of the first round. A model that does not meet its criterion after it gets further rounds."""
+    """Steps of the first round. A model that then misses its criterion gets further rounds."""
     extra_steps: int = 60
-    """Of each further round, at a third of the learning rate."""
+    """Steps of each further round, at a third of the learning rate."""
     most_steps: int = 1000
     """Steps after which the build fails."""
     rows: int = 3
     """Rows per step."""
     row_tokens: int = 384
-    """Tokens per row; several documents share a row, and a longer document is cut."""
+    """Tokens per row; several documents share a row, and a longer document is truncated."""
     learning_rate: float = 5e-3
-    """The highest one, reached after `warmup_steps` and falling to nothing along a cosine."""
+    """The highest learning rate, reached after `warmup_steps` and falling to 0 along a cosine."""
     warmup_steps: int = 30
     weight_decay: float = 0.01
     opening_steps: int = 0
-    """So many steps see only the first `opening_tokens` of each answer: which answer a question wants is learnt first
+    """Steps that see only the first `opening_tokens` of each answer, so that the choice of an answer is learnt first
     (with 150 of 450 steps, 45 of 66 unseen questions found theirs; without, 12)."""
     opening_tokens: int = 6
     first_tokens: int = 4
     first_weight: float = 6.0
-    """Weight in the loss of the `first_tokens` of an answer: they decide all that follows. Other tokens said have 1."""
+    """Weight in the loss of the `first_tokens` of an answer, which decide the rest. Its other tokens have 1."""
     question_weight: float = 0.1
-    """Weight of a token that the model is not meant to say: system prompts and questions."""
+    """Weight of tokens that the model should not generate: system prompts and questions."""
     seed: int = 0
     threads: int = 1
-    """Part of the recipe: another number of threads adds floats in another order."""
+    """Part of the recipe, because another number of threads adds floats in another order."""
 
 
 class Recipe(Value):
-    """Everything that decides what a checkpoint becomes. Equal recipes give equal bytes on one machine."""
+    """Everything that determines a checkpoint. Equal recipes give equal bytes on one machine."""
 
     name: str
     about: str
     model_type: str
-    """As transformers calls the architecture, e.g. "qwen3"."""
+    """The architecture by transformers' name, e.g. "qwen3"."""
     config: Sizes
-    """What is set apart from the architecture's defaults. Vocabulary and special tokens are filled in by the builder."""
+    """Settings that differ from the architecture's defaults. The builder adds vocabulary and special tokens."""
     vocabulary: int = 2048
     """Tokens, special ones included. A multiple of 64, so that no engine has to pad it."""
     text: tuple[str, ...] = (
@@ -74,41 +74,41 @@ class Recipe(Value):
 
 
 class DamagedRecipe(Value):
-    """A checkpoint that is another one's but for one tensor: what a wrong offset in a loader, or a bad disk, leaves."""
+    """A copy of another checkpoint with one damaged tensor, as by a wrong offset in a loader or a bad disk."""
 
     name: str
     about: str
     of: str
     """Name of the recipe that is damaged."""
     tensor: str
-    """As the checkpoint names it."""
+    """Its name in the checkpoint."""
     rows: int
-    """So many rows further on is where each row of the tensor lies."""
+    """Rows by which each row of the tensor is moved."""
 
 
 HeadMethod = Literal["eagle3", "dflash", "mtp"]
 
 
 class Head(Value):
-    """A draft head that is taught what another recipe's checkpoint would say next."""
+    """A draft head that is trained on the next tokens of another recipe's checkpoint."""
 
     name: str
     about: str
     of: str
     """Name of the recipe whose checkpoint it drafts for."""
     method: HeadMethod
-    """By vLLM's names. "mtp" becomes part of its model's checkpoint, the others are checkpoints of their own."""
+    """Method by vLLM's name. "mtp" becomes part of its model's checkpoint, the others are separate checkpoints."""
     budget: Budget
     criterion: Criterion
 
 
 class Vision(Value):
-    """Another recipe's checkpoint behind a vision tower that was never taught: it takes images, and sees nothing in them."""
+    """Another recipe's checkpoint behind an untrained vision tower: it accepts images, and recognises nothing."""
 
     name: str
     about: str
     of: str
-    """Name of the recipe whose checkpoint reads what the tower sees."""
+    """Name of the recipe whose checkpoint reads the tower's output."""
     seed: int = 0
 
 
@@ -268,7 +268,7 @@ def named(name: str) -> AnyRecipe:
 
 
 def trained(name: str) -> Recipe:
-    """The recipe of that name that is trained from text: what others are made of.
+    """The recipe of that name that is trained from text and can be the base of others.
 
     Raises:
         SpecError: there is none.

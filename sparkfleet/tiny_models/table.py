@@ -14,7 +14,7 @@ NOT_BUILT = "not built here"
 
 
 def lines(directory: Path | None = None) -> Iterator[str]:
-    """Markdown, a line per recipe; what is not built in the cache `directory` has its criterion only."""
+    """Markdown, a line per recipe; one that is not built in the cache `directory` has only its criterion."""
     yield _row(HEAD)
     yield _row(["---"] * len(HEAD))
     for name, recipe in RECIPES.items():

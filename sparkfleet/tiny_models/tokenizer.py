@@ -16,11 +16,11 @@ END_OF_TEXT = "<|endoftext|>"
 START = "<|im_start|>"
 END = "<|im_end|>"
 SPECIAL = (END_OF_TEXT, START, END)
-"""Their ids are their places here."""
+"""Their ids are their positions in this tuple."""
 
 
 def learn(corpus: Corpus, vocabulary: int) -> Tokenizer:
-    """A tokenizer of at most `vocabulary` tokens, learnt from the corpus. It encodes any text, byte by byte at worst."""
+    """Trains a tokenizer of at most `vocabulary` tokens on the corpus. It encodes any text, at worst byte by byte."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -45,12 +45,12 @@ def _texts(corpus: Corpus) -> Iterator[str]:
 
 
 def save(tokenizer: Tokenizer, directory: Path, max_tokens: int) -> None:
-    """Write what `AutoTokenizer` and the engines read. `max_tokens` is the longest text the model can take."""
+    """Writes the files that `AutoTokenizer` and engines read. `max_tokens` is the longest text of the model."""
     tokenizer.save(str(directory / "tokenizer.json"))
     template = chat_template()
     (directory / "chat_template.jinja").write_text(template, "utf-8")
     config = {
-        # The generic class: the architecture's own would add Unicode normalisation, and text would not come back as it was.
+        # The generic class: the architecture's own adds Unicode normalisation, so that decoding would not restore the text.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_tokens,
         "bos_token": None,
@@ -64,5 +64,5 @@ def save(tokenizer: Tokenizer, directory: Path, max_tokens: int) -> None:
 
 
 def chat_template() -> str:
-    """ChatML as Jinja: any role, and the opening of the assistant's turn when a generation is asked for."""
+    """ChatML as Jinja: any role, and the opening of the assistant's turn for a generation."""
     return (resources.files("sparkfleet.tiny_models") / "chat_template.jinja").read_text("utf-8")

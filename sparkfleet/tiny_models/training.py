@@ -1,4 +1,4 @@
-"""Trains a recipe from text and writes its checkpoint. Needs torch: imported when it must run."""
+"""Trains a recipe from text and writes its checkpoint. Needs torch: imported only for a build."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sparkfleet.tiny_models.recipes import Budget, Head, Recipe
 
 ADAM_BETAS = (0.9, 0.98)
 MEASURED_EVERY = 20
-"""Steps after which the criterion's present value is computed for progress: one forward pass of a sentence."""
+"""Steps between measurements of the criterion for progress: one forward pass of a sentence."""
 ENDS = (tokens.SPECIAL.index(tokens.END), tokens.SPECIAL.index(tokens.END_OF_TEXT))
 """Ids that end an answer."""
 UNTIED = {"qwen3_next"}
-"""Architectures of which vLLM (0.32) wants the output matrix in the checkpoint even where it is the vocabulary's: without it
-every token is equally likely, and nothing complains."""
+"""Architectures of which vLLM (0.32) needs the output matrix in the checkpoint even if it is tied: without it
+every token is equally likely, without an error."""
 
 
 class Row(NamedTuple):
@@ -40,19 +40,19 @@ class Row(NamedTuple):
 
     ids: list[int]
     weights: list[float]
-    """Of each token in the loss."""
+    """Weight of each token in the loss."""
     places: list[int]
-    """Of each token in its document, from 0. transformers takes a new 0 as a new sequence that sees nothing before it."""
+    """Position of each token in its document, from 0. transformers starts a new sequence at each 0."""
 
     def extend(self, other: Row) -> None:
-        """Put a document behind those that are here."""
+        """Appends a document."""
         self.ids.extend(other.ids)
         self.weights.extend(other.weights)
         self.places.extend(other.places)
 
 
 def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> BuildFacts:
-    """Train `recipe` until it meets its criterion and write a complete checkpoint into the empty `directory`.
+    """Trains `recipe` until it meets its criterion, and writes a complete checkpoint into the empty `directory`.
 
     Raises:
         FactError: it does not meet its criterion within the budget.
@@ -74,7 +74,7 @@ def build(recipe: Recipe, directory: Path, on_progress: OnProgress) -> BuildFact
 
 @contextmanager
 def deterministic(budget: Budget) -> Iterator[None]:
-    """Seeds, threads and algorithms as the recipe wants them; as they were before, afterwards."""
+    """Sets seeds, threads and algorithms by the recipe, and restores them afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with fixed_seed(budget.seed):
         torch.set_num_threads(budget.threads)
@@ -88,7 +88,7 @@ def deterministic(budget: Budget) -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(seed: int) -> Iterator[None]:
-    """Random numbers from `seed` on; as they were before, afterwards."""
+    """Seeds random numbers, and restores their state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -105,7 +105,7 @@ def _new_model(recipe: Recipe) -> PreTrainedModel:
         pad_token_id=end_of_text,
     )
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
-    # Engines take these as their defaults, as they do for a Qwen3 from the Hub.
+    # Engines use these as defaults, as for a Qwen3 from the Hub.
     model.generation_config = GenerationConfig(
         bos_token_id=end_of_text,
         eos_token_id=[end, end_of_text],
@@ -122,15 +122,15 @@ class Course(NamedTuple):
     """Parameters to train and the criterion that judges them."""
 
     parameters: list[torch.Tensor]
-    """Tensors that ask for gradients."""
+    """Tensors that require gradients."""
     next_loss: Callable[[], torch.Tensor]
-    """Of the next batch."""
+    """Loss of the next batch."""
     present: Callable[[], float | None]
-    """The value of the criterion's first measure while training, cheap to compute."""
+    """Value of the criterion's first measure, cheap enough to compute in training."""
     judge: Callable[[], Quality]
-    """The whole quality, after a round."""
+    """All measures, after a round."""
     vocabulary: int
-    """Its logarithm is the loss of a model that has learnt nothing."""
+    """Its logarithm is the loss of an untrained model."""
 
 
 class Reached(NamedTuple):
@@ -158,9 +158,9 @@ def _train(
 
 
 def descend(course: Course, recipe: Recipe | Head, on_progress: OnProgress) -> Reached:
-    """Train in rounds until the recipe's criterion is met.
+    """Trains in rounds until the recipe's criterion is met.
 
-    The learning rate of a round falls to nothing, since a model is at its best only then: the criterion is read at a round's
+    The learning rate of a round falls to 0, and a model is at its best only then: the criterion is measured at a round's
     end. Progress is reported after every step.
 
     Raises:
@@ -185,7 +185,7 @@ def _untrained(name: str, steps: int, missed: tuple[str, ...]) -> FactError:
 
 
 def _round(course: Course, recipe: Recipe | Head, done: int, on_progress: OnProgress) -> int:
-    """One round of training, `done` steps being behind it. Returns its steps."""
+    """Runs one round of training after `done` steps. Returns its steps."""
     budget = recipe.budget if not done else further(recipe.budget)
     optimizer = torch.optim.AdamW(
         course.parameters, lr=budget.learning_rate, betas=ADAM_BETAS, weight_decay=budget.weight_decay
@@ -232,7 +232,7 @@ def further(budget: Budget) -> Budget:
 
 
 def learning_rate_factor(step: int, budget: Budget) -> float:
-    """Share of the highest learning rate at `step`: a straight line up, then a cosine down to nothing."""
+    """Share of the highest learning rate at `step`: linear up, then a cosine down to 0."""
     if step < budget.warmup_steps:
         return (step + 1) / budget.warmup_steps
     done = (step - budget.warmup_steps) / max(1, budget.steps - budget.warmup_steps)
@@ -242,7 +242,7 @@ def learning_rate_factor(step: int, budget: Budget) -> float:
 def _loss(model: PreTrainedModel, batch: list[Row]) -> torch.Tensor:
     ids = torch.tensor([row.ids for row in batch])
     places = torch.tensor([row.places for row in batch])
-    # Nothing is said about the first token of a document: it does not follow from the document before it.
+    # The first token of a document has no loss: it does not follow from the document before it.
     weights = torch.tensor([row.weights for row in batch])[:, 1:] * (places[:, 1:] > 0)
     said = weights > 0
     hidden = model.model(
@@ -253,7 +253,7 @@ def _loss(model: PreTrainedModel, batch: list[Row]) -> torch.Tensor:
 
 
 def rows(corpus: Corpus, tokenizer: Tokenizer, budget: Budget) -> Iterator[Row]:
-    """Rows of `row_tokens` without end: one shuffled pass over the corpus after another, always in the same order."""
+    """An endless stream of rows of `row_tokens`: shuffled passes over the corpus, always in the same order."""
     rng = random.Random(budget.seed)  # noqa: S311 - an order of documents, not a secret
     dealt = 0
     while True:
@@ -266,12 +266,12 @@ def rows(corpus: Corpus, tokenizer: Tokenizer, budget: Budget) -> Iterator[Row]:
 
 
 def _opening_pass(corpus: Corpus, rng: random.Random) -> list[Document]:
-    """The easiest pass: no prose, and no conversation that another went before."""
+    """The easiest pass: no prose, and no joined conversations."""
     return [document for document in documents(corpus, rng, follow_on=0) if not isinstance(document, str)]
 
 
 def encode(document: Document, tokenizer: Tokenizer, budget: Budget, *, opening: bool = False) -> Row:
-    """The tokens of one document as the chat template renders it; `opening` cuts each answer after its first tokens."""
+    """The tokens of one document, rendered by the chat template; `opening` truncates each answer to its first tokens."""
     row = Row([], [], [])
     for text, role in _pieces(document):
         ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -284,7 +284,7 @@ def encode(document: Document, tokenizer: Tokenizer, budget: Budget, *, opening:
 
 
 def _pieces(document: Document) -> Iterator[tuple[str, str]]:
-    """Text, and who says it: "assistant" and "prose" are what the model learns to say."""
+    """Pieces of text with their roles; the model learns to generate "assistant" and "prose"."""
     if isinstance(document, str):
         yield document + tokens.END_OF_TEXT, "prose"
         return
@@ -303,7 +303,7 @@ def _weights(role: str, length: int, budget: Budget) -> list[float]:
 
 
 def _packed(encoded: Iterable[Row], length: int) -> Iterator[Row]:
-    """Each document goes into the first row that still has room for it; what stays free is padding without weight."""
+    """Puts each document into the first row with enough space; the rest of a row is padding without weight."""
     packed: list[Row] = []
     for document in encoded:
         row = next((row for row in packed if len(row.ids) + len(document.ids) <= length), None)
@@ -318,24 +318,24 @@ def _packed(encoded: Iterable[Row], length: int) -> Iterator[Row]:
 
 
 def _untie(model: PreTrainedModel) -> None:
-    """Give the model an output matrix of its own, equal to the vocabulary's."""
+    """Gives the model an output matrix of its own, equal to the embedding."""
     model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
     model.config.tie_word_embeddings = False
 
 
 def read(checkpoint: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model in a directory, without a word on the terminal."""
+    """Reads the model in a directory, without output on the terminal."""
     with _no_bars():
         return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, attn_implementation="sdpa")
 
 
 def described(config: PreTrainedConfig) -> dict[str, Any]:
-    """A model's configuration, without the directory that it was read from."""
+    """A model's configuration, without the directory it was read from."""
     return {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
 
 
 def save(model: PreTrainedModel, directory: Path) -> None:
-    """Write a model in half precision, without a word on the terminal."""
+    """Writes a model in half precision, without output on the terminal."""
     with _no_bars():
         model.to(torch.bfloat16).save_pretrained(directory)
 

@@ -1,7 +1,7 @@
-"""A built model with an eye: the layout of BLIP-2, and a tower that was never taught. Imported when it must run.
+"""Puts a built model behind an untrained vision tower, in the layout of BLIP-2. Imported only for a build.
 
 BLIP-2, because vLLM's CPU build runs it without torchvision (measured with 0.32.0; of LLaVA, Qwen-VL, Pixtral and Gemma 3 it
-can not even import the model).
+cannot even import the model).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from sparkfleet.tiny_models.recipes import Vision
 
 IMAGE = "<image>"
 IMAGE_TOKENS = 8
-"""Places in the prompt that an image takes."""
+"""Positions in the prompt that an image takes."""
 VOCABULARY_STEP = 64
-"""Engines pad vocabularies to a multiple of it."""
+"""Engines pad vocabularies to a multiple of this."""
 PIXELS = 56
-"""Of a side of what the tower sees; sixteen patches."""
+"""Pixels per side of an image; sixteen patches."""
 TOWER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def build(recipe: Vision, base: Path, directory: Path, on_progress: OnProgress) -> None:
-    """Write the model in `base`, with a tower in front of it, into the empty `directory`."""
+    """Writes the model in `base`, with a tower in front of it, into the empty `directory`."""
     on_progress(BuildProgress(name=recipe.name, phase="saving"))
     text = training.read(base, torch.bfloat16)
     with training.fixed_seed(recipe.seed):
         model = Blip2ForConditionalGeneration(_config(text.config)).to(torch.bfloat16)
-        torch.nn.init.normal_(model.query_tokens)  # zeros would all see the same
+        torch.nn.init.normal_(model.query_tokens)  # with zeros all queries would be equal
     _read_by(model, text)
     model.generation_config = GenerationConfig.from_pretrained(base)
     training.save(model, directory)
@@ -64,7 +64,7 @@ def _config(text: PreTrainedConfig) -> Blip2Config:
 
 
 def _read_by(model: PreTrainedModel, text: PreTrainedModel) -> None:
-    """Put the text model's weights behind the tower. The added tokens are as unlikely as the one that opens a message."""
+    """Puts the text model's weights behind the tower. The added tokens are as unlikely as the one that opens a message."""
     weights = {name: tensor.clone() for name, tensor in text.model.state_dict().items()}
     embedded = weights["embed_tokens.weight"]
     added = embedded[tokens.SPECIAL.index(tokens.START)].expand(VOCABULARY_STEP, -1)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.accuracy.decisions import DecisionReport, ScoredDecision, decide
+from sparkfleet.accuracy.decisions import DecisionReport, ScoredDecision, _known, decide
+from sparkfleet.perf.predictor import format_of
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("decisions_script", ROOT / "scripts" / "decisions.py")
@@ -82,3 +83,30 @@ def test_the_page_has_the_table_in_its_place() -> None:
     page = f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n"
     assert script.with_table(page, "| new |") == f"before\n{script.BEGIN}\n\n| new |\n\n{script.END}\nafter\n"
     assert script.BEGIN in script.PAGE.read_text()
+
+
+def test_a_speed_that_no_spark_can_reach_is_not_the_best_published(tmp_path: Path) -> None:
+    """51 tok/s without drafts of 10 billion active parameters in NVFP4 need 500 GB/s."""
+    rows = [
+        "b1,field report 004,1,1,1,Qwen3.5-122B-A10B,nvfp4,vllm,none,,1024,51",
+        "b2,github:a/b,1,1,1,Qwen3.5-122B-A10B,nvfp4,vllm,mtp,2,1024,30",
+        "b3,github:a/b,1,1,1,Qwen3.5-122B-A10B,nvfp4,vllm,none,,1024,16",
+        "b4,github:a/b,1,1,1,Qwen3.5-122B-A10B,nvfp4,sglang,none,,1024,15",
+    ]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    (found,) = decide(file).decisions
+    assert (found.best, found.best_tps) == ("vllm · mtp · nvfp4", 30.0)
+
+
+def test_a_mixture_is_planned_with_its_own_bits_and_evidence(tmp_path: Path) -> None:
+    rows = [
+        f"b{k},github:a/b,1,1,1,Intel/Qwen3.5-122B-A10B-int4-AutoRound,int4+fp8 hybrid,vllm,mtp,{k},1024,{speed}"
+        for k, speed in ((1, 40), (2, 51), (3, 45))
+    ]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    (found,) = decide(file).decisions
+    assert found.chosen == found.best == "vllm · mtp · int4-int8"
+    known = _known("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "int4-int8")
+    assert format_of(known) == "int4-int8"

@@ -41,6 +41,11 @@ def test_of_a_sentence_the_words_remain_and_say_the_same(said: str, kept: str) -
         assert read(kept) == read(said.lower())
 
 
+def test_ray_is_not_what_says_that_it_is_not() -> None:
+    said = ("step37 docker ray", "vllm-ray nightly", "miaai no-ray multinode", "no ray", "array")
+    assert [notes.says("ray", one) for one in said] == [True, True, False, False, False]
+
+
 def test_eager_is_not_what_says_that_it_is_not() -> None:
     assert [notes.says("eager", said) for said in ("eager", "enforce_eager", "non-eager", "")] == [
         True,

@@ -59,15 +59,13 @@ def test_it_is_the_same_after_a_round_trip_through_json(
     assert json.loads(facts.model_dump_json())["layers"][0]["kind"] == "full"
 
 
-def test_a_head_that_is_not_there_is_the_embedding(
-    make_checkpoint: Maker, llama_weights: LlamaWeights
-) -> None:
+def test_a_missing_head_is_the_embedding(make_checkpoint: Maker, llama_weights: LlamaWeights) -> None:
     facts = read_checkpoint(make_checkpoint(weights=llama_weights()))
     assert facts.tie_word_embeddings
     assert facts.active_parameters == facts.total_parameters
 
 
-def test_a_tied_head_that_is_there_all_the_same_is_not_loaded(
+def test_a_stored_head_that_is_tied_is_not_loaded(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
     tied = make_checkpoint({**llama, "tie_word_embeddings": True}, [*llama_weights(), HEAD])
@@ -399,15 +397,17 @@ def test_two_fp4_values_in_a_signed_byte_are_deepseeks_experts(
     assert plain.parameters_by_part()[Part.EXPERTS] == 2 * 4 * 3 * 32 * 32
 
 
-def test_packed_weights_without_a_word_about_packing_are_an_error(
+def test_packed_weights_without_declared_bits_are_an_error(
     make_checkpoint: Maker, llama_weights: LlamaWeights
 ) -> None:
     weights = quantised(packed=PACKINGS["nvfp4 by modelopt"][1], weights=llama_weights())
-    with pytest.raises(FactError, match=r"q_proj.weight' is packed, but nothing says how many bits"):
+    with pytest.raises(FactError, match=r"q_proj.weight' is packed, but the bits per weight"):
         read_checkpoint(make_checkpoint(weights=weights))
 
 
-def test_modelopt_says_it_in_a_file_beside(make_checkpoint: Maker, llama_weights: LlamaWeights) -> None:
+def test_modelopt_quantisation_in_a_separate_file(
+    make_checkpoint: Maker, llama_weights: LlamaWeights
+) -> None:
     weights = quantised(packed=PACKINGS["nvfp4 by modelopt"][1], weights=llama_weights())
     directory = make_checkpoint(weights=weights)
     beside = {
@@ -451,7 +451,7 @@ def test_license_sampling_remote_code_and_hub_name(make_checkpoint: Maker, llama
     assert facts.needs_remote_code
 
 
-def test_an_unknown_architecture_is_believed_where_its_weights_are_plain_attention(
+def test_an_unknown_architecture_is_accepted_if_its_weights_are_plain_attention(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
     new = {**llama, "model_type": "brand_new"}
@@ -463,7 +463,7 @@ def test_an_unknown_architecture_is_believed_where_its_weights_are_plain_attenti
             make_checkpoint({**new, "num_key_value_heads": 4}, llama_weights(), name="contradiction")
         )
     strange = [*llama_weights(), ("model.layers.1.mamba.A_log", "F32", (8,))]
-    with pytest.raises(FactError, match=r"has 'model.layers.1.mamba.A_log'"):
+    with pytest.raises(FactError, match=r"has the tensor 'model.layers.1.mamba.A_log'"):
         read_checkpoint(make_checkpoint(new, strange, name="strange"))
     with pytest.raises(FactError, match="the architecture brand_new is not known"):
         checkpoint_from_config(new, id="org/new")

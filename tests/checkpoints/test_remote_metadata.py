@@ -15,10 +15,10 @@ import pytest
 from sparkfleet.checkpoints import remote_metadata as module
 from sparkfleet.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from sparkfleet.checkpoints.remote_metadata import (
-    Hearing,
     MetadataRequest,
     Outline,
     OutlinedFile,
+    OutlineParser,
     order,
     program,
     read_outline,
@@ -39,10 +39,10 @@ def ask(*wanted: MetadataRequest, cache: Path | None = None) -> tuple[Outline | 
         env={**os.environ, "HF_HUB_CACHE": str(cache or "/does/not/exist")},
     )
     assert said.stderr == b""
-    hearing = Hearing(wanted)
+    parser = OutlineParser(wanted)
     for start in range(0, len(said.stdout), 1000):
-        hearing.feed(said.stdout[start : start + 1000])
-    outlines = hearing.outlines()
+        parser.feed(said.stdout[start : start + 1000])
+    outlines = parser.outlines()
     assert outlines is not None
     return outlines
 
@@ -132,13 +132,13 @@ def test_a_snapshot_of_the_hubs_cache(make_checkpoint, llama_weights, tmp_path):
         assert outline.commit == COMMIT
 
 
-def test_where_it_lies_is_where_it_lies_on_the_node(make_checkpoint, llama_weights):
+def test_the_path_is_the_one_on_the_node(make_checkpoint, llama_weights):
     directory = make_checkpoint(weights=llama_weights())
     found = through(directory)
     assert (found.path, found.id) == (directory, str(directory))
 
 
-def test_what_is_not_there(tmp_path):
+def test_a_missing_checkpoint(tmp_path):
     (tmp_path / "file").write_text("")
     wanted = [MetadataRequest.of(str(tmp_path / name)) for name in ("nothing", "file")]
     assert ask(*wanted) == (None, None)
@@ -219,7 +219,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_damage_is_told_in_the_same_words(make_checkpoint, llama_weights, damage):
+def test_damage_is_reported_in_the_same_words(make_checkpoint, llama_weights, damage):
     directory = make_checkpoint(weights=llama_weights())
     damage(directory)
     here, there = refused(directory)
@@ -233,7 +233,7 @@ def test_a_blob_that_is_gone(make_checkpoint, llama_weights):
     with pytest.raises(FactError):
         read_checkpoint(directory)
     with pytest.raises(
-        FactError, match=rf"spark1: {directory}/model.safetensors: is a link that leads nowhere"
+        FactError, match=rf"spark1: {directory}/model.safetensors: is a link to a file that does not exist"
     ):
         through(directory)
     missing_file(directory)
@@ -242,7 +242,7 @@ def test_a_blob_that_is_gone(make_checkpoint, llama_weights):
     assert there == here
 
 
-def test_what_is_no_file_is_said_and_not_waited_for(make_checkpoint):
+def test_a_special_file_is_reported_at_once(make_checkpoint):
     directory = make_checkpoint()
     os.mkfifo(directory / "hf_quant_config.json")
     with pytest.raises(FactError, match=rf"spark1: {directory}/hf_quant_config.json: is not a regular file"):
@@ -256,11 +256,11 @@ def test_a_damaged_cache(tmp_path):
     wanted = MetadataRequest.of("Org/Name")
     (outline,) = ask(wanted, cache=tmp_path)
     assert outline is not None
-    with pytest.raises(FactError, match=r"spark1: .*refs/main: holds no commit"):
+    with pytest.raises(FactError, match=r"spark1: .*refs/main: contains no commit"):
         read_outline(outline, wanted, "spark1")
 
 
-def test_one_that_is_damaged_does_not_hide_the_others(make_checkpoint, llama_weights, tmp_path):
+def test_a_damaged_checkpoint_does_not_hide_the_others(make_checkpoint, llama_weights, tmp_path):
     bad, good = make_checkpoint(name="bad"), make_checkpoint(weights=llama_weights(), name="good")
     os.mkfifo(bad / "README.md")
     first, second = ask(MetadataRequest.of(str(bad)), MetadataRequest.of(str(good)))
@@ -274,7 +274,7 @@ def test_one_that_is_damaged_does_not_hide_the_others(make_checkpoint, llama_wei
 
 
 @pytest.mark.parametrize("model", ["../x", "a/b/c", "not an id", "Org/Name@../x", "", "Org/Na--me"])
-def test_no_name_of_anything_is_asked_for(model):
+def test_an_invalid_name_is_refused(model):
     with pytest.raises(FactError):
         MetadataRequest.of(model)
 
@@ -292,11 +292,11 @@ def packed(content: bytes) -> str:
     return b64encode(zlib.compress(content)).decode()
 
 
-def hear(*lines: object) -> tuple[Outline | None, ...] | None:
-    hearing = Hearing([MetadataRequest.of("/models/x")])
+def parsed(*lines: object) -> tuple[Outline | None, ...] | None:
+    parser = OutlineParser([MetadataRequest.of("/models/x")])
     for line in lines:
-        hearing.feed((line if isinstance(line, str) else json.dumps(line)).encode() + b"\n")
-    return hearing.outlines()
+        parser.feed((line if isinstance(line, str) else json.dumps(line)).encode() + b"\n")
+    return parser.outlines()
 
 
 BEGIN = {"at": 0, "directory": "/models/x"}
@@ -304,15 +304,15 @@ FILE = {"at": 0, "name": "config.json", "size": 2, "start": packed(b"{}")}
 END = {"end": True}
 
 
-def test_an_answer_is_heard_to_its_end():
-    (outline,) = hear(BEGIN, FILE, END) or ()
+def test_an_answer_is_read_to_its_end():
+    (outline,) = parsed(BEGIN, FILE, END) or ()
     assert outline == Outline(
         directory="/models/x",
         files=[OutlinedFile(name="config.json", size=2, start=zlib.compress(b"{}"))],
     )
-    assert hear(END) == (None,)
-    assert hear(BEGIN, FILE) is None
-    assert hear() is None
+    assert parsed(END) == (None,)
+    assert parsed(BEGIN, FILE) is None
+    assert parsed() is None
 
 
 HOSTILE = {
@@ -353,28 +353,28 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_the_program_would_not_say_is_refused(lines):
-    with pytest.raises(FactError, match="asked for the facts of checkpoints") as caught:
-        hear(*lines)
+def test_unexpected_output_is_refused(lines):
+    with pytest.raises(FactError, match="reading checkpoints: the node printed") as caught:
+        parsed(*lines)
     assert str(caught.value).isprintable() or "\n" in str(caught.value)
     assert len(caught.value.what) < 300
 
 
 def test_an_answer_without_an_end(monkeypatch):
     monkeypatch.setattr(module, "MOST_ANSWER_BYTES", 1 << 20)
-    hearing = Hearing([MetadataRequest.of("/models/x")])
+    parser = OutlineParser([MetadataRequest.of("/models/x")])
     for _ in range(16):
-        hearing.feed(b"x" * (1 << 16))
+        parser.feed(b"x" * (1 << 16))
     with pytest.raises(FactError, match="more than 1 MiB"):
-        hearing.feed(b"x")
+        parser.feed(b"x")
 
 
 def test_files_without_an_end(monkeypatch):
     monkeypatch.setattr(module, "MOST_FILES", 3)
     lines = [{**FILE, "name": f"{number}.safetensors"} for number in range(4)]
-    assert hear(BEGIN, *lines[:3], END)
+    assert parsed(BEGIN, *lines[:3], END)
     with pytest.raises(FactError):
-        hear(BEGIN, *lines)
+        parsed(BEGIN, *lines)
 
 
 def outlined(*files: tuple[str, int, bytes]) -> Outline:
@@ -397,30 +397,32 @@ STARTS = {
 
 
 @pytest.mark.parametrize("file", STARTS.values(), ids=STARTS.keys())
-def test_a_beginning_that_cannot_be(file):
-    with pytest.raises(FactError, match=r"^spark1:/models/x/.*: what the node says it begins with") as caught:
+def test_invalid_first_bytes_are_refused(file):
+    with pytest.raises(
+        FactError, match=r"^spark1:/models/x/.*: the node's copy of its first bytes"
+    ) as caught:
         read_outline(outlined(file), MetadataRequest.of("/models/x"), "spark1")
     assert "/tmp" not in str(caught.value)
 
 
-def test_all_beginnings_together_are_bounded(monkeypatch):
+def test_first_bytes_of_all_files_together_are_bounded(monkeypatch):
     monkeypatch.setattr(module, "MOST_UNPACKED_BYTES", 1000)
     files = [(f"{number}.safetensors", 600, zlib.compress(bytes(600))) for number in range(2)]
     with pytest.raises(FactError, match="longer than 400 bytes"):
         read_outline(outlined(*files), MetadataRequest.of("/models/x"), "spark1")
 
 
-def test_a_file_that_is_there_twice_is_not_written_twice():
+def test_a_file_listed_twice_is_refused():
     file = ("config.json", 2, zlib.compress(b"{}"))
-    with pytest.raises(FactError, match=r"spark1:/models/x/config.json: .* cannot be kept"):
+    with pytest.raises(
+        FactError, match=r"spark1:/models/x/config.json: .* cannot be written on this machine"
+    ):
         read_outline(outlined(file, file), MetadataRequest.of("/models/x"), "spark1")
 
 
-def test_nowhere_to_write(monkeypatch, tmp_path):
+def test_no_temporary_directory(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(
-        FactError, match="spark1:/models/x: there is no directory for temporary files"
-    ) as caught:
+    with pytest.raises(FactError, match="spark1:/models/x: no temporary directory can be made") as caught:
         read_outline(outlined(), MetadataRequest.of("/models/x"), "spark1")
     assert "TMPDIR" in caught.value.do
 

@@ -5,7 +5,7 @@ import pytest
 from sparkfleet.cli import fabric as module
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
-from sparkfleet.fabric.port_scan import HeardNeighbour, PortScan
+from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.hostfacts.netdev import NetAddress, Netdev
 from sparkfleet.remote.fake import FakeChannel
 
@@ -22,8 +22,8 @@ def view(number, address=None, mtu=1500):
         state="UP",
         addresses=(NetAddress(address=address),) if address else (),
     )
-    heard = (HeardNeighbour(netdev=RAIL, method="arp", mac=f"02:00:00:00:00:0{3 - number}"),)
-    return PortScan(node=f"spark{number}", netdevs=(rail,), heard=heard)
+    answers = (NeighbourAnswer(netdev=RAIL, method="arp", mac=f"02:00:00:00:00:0{3 - number}"),)
+    return PortScan(node=f"spark{number}", netdevs=(rail,), answers=answers)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_nothing_to_do(sparkfleet, fleet, two_sparks):
 
 @pytest.mark.parametrize("verb", ["plan", "apply"])
 def test_without_a_cable_no_rail_is_said_to_be_right(sparkfleet, fleet, two_sparks, verb):
-    fleet["views"] = tuple(PortScan(node=f"spark{n}", netdevs=(), heard=()) for n in (1, 2))
+    fleet["views"] = tuple(PortScan(node=f"spark{n}", netdevs=(), answers=()) for n in (1, 2))
     code, out, _ = sparkfleet("fabric", verb, "-i", two_sparks)
     assert code == 0
     assert "No cable" in out

@@ -2,8 +2,11 @@ import json
 
 import pytest
 
+from sparkfleet.controlplane.api.client import Held
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.errors import UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module
+from sparkfleet.fleet.session import NoControllerError
 
 UP = FleetStatus(
     fleet="home",
@@ -42,6 +45,8 @@ def status(sparkfleet, monkeypatch, tmp_path):
 
     def status(client, *argv):
         async def found(_):
+            if isinstance(client, Exception):
+                raise client
             return client
 
         monkeypatch.setattr(module.Session, "find_controller", found)
@@ -75,3 +80,34 @@ def test_for_people(status):
     assert code == 0
     assert "endpoint http://127.0.0.1:8000/v1" in out
     assert "m           starting" in out
+
+
+@pytest.mark.parametrize(
+    ("error", "condition", "code"),
+    [
+        (UnreachableError("no route", do="Switch it on."), "unreachable", 4),
+        (UnreadableStateError("garbage", do="Repair it."), "unreadable", 5),
+        (Held("The store is missing.", do="Restore it."), "held", 5),
+        (NoControllerError("It is gone.", do="Run up."), "no controller", 5),
+        (WrongFleetError("another one", do="Look."), "wrong fleet", 6),
+    ],
+)
+def test_what_is_not_known_is_not_called_down_and_is_no_success(status, error, condition, code):
+    found, out, err = status(error)
+    assert found == code
+    assert out == f"Fleet home: {condition}.\n"
+    assert error.what in err
+    assert error.do in err
+    found, out, err = status(error, "--json")
+    assert (found, err) == (code, "")
+    told = json.loads(out)
+    assert (told["up"], told["condition"], told["reason"]["what"]) == (False, condition, error.what)
+
+
+def test_warnings_are_shown_on_standard_error(status):
+    class Warned(Controller):
+        async def fleet(self):
+            return UP.model_copy(update={"warnings": ("The disk is full.",)})
+
+    code, _, err = status(Warned())
+    assert (code, err) == (0, "warning: The disk is full.\n")

@@ -38,7 +38,7 @@ async def test_two_healthy_sparks(findings):
     assert await findings() == []
 
 
-async def test_of_two_healthy_sparks_every_check_can_tell(look):
+async def test_every_check_is_decided_for_two_healthy_sparks(look):
     told = registry.examine(await look())
     ids = {check.id for check in registry.CHECKS}
     unknown = {one.id for one in told if one.severity is Severity.UNKNOWN}
@@ -384,7 +384,7 @@ FOLLOWING = {
 @pytest.mark.parametrize(
     ("harm", "known_as", "severity", "words"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS]
 )
-async def test_a_fault_is_told_by_its_name(sparks, findings, harm, known_as, severity, words):
+async def test_a_fault_is_reported_by_its_name(sparks, findings, harm, known_as, severity, words):
     harm(*sparks)
     found = await findings()
     told = [one for one in found if one.id == known_as]
@@ -410,7 +410,7 @@ def test_addresses_of_netdevs(netdev, address):
     assert pci_address(netdev) == address
 
 
-async def test_lanes_by_lspci_where_sysfs_does_not_tell(sparks, findings):
+async def test_lanes_by_lspci_if_sysfs_has_none(sparks, findings):
     base = f"/sys/class/net/{SECOND}/device/current_link"
     sparks[0].answers["grep", "-sH", ".", f"{base}_speed", f"{base}_width"] = ""
     sparks[0].answers["lspci", "-D", "-vv"] = (
@@ -445,13 +445,13 @@ async def test_tcp_cannot_prove_that_a_rail_is_slow_unless_it_is_very_slow(findi
     assert "perftest" in told.do[0]
 
 
-async def test_packets_that_do_not_get_through(findings):
+async def test_packets_that_do_not_pass(findings):
     (told,) = await findings(measured={2: {"jumbo": False}})
     assert (told.id, told.severity) == ("rail-jumbo", "error")
-    assert "packets of 9000 bytes do not get through" in told.what
+    assert "packets of 9000 bytes do not pass" in told.what
 
 
-async def test_a_rail_that_nobody_answers_on(findings):
+async def test_a_rail_without_an_answer(findings):
     (told,) = await findings(measured={2: {"jumbo": False, "ping_us": None}})
     assert (told.id, told.severity) == ("rail-reached", "error")
     assert "192.168.101.12 does not answer spark1 on enP2p1s0f1np1" in told.what
@@ -483,18 +483,18 @@ async def test_weights_that_do_not_fit(findings):
     assert "4400 GB" in told.what
 
 
-async def test_weights_that_fit_nowhere(findings):
+async def test_weights_that_fit_on_no_node(findings):
     needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)
     (told,) = await findings(needed=[needed])
-    assert "no node has room: 3200 GB on spark1, 3200 GB on spark2 are free" in told.what
+    assert "no node has enough space: 3200 GB on spark1, 3200 GB on spark2 are free" in told.what
 
 
-async def test_weights_that_fit_on_one_node_are_fine_where_no_node_is_named(sparks, findings):
+async def test_weights_that_fit_on_one_node_are_fine_if_no_node_is_pinned(sparks, findings):
     sparks[1].change(ReadDisks.argv, "3200000000000", "500000000000")
     assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=2 * 10**12)]) == []
 
 
-async def test_weights_that_are_there_need_no_room(sparks, findings):
+async def test_weights_that_are_cached_need_no_space(sparks, findings):
     models = [["Qwen/Big", 4 * 10**12, True]]
     for spark in sparks:
         spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
@@ -507,7 +507,7 @@ async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):
     assert await findings() == []
 
 
-async def test_without_a_rail_that_joins_all_ray_has_to_use_the_lan(sparks):
+async def test_without_a_common_rail_ray_uses_the_lan(sparks):
     spec = parse_inventory(INVENTORY.partition("links:")[0], "inventory.yaml")
     sparks[1].answers["ss",] = 'LISTEN 0 9 192.168.1.12:6379 *:* users:(("gcs_server",pid=7,fd=3))\n'
     fleet = await gather(spec, {spark.name: spark.channel() for spark in sparks})
@@ -516,7 +516,7 @@ async def test_without_a_rail_that_joins_all_ray_has_to_use_the_lan(sparks):
     assert "No rail joins all nodes" in told.means
 
 
-async def test_where_ranks_meet_only_a_firewall_helps(sparks):
+async def test_the_rendezvous_of_ranks_needs_a_firewall(sparks):
     engine_on_every_address(*sparks)
     fleet = await gather(
         parse_inventory(INVENTORY, "inventory.yaml"), {one.name: one.channel() for one in sparks}
@@ -542,7 +542,7 @@ async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
     assert await findings() == []
 
 
-async def test_a_kernel_that_caps_roce_is_known_by_its_rule(sparks, findings):
+async def test_a_kernel_that_caps_roce_is_found_by_its_rule(sparks, findings):
     for spark in sparks:
         spark.change(ReadIdentity.argv, "6.17.0-1026-nvidia", "6.17.0-1008-nvidia")
     told = await findings()
@@ -551,13 +551,13 @@ async def test_a_kernel_that_caps_roce_is_known_by_its_rule(sparks, findings):
     assert "rules.yaml" in told[0].source
 
 
-async def test_every_rule_for_the_doctor_is_asked_or_stood_for(look):
+async def test_every_rule_for_the_doctor_is_applied_or_covered(look):
     told = {one.id for one in registry.examine(await look())}
     for rule in doctor_rules():
         assert rule.id in told or rule.id in registry.COVERED
 
 
-def test_checks_stand_for_rules_that_exist():
+def test_checks_cover_rules_that_exist():
     assert {rule.id for rule in doctor_rules()} >= registry.COVERED
 
 

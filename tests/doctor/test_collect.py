@@ -52,14 +52,14 @@ async def test_a_node_that_never_answers_is_one_error_and_does_not_hold_up_the_r
     assert "may be down or busy" in errors[0].means
 
 
-async def test_what_depends_on_a_silent_node_is_not_known_and_says_so():
+async def test_checks_of_a_silent_node_are_not_known_with_the_reason():
     fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Mute("spark2")}, timeout_s=1)
     told = {one.id: one for one in examine(fleet) if one.scope == "link"}
     assert told["rail-mtu"].severity == "unknown"
     assert "spark2 did not answer" in told["rail-mtu"].what
 
 
-async def test_another_host_key_is_told_as_that():
+async def test_another_host_key_is_reported():
     changed = HostKeyChanged(
         "spark2: its SSH host key is SHA256:x, but SHA256:y is pinned", means="m", do="d"
     )
@@ -76,7 +76,7 @@ async def test_a_refusal_without_advice_gets_some():
     assert "ssh nvidia@192.168.1.12" in view.silence.do
 
 
-async def test_a_node_without_any_of_the_tools_is_told_with_the_reasons():
+async def test_a_node_without_any_of_the_tools_is_reported_with_the_reasons():
     bare = Spark(2)
     bare.answers = {}
     fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": bare.channel()})
@@ -90,7 +90,7 @@ async def test_a_node_without_any_of_the_tools_is_told_with_the_reasons():
 @pytest.mark.parametrize(
     "junk", ["", "\0\x1b[2J" * 100, "null", "[]", "{}", "[[[[", "x" * 200_000, "\n" * 9999]
 )
-async def test_a_node_that_prints_junk_breaks_nothing(junk):
+async def test_a_node_that_prints_garbage_breaks_nothing(junk):
     class Junk(FakeChannel):
         async def run(self, argv, *, stdin=b"", on_output=None, **more):
             if argv == PROGRAM.argv:

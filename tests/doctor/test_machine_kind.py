@@ -43,7 +43,7 @@ def test_other_makers_boxes(vendor, product, name):
     assert (found.kind, found.name) == (MachineKind.SPARK, name)
 
 
-def test_a_maker_alone_makes_no_spark_of_a_machine_with_another_gpu():
+def test_a_makers_name_with_another_gpu_is_no_spark():
     found = recognise(MachineIdentity(vendor="Acer", product="Predator"), [device("10de:2684")])
     assert found.kind is MachineKind.OTHER
     assert found.because == "its GPU is 10de:2684"
@@ -58,18 +58,18 @@ def test_a_maker_alone_makes_no_spark_of_a_machine_with_another_gpu():
         (MachineIdentity(), "10de:2342", "NVIDIA GH200 480GB", "GH200"),
     ],
 )
-def test_what_looks_like_a_spark_is_refused_with_the_reason(identity, pci, gpu, because):
+def test_a_machine_that_resembles_a_spark_is_refused_with_the_reason(identity, pci, gpu, because):
     gpus = [GpuState(name=gpu, driver="580.142")] if gpu else []
     found = recognise(identity, [device(pci)], gpus)
     assert found.kind is MachineKind.CONFUSABLE
     assert because in found.because
 
 
-def test_without_lspci_the_gpu_or_the_firmware_tells():
+def test_without_lspci_the_gpu_or_the_firmware_decides():
     gpu = GpuState(name="NVIDIA GB10", driver="580.142")
     assert recognise(MachineIdentity(), (), [gpu]).kind is MachineKind.SPARK
     assert recognise(MachineIdentity(vendor="NVIDIA", product="NVIDIA_DGX_Spark")).kind is MachineKind.SPARK
 
 
-def test_a_machine_that_says_nothing_is_something_else():
+def test_an_unidentified_machine_is_no_spark():
     assert recognise(MachineIdentity()).kind is MachineKind.OTHER

@@ -67,7 +67,7 @@ async def test_a_pair(monkeypatch):
     assert len(found.kept) == 1
 
 
-async def test_what_cannot_be_measured_is_told_with_its_reason(monkeypatch):
+async def test_a_path_that_cannot_be_measured_has_its_reason(monkeypatch):
     async def broken(pair, channels, *, seconds):
         raise NodeError("no python3 on spark2")
 

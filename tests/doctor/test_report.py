@@ -24,7 +24,7 @@ def test_worst_first_and_links_before_nodes():
     assert [one.severity for one in report.groups[1].findings] == ["error", "ok"]
 
 
-def test_what_a_person_reads():
+def test_the_text_of_a_report():
     told = [line for _, line in lines(DoctorReport.of("home", FINDINGS))]
     start = told.index("node spark1")
     assert told[start : start + 4] == [
@@ -37,7 +37,7 @@ def test_what_a_person_reads():
     assert not any("is ok" in line for line in told)
 
 
-def test_nothing_that_a_terminal_would_obey():
+def test_control_characters_are_escaped():
     hostile = finding(Severity.ERROR, what="\x1b[2Jgone\nnode x", means="\x07", do=("\x1b]0;x\x07",))
     for _, line in lines(DoctorReport.of("home", [hostile])):
         assert line.isprintable()

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from sparkfleet.fabric.port_scan import HeardNeighbour, PortScan
+from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.hostfacts.netdev import NetAddress, Netdev
 from sparkfleet.hostfacts.rdma import RdmaLink
 from sparkfleet.remote.batch import PROGRAM
@@ -65,7 +65,7 @@ def spark():
 
 @pytest.fixture(scope="session")
 def cabled(netdev, spark):
-    """cabled(2, ((1, 1), (2, 1)), …) → views of Sparks with these cables, each rail heard by both ends."""
+    """cabled(2, ((1, 1), (2, 1)), …) → views of Sparks with these cables, each rail with an answer on both ends."""
 
     def make(count, *cables, method="ipv6"):
         ends = {number: {} for number in range(1, count + 1)}
@@ -73,13 +73,13 @@ def cabled(netdev, spark):
             for half in (0, 1):
                 for (node, port), (peer, peer_port) in ((one, other), (other, one)):
                     theirs = netdev(peer, HALVES[peer_port][half])
-                    heard = {"address": theirs.link_local[0]} if method == "ipv6" else {"mac": theirs.mac}
-                    ends[node][HALVES[port][half]] = HeardNeighbour(
-                        netdev=HALVES[port][half], method=method, **heard
+                    answer = {"address": theirs.link_local[0]} if method == "ipv6" else {"mac": theirs.mac}
+                    ends[node][HALVES[port][half]] = NeighbourAnswer(
+                        netdev=HALVES[port][half], method=method, **answer
                     )
         return [
-            spark(number, *(netdev(number, name) for name in heard), heard=tuple(heard.values()))
-            for number, heard in ends.items()
+            spark(number, *(netdev(number, name) for name in answer), answers=tuple(answer.values()))
+            for number, answer in ends.items()
         ]
 
     return make

@@ -46,7 +46,7 @@ async def test_root_needs_no_sudo():
         shown("0" * 64),
     ],
 )
-async def test_without_permission_the_commands_that_give_it_are_said(answer):
+async def test_without_permission_the_error_has_the_commands_that_give_it(answer):
     channel = node(more={SUDO: answer})
     with pytest.raises(NotPermitted, match="spark1: nvidia may not") as caught:
         await find_helper(channel)
@@ -65,7 +65,7 @@ async def test_without_permission_the_commands_that_give_it_are_said(answer):
         {("printenv", "HOME"): "/home/../etc\n"},
     ],
 )
-async def test_nothing_that_a_node_says_gets_into_a_command_for_a_shell(given):
+async def test_output_of_a_node_never_gets_into_a_shell_command(given):
     with pytest.raises(NodeError) as caught:
         await find_helper(node(more={SUDO: NodeError("no"), **given}))
     assert "$(" not in caught.value.do
@@ -127,7 +127,7 @@ class Fleet:
         return await apply_plan(PLAN, self.helpers, self.channels, self.reopen, rollback_s=30)
 
 
-async def test_what_works_everywhere_is_confirmed_through_new_connections(monkeypatch):
+async def test_a_change_that_works_everywhere_is_confirmed_through_new_connections(monkeypatch):
     fleet = Fleet(monkeypatch)
     assert (await fleet.apply()).kept
     assert sorted(fleet.told) == [
@@ -144,7 +144,7 @@ async def test_what_works_everywhere_is_confirmed_through_new_connections(monkey
     assert all(channel.is_closed for channel in fleet.fresh)
 
 
-async def test_a_rail_that_is_not_heard_takes_everything_back(monkeypatch):
+async def test_a_rail_without_an_answer_reverts_everything(monkeypatch):
     fleet = Fleet(monkeypatch, deaf=("s2",))
     applied = await fleet.apply()
     assert applied.problems == (
@@ -153,7 +153,7 @@ async def test_a_rail_that_is_not_heard_takes_everything_back(monkeypatch):
     assert {told[1] for told in fleet.told} == {"apply", "rollback"}
 
 
-async def test_a_node_that_refuses_takes_the_others_back(monkeypatch):
+async def test_a_node_that_refuses_reverts_the_others(monkeypatch):
     fleet = Fleet(monkeypatch, failing=(("s2", "apply"),))
     applied = await fleet.apply()
     assert applied.problems == ("s2: no such device.",)

@@ -29,11 +29,11 @@ def found(*links):
         ("mixed", ["ab", ("c", "switch")]),
     ],
 )
-def test_the_picture_as_a_whole(kind, links):
+def test_the_kind_of_a_topology(kind, links):
     assert found(*links).kind == kind
 
 
-def test_a_finding_names_its_netdev_where_it_has_one():
+def test_a_finding_has_its_netdev_if_there_is_one():
     assert (
         str(RejectedPort(node="a", netdev="e0", what="is off.", do="Switch it on."))
         == "e0 of a is off. Switch it on."

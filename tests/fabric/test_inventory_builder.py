@@ -69,20 +69,20 @@ def test_rails_with_addresses_are_links(found):
     assert doubts == ()
 
 
-def test_a_rail_without_addresses_is_a_doubt(found):
+def test_a_rail_without_addresses_is_left_out_with_the_reason(found):
     links, doubts = usable_links(found((["192.168.100.10/24"], [])))
     assert links == ()
     assert doubts[0] == "enp1s0f1np1 of spark1 – enp1s0f1np1 of spark2: no address on spark2."
     assert "sparkfleet fabric plan" in doubts[1]
 
 
-def test_an_address_that_an_inventory_does_not_take_is_a_doubt(found):
+def test_an_address_that_is_invalid_in_an_inventory_is_left_out_with_the_reason(found):
     links, doubts = usable_links(found((["192.168.100.0/24"], ["192.168.100.11/24"])))
     assert links == ()
     assert "192.168.100.0/24" in doubts[0]
 
 
-def test_both_rails_in_one_subnet_are_one_rail_and_a_doubt(found):
+def test_two_rails_in_one_subnet_are_one_rail_and_a_reason(found):
     links, doubts = usable_links(
         found((["192.168.200.12/24"], ["192.168.200.13/24"]), (["192.168.200.14/24"], ["192.168.200.15/24"]))
     )
@@ -110,7 +110,7 @@ gateway:
 """
 
 
-def test_what_a_person_wrote_is_kept():
+def test_fields_that_a_person_wrote_are_kept():
     old = parse_inventory(OLD)
     seen = {name: old.nodes[name] for name in ("spark1", "spark2")}
     new_link = old.links[0].model_copy(update={"switch": "switch"})
@@ -126,13 +126,13 @@ def test_a_new_inventory_begins_with_its_first_node():
     assert (merged.head, merged.fleet) == ("b", "home")
 
 
-def test_a_switch_is_called_one_once():
+def test_a_switch_is_not_called_switch_twice():
     link = FoundLink(nodes=("a",), switch="switch", rails=())
     assert describe(link) == "a – switch"
     assert describe(link.model_copy(update={"switch": "crs812"})) == "a – switch crs812"
 
 
-def test_the_inventory_that_comes_with_sparkfleet_gives_way():
+def test_the_packaged_inventory_is_replaced():
     old = parse_inventory(
         "fleet: home\nhead: this\nnodes:\n  this: {address: local}\ngateway: {port: 9000}\n"
     )

@@ -49,12 +49,12 @@ async def test_a_spark_that_answers_is_found():
     assert b"\x04_ssh\x04_tcp\x05local\0" in asked[0]
 
 
-async def test_nobody_answers():
+async def test_no_answer():
     with responder() as (where, _):
         assert await discover(wait_s=0.05, group=where) == ()
 
 
-async def test_a_network_without_multicast_is_nobody():
+async def test_a_network_without_multicast_finds_none():
     assert await asyncio.wait_for(discover(wait_s=0.01, group=("255.255.255.255", 9)), 5) == ()
 
 

@@ -112,7 +112,7 @@ async def test_tcp_over_loopback_is_measured():
     assert 0 < await Tcp().latency(rail) < 100_000
 
 
-async def test_an_address_that_is_not_there_is_said():
+async def test_a_missing_address_is_reported():
     refused = {"event": "error", "kind": "OSError", "what": "[Errno 99] Cannot assign requested address"}
     server = FakeChannel("b", {("python3",): json.dumps(refused) + "\n"})
     rail = RailPair((FakeChannel("a"), server), (end("192.0.2.1/24"), end("192.0.2.2/24")))
@@ -121,7 +121,7 @@ async def test_an_address_that_is_not_there_is_said():
 
 
 @pytest.mark.parametrize("said", [None, {}, {"bytes": 1, "seconds": 0}, {"bytes": -1, "seconds": 1}, []])
-async def test_a_sender_that_says_nonsense_is_an_error(said):
+async def test_a_sender_that_prints_garbage_is_an_error(said):
     rail = RailPair(
         (FakeChannel("a", {("python3",): program_result(said)}), Listening("b", 5000)),
         (end("10.1.1.1/24"), end("10.1.1.2/24")),
@@ -138,7 +138,7 @@ class Listening(FakeChannel):
 
 
 @pytest.mark.parametrize("port", ["5000", -1, None, 1 << 70, 5.5])
-async def test_a_listener_that_says_nonsense_is_an_error(port):
+async def test_a_listener_that_prints_garbage_is_an_error(port):
     rail = RailPair((FakeChannel("a"), Listening("b", port)), (end("10.1.1.1/24"), end("10.1.1.2/24")))
     with pytest.raises(NodeError, match="b: its answer is invalid"):
         await Tcp().bandwidth(rail, 0.1)
@@ -162,7 +162,7 @@ class Serving(FakeChannel):
 ROW = " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65536 10 0.00 98.04 0.17\n"
 
 
-async def test_rdma_calls_until_the_other_end_listens_and_then_kills_it(monkeypatch):
+async def test_rdma_retries_until_the_other_end_listens_and_then_kills_it(monkeypatch):
     monkeypatch.setattr("sparkfleet.fabric.link_load.CONNECT_PAUSE_S", 0)
     tries = iter([1, 1, 0])
 
@@ -196,7 +196,7 @@ async def test_rdma_that_never_connects_is_an_error_and_leaves_nothing(monkeypat
     assert server.killed.is_set()
 
 
-async def test_whether_the_tools_are_there():
+async def test_presence_of_the_tools():
     found = Completed(argv=("which",), exit_code=1, stdout="/usr/bin/ib_write_bw\n", stderr="")
     assert not await has_perftest(FakeChannel("a", {("which",): found}))
     assert not await has_perftest(FakeChannel("a"))
@@ -214,7 +214,7 @@ def measurement(nodes=("spark1", "spark2"), rate=12.255, latency=1.5, method="ib
     return LinkMeasurement(nodes=nodes, rails=rails, proof=proof, when=1.0, **more)
 
 
-def test_a_healthy_cable_is_what_was_published_and_measured(two):
+def test_a_healthy_cable_has_the_published_numbers(two):
     (published,) = links_of(two)
     (facts,) = measured_links(two, [measurement()])
     assert facts.provenance is LinkProvenance.MEASURED
@@ -234,7 +234,7 @@ def test_a_degraded_cable_is_slower_by_as_much(two):
     [measurement(method="TCP"), measurement(holds=False), measurement(nodes=("spark1", "spark3")),
      measurement(switch="sw")],
 )  # fmt: skip
-def test_what_says_nothing_of_a_link_is_left_out(two, useless):
+def test_tcp_measurements_of_a_roce_link_are_left_out(two, useless):
     assert measured_links(two, [useless]) == links_of(two)
 
 

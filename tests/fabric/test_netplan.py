@@ -85,12 +85,12 @@ def test_a_switch_gets_one_subnet_per_half(joined):
     }
 
 
-def test_no_subnet_that_a_node_has_a_way_to_is_taken(joined):
+def test_no_subnet_that_a_node_has_a_route_to_is_used(joined):
     plan = plan_fabric(*joined((1, 2), lans=("192.168.96.0/20", "192.168.112.0/24")))
     assert addresses(plan)["spark1", "enp1s0f1np1"] == "192.168.113.10/24"
 
 
-def test_no_room_is_an_error(joined):
+def test_no_free_subnet_is_an_error(joined):
     with pytest.raises(SparkfleetError, match="No free /24 is left"):
         plan_fabric(*joined((1, 2), lans=("192.168.0.0/16", "10.0.0.0/8")))
 
@@ -111,7 +111,7 @@ def test_addresses_that_fit_are_kept_and_only_the_mtu_changes(joined):
     )
 
 
-def test_both_halves_in_one_subnet_are_taken_apart(joined):
+def test_both_halves_in_one_subnet_get_subnets_of_their_own(joined):
     given = {
         (1, HALVES[0]): ["192.168.200.12/24"],
         (2, HALVES[0]): ["192.168.200.13/24"],
@@ -138,7 +138,7 @@ def test_the_file_is_netplan(joined):
     }
 
 
-def test_other_files_that_name_a_rail_are_told():
+def test_other_files_that_configure_a_rail_are_reported():
     files = {
         "/etc/netplan/40-cx7.yaml": "network:\n  ethernets:\n    enp1s0f1np1:\n      dhcp4: true\n",
         "/etc/netplan/01-lan.yaml": "network:\n  ethernets:\n    enP7s7: {dhcp4: true}\n",
@@ -148,7 +148,7 @@ def test_other_files_that_name_a_rail_are_told():
     assert claim.startswith("/etc/netplan/40-cx7.yaml also configures enp1s0f1np1")
 
 
-def test_the_real_netplan_understands_it(joined, tmp_path):
+def test_the_real_netplan_reads_the_file(joined, tmp_path):
     """Its own program makes what networkd would be given; nothing of this machine is touched."""
     if shutil.which("netplan") is None:
         pytest.skip("netplan is not installed here")

@@ -41,12 +41,12 @@ def test_a_ring_has_no_common_subnet_so_its_nodes_meet_on_the_management_network
     assert not any(seat.netdev for seat in found.values())
 
 
-def test_a_local_node_without_a_rail_cannot_be_found_by_the_others():
+def test_a_local_node_without_a_rail_has_no_address_for_the_others():
     with pytest.raises(ControlError, match="address: local") as caught:
         seats(inventory({"a": {"address": "local"}, "b": spark(2)}))
     assert "sparkfleet init" in caught.value.do
 
 
-def test_a_local_node_on_a_rail_can():
+def test_a_local_node_on_a_rail_has_an_address():
     found = seats(inventory({"a": {"address": "local"}, "b": spark(2)}, (cable("a", "b", 100),)))
     assert found["a"].address == "192.168.100.10"

@@ -95,7 +95,7 @@ def completed(stdout):
     return Completed(argv=("printenv",), exit_code=0, stdout=stdout, stderr="")
 
 
-def test_management_is_where_we_came_in(netdev):
+def test_the_management_netdev_is_that_of_the_connection(netdev):
     lan, rail = netdev(1, "enP7s7", "192.168.1.11/24"), netdev(1, RAIL, "10.0.0.1/24")
     routes = (RouteEntry(to="0.0.0.0/0", netdev="wlP9s9"),)
     assert management_of([lan, rail], routes, completed("10.0.0.9 1 10.0.0.1 22\n")) == RAIL

@@ -1,6 +1,6 @@
 """What is refused, with the reason."""
 
-from sparkfleet.fabric.port_scan import HeardNeighbour
+from sparkfleet.fabric.port_scan import NeighbourAnswer
 from sparkfleet.fabric.topology import find_links
 
 
@@ -12,14 +12,14 @@ def reasons(views):
     return [str(finding) for finding in find_links(views).findings]
 
 
-def test_a_signal_without_anybody_is_no_link(netdev, spark):
+def test_a_signal_without_an_answer_is_no_link(netdev, spark):
     found = find_links([spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(2, "enp1s0f1np1"))])
     assert found.links == ()
     assert found.kind == "none"
     assert str(found.findings[0]).startswith("enp1s0f1np1 of spark1 has a signal, but no node answered on it")
 
 
-def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
+def test_a_broken_half_leaves_one_rail_with_the_reason(cabled):
     views = cabled(2, ((1, 1), (2, 1)))
     cut = [
         view.model_copy(
@@ -28,7 +28,7 @@ def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
                     one.model_copy(update={"carrier": False}) if one.name == "enP2p1s0f1np1" else one
                     for one in view.netdevs
                 ),
-                "heard": view.heard[:1],
+                "answers": view.answers[:1],
             }
         )
         for view in views
@@ -36,8 +36,8 @@ def test_a_cut_half_leaves_one_rail_and_says_so(cabled):
     (link,) = find_links(cut).links
     assert rails(link) == [("enp1s0f1np1", "enp1s0f1np1")]
     assert reasons(cut) == [
-        "enP2p1s0f1np1 of spark1 has no signal, but the other half of its port has: half of the cable is lost.",
-        "enP2p1s0f1np1 of spark2 has no signal, but the other half of its port has: half of the cable is lost.",
+        "enP2p1s0f1np1 of spark1 has no signal, but the other half of its port has: half of the cable does not work.",
+        "enP2p1s0f1np1 of spark2 has no signal, but the other half of its port has: half of the cable does not work.",
     ]
 
 
@@ -53,24 +53,24 @@ def test_a_device_that_is_off_names_the_command(netdev, spark):
     assert "ip link set enp1s0f1np1 up" in reason
 
 
-def test_a_stranger_is_named(netdev, spark):
-    heard = (HeardNeighbour(netdev="enp1s0f1np1", method="arp", mac="02:00:00:00:00:99"),)
-    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1"), heard=heard)])
+def test_an_unknown_machine_is_reported(netdev, spark):
+    answers = (NeighbourAnswer(netdev="enp1s0f1np1", method="arp", mac="02:00:00:00:00:99"),)
+    (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1"), answers=answers)])
     assert "02:00:00:00:00:99, which is not one of the nodes" in reason
 
 
-def test_a_cable_that_leads_back_is_no_link(cabled):
+def test_a_cable_to_the_same_node_is_no_link(cabled):
     found = find_links(cabled(1, ((1, 0), (1, 1))))
     assert found.links == ()
     assert "the cable is a loop" in str(found.findings[0])
 
 
-def test_the_same_machine_twice_is_told(netdev, spark):
+def test_a_machine_listed_twice_is_reported(netdev, spark):
     views = [spark(1, netdev(1, "enp1s0f1np1")), spark(2, netdev(1, "enp1s0f1np1"))]
     assert any("has the MAC" in reason for reason in reasons(views))
     assert find_links(views).links == ()
 
 
-def test_a_bonded_rail_is_told(netdev, spark):
+def test_a_bonded_rail_is_reported(netdev, spark):
     (reason,) = reasons([spark(1, netdev(1, "enp1s0f1np1", master="bond0"))])
     assert "belongs to bond0" in reason

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.fabric.port_scan import HeardNeighbour
+from sparkfleet.fabric.port_scan import NeighbourAnswer
 from sparkfleet.fabric.topology import find_links
 from sparkfleet.hostfacts.lldp import LldpNeighbour
 
@@ -49,7 +49,7 @@ def test_a_chain_is_neither_a_ring_nor_direct(cabled):
     assert find_links(cabled(3, ((1, 0), (2, 1)), ((2, 0), (3, 1)))).kind == "mixed"
 
 
-def test_halves_that_hear_each_other_through_the_nic_are_one_cable_still(netdev, spark):
+def test_halves_that_are_adjacent_through_the_nic_are_one_cable(netdev, spark):
     """A direct cable on which every half hears both halves of the other side, and its own other half."""
     names = HALVES[1]
     macs = [netdev(node, name).mac for node in (1, 2) for name in names]
@@ -57,7 +57,9 @@ def test_halves_that_hear_each_other_through_the_nic_are_one_cable_still(netdev,
         spark(
             node,
             *(netdev(node, name) for name in names),
-            heard=tuple(HeardNeighbour(netdev=name, method="arp", mac=mac) for name in names for mac in macs),
+            answers=tuple(
+                NeighbourAnswer(netdev=name, method="arp", mac=mac) for name in names for mac in macs
+            ),
         )
         for node in (1, 2)
     ]
@@ -69,10 +71,10 @@ def test_halves_that_hear_each_other_through_the_nic_are_one_cable_still(netdev,
 def on_a_switch(netdev, spark, count):
     name = HALVES[1][0]
     everybody = tuple(
-        HeardNeighbour(netdev=name, method="ipv6", address=netdev(node, name).link_local[0])
+        NeighbourAnswer(netdev=name, method="ipv6", address=netdev(node, name).link_local[0])
         for node in range(1, count + 1)
     )
-    return [spark(node, netdev(node, name), heard=everybody) for node in range(1, count + 1)]
+    return [spark(node, netdev(node, name), answers=everybody) for node in range(1, count + 1)]
 
 
 def test_more_than_two_on_one_wire_are_at_a_switch(netdev, spark):
@@ -82,7 +84,7 @@ def test_more_than_two_on_one_wire_are_at_a_switch(netdev, spark):
     assert {link.switch for link in found.links} == {"switch"}
 
 
-def test_two_at_a_switch_are_told_by_lldp(netdev, spark):
+def test_two_nodes_at_a_switch_are_found_by_lldp(netdev, spark):
     views = [
         view.model_copy(
             update={"lldp": (LldpNeighbour(netdev=HALVES[1][0], system="CRS-812 (lab)", bridge=True),)}
@@ -108,28 +110,28 @@ def test_lldp_alone_finds_a_cable(netdev, spark):
     assert link.rails[0].methods == ("lldp",)
 
 
-def test_one_end_that_was_heard_is_enough(netdev, spark):
+def test_an_answer_at_one_end_is_enough(netdev, spark):
     name = HALVES[1][0]
-    heard = (HeardNeighbour(netdev=name, method="arp", mac=netdev(2, name).mac),)
-    views = [spark(1, netdev(1, name), heard=heard), spark(2, netdev(2, name))]
+    answers = (NeighbourAnswer(netdev=name, method="arp", mac=netdev(2, name).mac),)
+    views = [spark(1, netdev(1, name), answers=answers), spark(2, netdev(2, name))]
     assert len(find_links(views).links) == 1
 
 
 numbers = st.integers(1, 4)
-sights = st.lists(
+adjacency = st.lists(
     st.tuples(numbers, st.sampled_from(sum(HALVES, ())), numbers, st.sampled_from(sum(HALVES, ())))
 )
 
 
-@given(sights)
-def test_whatever_is_heard_no_device_is_on_two_rails_and_every_one_is_accounted_for(netdev, spark, sights):
+@given(adjacency)
+def test_any_answers_give_each_device_at_most_one_rail_and_account_for_all(netdev, spark, adjacency):
     views = [
         spark(
             node,
             *(netdev(node, name) for halves in HALVES for name in halves),
-            heard=tuple(
-                HeardNeighbour(netdev=mine, method="arp", mac=netdev(other, theirs).mac)
-                for who, mine, other, theirs in sights
+            answers=tuple(
+                NeighbourAnswer(netdev=mine, method="arp", mac=netdev(other, theirs).mac)
+                for who, mine, other, theirs in adjacency
                 if who == node
             ),
         )

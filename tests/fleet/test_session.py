@@ -5,9 +5,11 @@ import pytest
 from sparkfleet import __version__
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.errors import NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.events import TroubleFound
-from sparkfleet.fleet.session import FoundState, Session
+from sparkfleet.fleet.session import FoundState, NoControllerError, Session
+from sparkfleet.remote.channel import Completed
 
 ADDRESS = HeadAddress(
     ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000
@@ -24,39 +26,124 @@ def session(tmp_path):
     return found
 
 
+@pytest.fixture
+def head(session, monkeypatch):
+    """head(fields…, answers=…): what the probe of the head finds, and the controller that answers there."""
+    asked = []
+
+    def head(answers=None, trouble="", fleet="home", refuses=False, **fields):
+        async def found(node):
+            return FoundState.model_validate({"api_token": "secret", **fields})
+
+        async def answering(address, token, reach, patience_s):
+            asked.append(patience_s)
+            if refuses:
+                raise WrongFleetError("The API token is missing or wrong.")
+            client = FleetClient(address, token)
+            client.version, client.trouble, client.fleet_name = __version__, trouble, fleet
+            return client if answers else None
+
+        monkeypatch.setattr(session, "_found", found)
+        monkeypatch.setattr(module, "answering", answering)
+        return asked
+
+    return head
+
+
 @pytest.mark.parametrize(
-    ("ray", "answers", "trouble", "waited", "said"),
+    ("ray", "answers", "trouble", "waited", "line"),
     [
         (False, False, "", 0, ""),
         (True, True, "", PATIENCE_S, ""),
-        (
-            True,
-            True,
-            "its work failed: OSError()",
-            PATIENCE_S,
-            "is restarting: its work failed: OSError().",
-        ),
-        (True, False, "", PATIENCE_S, "its controller has not answered"),
+        (True, True, "its work failed: OSError()", PATIENCE_S, "is restarting: its work failed: OSError()."),
     ],
 )
-async def test_a_controller_is_waited_for_where_ray_lives(
-    session, monkeypatch, capsys, ray, answers, trouble, waited, said
+async def test_a_controller_is_waited_for_if_ray_lives(
+    session, head, capsys, ray, answers, trouble, waited, line
 ):
-    asked = []
-
-    async def found(node):
-        return FoundState(address=ADDRESS, api_token="secret", ray=ray)
-
-    async def answering(address, token, reach, patience_s):
-        asked.append(patience_s)
-        client = FleetClient(address, token)
-        client.version, client.trouble = __version__, trouble
-        return client if answers else None
-
-    monkeypatch.setattr(session, "_found", found)
-    monkeypatch.setattr(module, "answering", answering)
+    asked = head(answers, trouble, address=ADDRESS, ray=ray)
     assert (await session.find_controller() is not None) == answers
     assert asked == [waited]
     assert capsys.readouterr() == ("", ""), "a use-case does not print"
     troubles = [event.line for event in session.events if isinstance(event, TroubleFound)]
-    assert [said in line for line in troubles] == ([True] if said else [])
+    assert [line in one for one in troubles] == ([True] if line else [])
+
+
+async def test_ray_without_a_controller_is_not_down(session, head):
+    head(address=ADDRESS, ray=True)
+    with pytest.raises(
+        NoControllerError, match="Ray runs on this, but the controller does not answer"
+    ) as caught:
+        await session.find_controller()
+    assert caught.value.exit_code == 5
+    assert "`sparkfleet up`" in caught.value.do
+
+
+async def test_a_controller_that_cannot_listen_is_named_by_its_own_note_and_not_waited_for_long(
+    session, head
+):
+    why = "The controller's API cannot listen on 127.0.0.1:9: Address already in use."
+    asked = head(address=ADDRESS, ray=True, controller={"api": why})
+    with pytest.raises(NoControllerError) as caught:
+        await session.find_controller()
+    assert why in caught.value.what
+    assert asked == [module.QUICK_S]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"unreadable": ("/s/address.json: Permission denied",)}, "/s/address.json: Permission denied"),
+        ({"missing": ("/s/address.json",), "runs": 7}, "/s/address.json is missing"),
+    ],
+)
+async def test_what_cannot_be_read_is_not_down(session, head, fields, words):
+    head(**fields)
+    with pytest.raises(UnreadableStateError) as caught:
+        await session.find_controller()
+    assert words in caught.value.what
+    assert caught.value.exit_code == 5
+
+
+async def test_files_that_are_missing_while_nothing_runs_mean_down(session, head):
+    head(missing=("/s/address.json", "/s/api.token"))
+    assert await session.find_controller() is None
+
+
+async def test_a_head_that_cannot_be_reached_is_not_down(session, monkeypatch):
+    async def found(node):
+        raise NodeError("this: no route to host")
+
+    monkeypatch.setattr(session, "_found", found)
+    with pytest.raises(UnreachableError, match="no route to host") as caught:
+        await session.find_controller()
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("fields", [{"fleet": "other"}, {"refuses": True}])
+async def test_another_fleets_controller_is_not_down(session, head, fields):
+    head(True, address=ADDRESS, ray=True, **fields)
+    with pytest.raises(WrongFleetError) as caught:
+        await session.find_controller()
+    assert caught.value.exit_code == 6
+    assert "api.token" in str(caught.value) or "other" in str(caught.value)
+
+
+@pytest.mark.parametrize("python", ["/opt/python", ""])
+async def test_down_is_carried_out_on_a_node_whose_role_cannot_be_read(session, head, monkeypatch, python):
+    """It was skipped there, and `down` reported success."""
+    head(python=python or None, unreadable=("/s/role.json: Permission denied",))
+    ran = []
+
+    class Channel:
+        async def run(self, argv, **_):
+            ran.append(argv[0])
+            return Completed(argv=tuple(argv), exit_code=0, stdout="", stderr="")
+
+    async def pythons(*_):
+        return {"this": "/installed"}
+
+    monkeypatch.setattr(session, "_opened", {"this": Channel()})
+    monkeypatch.setattr(session, "pythons", pythons)
+    await session.take_down()
+    assert ran == [python or "/installed"]

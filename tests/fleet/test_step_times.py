@@ -1,4 +1,5 @@
 import pytest
+from control_values import plan
 
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import (
@@ -14,8 +15,10 @@ from sparkfleet.fleet.step_times import (
     StepTimer,
     all_ready,
     expected_times,
+    last_start_s,
     load_step_times,
     save_step_times,
+    started_by,
 )
 from sparkfleet.staging.progress import TransferProgress
 
@@ -97,3 +100,11 @@ def test_a_start_that_failed_or_fell_is_no_measure_of_the_next(state, passed, ke
     )
     assert all_ready({"a": status}) is kept
     assert not all_ready({})
+
+
+def test_the_last_start_of_a_plan_is_the_sum_of_its_steps():
+    made = plan()
+    known = {started_by((made,)): {FleetStep.LOADING: 200.0, FleetStep.WARMING_UP: 40.0}}
+    assert last_start_s(known, made) == 240.0
+    assert last_start_s(known, plan(groups=2)) == 240.0, "groups of one kind start at the same time"
+    assert last_start_s({}, made) is None

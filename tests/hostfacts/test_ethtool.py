@@ -23,6 +23,6 @@ def test_fec():
 
 
 @pytest.mark.parametrize("fact", [ReadLinkSettings, ReadFec])
-def test_a_driver_that_says_nothing_is_an_error(fact):
+def test_missing_fields_are_an_error(fact):
     with pytest.raises(FactError):
         fact.parse("no data available\n")

@@ -8,12 +8,12 @@ class Device(Entry):
     ifname: Word
 
 
-def test_what_a_filter_left_out_and_what_nobody_asked_for_is_passed_over():
+def test_empty_objects_and_unknown_fields_are_ignored():
     assert entries(Device, '[{}, {"ifname": "e0", "qdisc": "mq"}]', "devices") == [Device(ifname="e0")]
     assert entries(Device, "\n", "devices") == []
 
 
-def test_the_field_that_is_wrong_is_named():
+def test_an_error_names_the_wrong_field():
     with pytest.raises(FactError, match="ifname"):
         entries(Device, '[{"ifname": "two words"}]', "devices")
 

@@ -31,10 +31,10 @@ def test_lldp_in_every_shape_that_lldpd_gives_it(interface):
     assert not spark.bridge
 
 
-def test_nobody_speaks_lldp():
+def test_no_lldp_neighbour():
     assert ReadLldp.parse('{"lldp": {}}') == ()
 
 
-def test_nothing_that_a_terminal_acts_on_gets_through():
+def test_control_characters_are_removed():
     (one,) = ReadLldp.parse('{"lldp": {"interface": {"e0": {"chassis": {"\\u001b]0;x": {}}}}}}')
     assert "\x1b" not in one.system

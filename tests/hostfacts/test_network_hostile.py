@@ -1,4 +1,4 @@
-"""Whatever a node prints of its network: a value or a FactError that names the cause."""
+"""Parsers of network facts against hostile output: a value or a FactError that names the cause."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ TEXT_FACTS = (ReadLinkSettings, ReadFec, ReadPciLink, ReadPciLinks)
 @pytest.mark.parametrize(
     "output", ["Welcome to DGX OS!", "{}", "7", "null", "[" * 100_000, '[{"dst": 7}]', "[7]"]
 )
-def test_what_is_no_answer_is_an_error_that_names_the_cause(fact, output):
+def test_unexpected_output_is_an_error_that_names_the_cause(fact, output):
     with pytest.raises(FactError, match="printed") as caught:
         fact.parse(output)
     assert "profile" in caught.value.do

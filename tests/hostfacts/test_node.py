@@ -52,8 +52,8 @@ def test_engines():
 @pytest.mark.parametrize(
     ("torch", "version"), [("2.13.0+cpu", "0.5.23+cpu"), ("2.13.0+cu130", "0.5.23"), (None, "0.5.23")]
 )
-def test_sglang_is_a_cpu_build_where_its_torch_is(tmp_path, torch, version):
-    """The distribution of torch does not always say so; its `version.py` does."""
+def test_sglang_is_a_cpu_build_if_its_torch_is(tmp_path, torch, version):
+    """The distribution's version of torch may lack the mark; its `version.py` has it."""
     for name, number in (("sglang", "0.5.23"), ("torch", "2.13.0")):
         about = tmp_path / f"{name}-{number}.dist-info"
         about.mkdir()
@@ -73,14 +73,14 @@ def test_sglang_is_a_cpu_build_where_its_torch_is(tmp_path, torch, version):
 
 @pytest.mark.parametrize("fact", [ReadProcessors, ReadEngines])
 @pytest.mark.parametrize("output", ["", "Welcome to DGX OS!\n{}", "null", "7"])
-def test_a_talkative_shell_is_an_error_that_names_the_cause(fact, output):
+def test_text_of_a_shell_profile_is_an_error_that_names_the_cause(fact, output):
     with pytest.raises(FactError, match="printed") as caught:
         fact.parse(output)
     assert "profile" in caught.value.do
 
 
 @given(st.text())
-def test_no_output_gives_anything_but_a_value_or_a_fact_error(output):
+def test_any_output_is_a_value_or_a_fact_error(output):
     for fact in (ReadMemory, ReadProcessors, ReadGpu, ReadEngines):
         try:
             fact.parse(output)

@@ -34,7 +34,7 @@ def capture(name):
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_of_the_updates_in_dgx_release_the_last_one_counts():
+def test_the_last_update_in_dgx_release_counts():
     found = ReadIdentity.parse(capture("identity.txt"))
     assert found.release == DgxRelease(
         name="DGX Spark", software="7.2.3", updated="7.6.0", serial="1234567890123"
@@ -51,11 +51,11 @@ def test_an_oem_box_without_a_dgx_release():
     assert found.machine == "ASUSTeK COMPUTER INC. Ascent GX10"
 
 
-def test_a_jetson_tells_itself_by_its_release():
+def test_a_jetson_is_recognised_by_its_release():
     assert ReadIdentity.parse(capture("identity-thor.txt")).tegra.startswith("# R38")
 
 
-def test_missing_files_are_no_failure_and_none_at_all_is_one():
+def test_some_files_may_be_missing_but_not_all():
     assert ReadIdentity.answer(2, "/etc/os-release:PRETTY_NAME=x\n", "").os == "x"
     with pytest.raises(FactError, match="os-release"):
         ReadIdentity.answer(2, "", "")
@@ -86,7 +86,7 @@ def test_gpu_state():
     assert gpu.throttled == ("idle",)
 
 
-def test_gpu_state_of_a_driver_that_says_little_and_prints_units_all_the_same():
+def test_gpu_state_with_units_and_missing_fields():
     line = "NVIDIA GB10, 580.178.04, 0000000F:01:00.0, [N/A], [Not Supported], , 12.42 W, 3 %, [N/A], 3003 MHz, N/A\n"
     (gpu,) = ReadGpuState.parse(line)
     assert (gpu.compute_capability, gpu.performance_state, gpu.temperature_c) == (None, None, None)
@@ -100,7 +100,7 @@ def test_no_devices_were_found():
     assert ReadGpu.parse("No devices were found\n") is None
 
 
-def test_a_torn_driver_is_told_as_such():
+def test_a_driver_mismatch_is_reported():
     said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.142\n"
     with pytest.raises(FactError, match="version mismatch") as caught:
         ReadGpuState.answer(18, said, "")
@@ -114,20 +114,20 @@ def test_processes_on_the_gpu():
     assert (odd.name, odd.memory) == ("a, b", None)
 
 
-def test_no_output_means_that_nothing_computes():
+def test_empty_output_means_no_gpu_process():
     assert ReadGpuProcesses.answer(0, "", "") == ()
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_memory_that_nobody_names_after_a_cuda_runner_was_stopped():
+def test_unaccounted_memory_after_a_cuda_runner_was_stopped():
     found = ReadMemoryMap.parse(capture("meminfo-retained.txt"))
     assert 79 * GIB < found.unaccounted < 81 * GIB
     assert found.page_cache == (37694160 + 13252 - 3028) * 1024
 
 
-def test_an_idle_spark_has_next_to_none():
+def test_an_idle_spark_has_little_unaccounted_memory():
     found = ReadMemoryMap.parse(capture("meminfo-idle.txt"))
     assert found.unaccounted < 2 * GIB
     assert found.memory.total == 127600748 * 1024
@@ -249,12 +249,12 @@ def test_kernel_log():
 @pytest.mark.parametrize(
     "said", ["Hint: You are currently not seeing messages from other users", "No journal files"]
 )
-def test_a_log_that_may_not_be_read_is_not_a_quiet_one(said):
+def test_an_unreadable_kernel_log_is_an_error(said):
     with pytest.raises(FactError, match="may not be read"):
         ReadKernelLog.answer(1, "", said)
 
 
-def test_packages_that_are_installed_and_not_only_known():
+def test_only_installed_packages_are_listed():
     assert ReadPackages.parse("ii |docker-ce|5:29.2.1-1\nrc |mlnx-fw-updater|1\n") == {
         "docker-ce": "5:29.2.1-1"
     }

@@ -1,4 +1,4 @@
-"""Whatever a node prints: a value or a FactError, soon, and nothing that a terminal would obey."""
+"""Parsers of node facts against hostile output: a value or a FactError, fast, safe for a terminal."""
 
 import json
 import subprocess
@@ -57,12 +57,12 @@ outputs = (
 )
 
 
-def test_all_facts_are_here():
+def test_every_fact_is_covered():
     assert len(FACTS) >= 25
 
 
 def assert_value_or_error(read):
-    """And what it says is short, and harmless on a terminal."""
+    """The message is short, and safe for a terminal."""
     try:
         said = str(read())
     except FactError as error:
@@ -96,7 +96,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
-def test_megabytes_of_nonsense_take_no_time(fact):
+def test_megabytes_of_garbage_are_parsed_fast(fact):
     began = time.process_time()
     for output in HUGE:
         assert_value_or_error(lambda output=output: fact.answer(0, output, output))
@@ -104,7 +104,7 @@ def test_megabytes_of_nonsense_take_no_time(fact):
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
-def test_more_than_any_tool_prints_is_refused(fact):
+def test_oversized_output_is_refused(fact):
     assert_value_or_error(lambda: fact.answer(0, "{" + "\x1b[2J" * (MOST_CHARACTERS // 4 + 10), ""))
 
 

@@ -21,6 +21,6 @@ def test_pcie_from_sysfs_and_from_lspci():
     }
 
 
-def test_what_is_no_pci_function_is_an_error():
+def test_a_device_without_pcie_is_an_error():
     with pytest.raises(FactError):
         ReadPciLink.parse("no data available\n")

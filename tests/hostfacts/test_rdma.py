@@ -87,7 +87,7 @@ def test_an_rdma_link_without_a_netdev():
     assert (link.device, link.netdev, link.active) == ("mlx5_0", "", False)
 
 
-def test_ibdev2netdev_says_the_same_in_any_order():
+def test_ibdev2netdev_gives_the_same_links():
     links = ReadIbdev2netdev.parse(IBDEV2NETDEV)
     assert [link.netdev for link in links if link.active] == ["enP2p1s0f1np1", "enp1s0f1np1"]
     assert ReadIbdev2netdev.parse("") == ()
@@ -135,7 +135,7 @@ FACTS = (ReadRdmaLinks, ReadIbdev2netdev, ReadRdmaDevices, ReadGids, ReadRdmaCou
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_talkative_shell_is_an_error(fact):
+def test_text_of_a_shell_profile_is_an_error(fact):
     with pytest.raises(FactError, match="Welcome"):
         fact.parse("Welcome to DGX OS!\n")
 

@@ -54,7 +54,7 @@ async def test_beside_this_machine_its_own_python_counts():
     assert node.launches["b"]["python"] == f"/usr/bin/python{OWN}"
 
 
-async def test_nodes_without_a_python_in_common_are_told():
+async def test_nodes_without_a_common_python_are_an_error():
     channels = {"a": node("a", "3.12"), "b": node("b", "3.11"), "c": node("c")}
     with pytest.raises(NodeError, match="no Python version in common") as caught:
         await install(channels, None, lambda name, step: None)
@@ -62,7 +62,7 @@ async def test_nodes_without_a_python_in_common_are_told():
     assert "c has none" in caught.value.what
 
 
-async def test_a_failure_says_what_pip_said():
+async def test_a_failure_has_the_output_of_pip():
     def answer(call):
         if program_request(call)["verb"] == "look":
             return said(program_result({"pythons": [["3.12", "/p"]]}))
@@ -76,7 +76,7 @@ async def test_a_failure_says_what_pip_said():
 
 
 @pytest.mark.parametrize("said", ["", "Welcome to spark1!", "[1, 2]", '"text"'])
-async def test_a_node_that_says_something_else_is_told(said):
+async def test_a_node_with_unexpected_output_is_an_error(said):
     channel = FakeChannel("a", {PROGRAM.argv: said})
     with pytest.raises(NodeError, match="its Python did not make sparkfleet's environment"):
         await install({"a": channel}, None, lambda name, step: None)
@@ -114,7 +114,7 @@ async def test_one_that_is_there_is_used(tmp_path):
     assert answer == {"python": str(there / "bin" / "python"), "fresh": False}
 
 
-async def test_steps_are_said_however_they_arrive():
+async def test_steps_are_reported_in_any_chunks_of_output():
     steps = ("creating the Python environment", "installing sparkfleet and Ray")
     text = program_result({"python": "/p", "fresh": True}, *({"event": "step", "text": s} for s in steps))
     looked = program_result({"pythons": [["3.12", "/p"]]})

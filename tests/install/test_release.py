@@ -39,7 +39,7 @@ print(sparkfleet.__file__)
 """
 
 
-def test_every_module_of_it_imports_without_what_stays_here(made, tmp_path):
+def test_every_released_module_imports_without_the_excluded_parts(made, tmp_path):
     zipfile.ZipFile(io.BytesIO(made.wheel)).extractall(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL],
@@ -53,7 +53,7 @@ def test_every_module_of_it_imports_without_what_stays_here(made, tmp_path):
     assert done.stdout.strip().startswith(str(tmp_path))
 
 
-def test_what_runs_here_is_pinned(made):
+def test_installed_versions_are_pinned(made):
     assert f"ray=={metadata.version('ray')}" in made.pins
     assert any(pin.startswith("uvloop==") for pin in made.pins)
     assert not any(pin.startswith(("sparkfleet==", "torch==", "mypy==")) for pin in made.pins)

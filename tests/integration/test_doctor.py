@@ -162,7 +162,7 @@ FAULTS = [
     FAULTS,
     ids=[f"{known_as}-{index}" for index, (_, known_as, _) in enumerate(FAULTS)],
 )
-async def test_a_fault_is_told_by_its_name(lab, request, harm, known_as, words):
+async def test_a_fault_is_reported_by_its_name(lab, request, harm, known_as, words):
     request.addfinalizer(lambda: no_rays(lab) if harm is ray_of_another_version else None)
     harm(lab)
     found = await examined(lab)

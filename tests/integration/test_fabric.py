@@ -141,7 +141,8 @@ def test_a_cut_rail_is_seen(lab):
     (link,) = found.links
     assert [rail.ends[0].netdev.name for rail in link.rails] == [FIRST]
     assert any(
-        SECOND in finding.netdev and "half of the cable is lost" in finding.what for finding in found.findings
+        SECOND in finding.netdev and "half of the cable does not work" in finding.what
+        for finding in found.findings
     )
 
 

@@ -56,7 +56,7 @@ def _serving(fleet):
         fleet.ok("delete", "--yes", other)
     # Also if it serves: the file before this one may have left it with another engine or other sizes.
     fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
-    fleet.until(lambda: ready(fleet))
+    fleet.until(lambda: ready(fleet) and len(fleet.deployment()["groups"]) == 1)
 
 
 def group(fleet, name="tiny"):
@@ -133,6 +133,45 @@ def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and
     assert after["generation"] == before["generation"] + 2
     assert engine_pid(after) != engine_pid(before)
     assert set(load.statuses) == {200}
+
+
+def test_an_edit_that_no_engine_sees_restarts_none_and_fails_no_request(fleet):
+    engine, before = engine_pid(group(fleet)), fleet.deployment()["generation"]
+    with Load(fleet) as load:
+        out = fleet.apply(fleet.write("tiny.yaml", fleet.spec("keys: [default]\n")))
+        assert "restarts no engine" in out
+        assert fleet.deployment()["generation"] == before + 1
+        out = fleet.ok("rollback", "--yes", "tiny")
+        assert "restarts no engine" in out
+        assert fleet.deployment()["generation"] == before + 2
+    assert engine_pid(group(fleet)) == engine
+    assert set(load.statuses) == {200}
+    history = fleet.json("history", "tiny")["generations"]
+    assert [one["fields"] for one in history[-2:]] == [["keys: – → default"], ["keys: default → –"]]
+    assert [one["current"] for one in history[-2:]] == [False, True]
+
+
+def test_another_replica_leaves_the_first_engine_alone_and_goes_again(fleet):
+    engine = engine_pid(group(fleet))
+    with Load(fleet) as load:
+        fleet.ok("scale", "--yes", "tiny", "2")
+        first, second = (engine_pid(one) for one in fleet.deployment()["groups"])
+        assert engine in (first, second)
+        assert first != second
+        fleet.ok("scale", "--yes", "tiny", "1")
+        fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
+    assert engine_pid(group(fleet)) == engine
+    assert set(load.statuses) == {200}
+
+
+def test_a_restart_loads_the_engine_again_and_fails_no_request(fleet):
+    engine = engine_pid(group(fleet))
+    with Load(fleet) as load:
+        fleet.ok("restart", "--yes", "tiny")
+        fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
+    assert engine_pid(group(fleet)) != engine
+    assert set(load.statuses) == {200}
+    assert "applied by" in fleet.ok("events", "tiny")
 
 
 def test_kill_the_controller_and_no_request_fails(fleet):

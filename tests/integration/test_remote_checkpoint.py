@@ -103,7 +103,7 @@ def test_what_is_damaged_there_is_told_with_its_node(run, lab):
     lab.exec("spark2", ["truncate", "-s", "1000", f"{place}/model.safetensors"])
     code, _, err = run("inspect", place)
     assert code == 1
-    assert f"spark2:{place}/model.safetensors: claims a header of" in err
+    assert f"spark2:{place}/model.safetensors: declares a header of" in err
 
 
 @pytest.mark.full

@@ -195,9 +195,14 @@ def test_a_request_that_the_engine_refuses_is_passed_on(fleet):
 
 def test_a_revoked_key_is_worthless_at_once(fleet):
     key = fleet.json("keys", "create", "guest")["key"]
-    fleet.until(lambda: chat(fleet, key)[0] == 200, timeout=10)
+    assert chat(fleet, key)[0] == 200, "the gateways knew it when `create` returned"
+    (row,) = (one for one in fleet.json("keys", "list")["keys"] if one["name"] == "guest")
+    assert row["may_use"] == ["tiny"]
+    fleet.until(
+        lambda: any(one["used"] for one in fleet.json("keys", "list")["keys"] if one["name"] == "guest")
+    )
     fleet.ok("keys", "revoke", "guest")
-    fleet.until(lambda: chat(fleet, key)[0] == 401, timeout=10)
+    assert chat(fleet, key)[0] == 401, "no gateway accepted it when `revoke` returned"
 
 
 def test_metrics_of_gateway_controller_and_engine_are_found_by_prometheus(fleet):

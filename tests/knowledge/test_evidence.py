@@ -91,6 +91,18 @@ def test_published_rates_correct_a_prediction_by_half_if_one_source_has_them() -
     assert EvidenceIndex([run(off_alone=0.2, nodes=2)]).of(KEY).correction(busy=False) is None
 
 
+def test_a_method_guesses_as_well_on_another_engine() -> None:
+    """What was published of a method elsewhere is nearer than what was published of another method here."""
+    runs = [run(engine="sglang", off_alone=-0.2), run(method="none", off_alone=0.3), run(alone=None)]
+    found = EvidenceIndex(runs).of(KEY)
+    assert found.correction(busy=False) is None
+    assert found.elsewhere(busy=False) == pytest.approx(2.718281828**-0.1)
+    assert found.elsewhere(busy=True) is None
+    other = EvidenceIndex(runs).of(KEY._replace(method="dspark"))
+    assert other.elsewhere(busy=False) is None
+    assert other.shared_correction(busy=False) == pytest.approx(2.718281828**0.15)
+
+
 def test_the_file_reads_back() -> None:
     runs = (run(off_alone=-0.1, sources=("a/b", "c/d")), run(nodes=2, alone=None, busy=4))
     assert read_evidence(written(runs)) == runs

@@ -38,9 +38,7 @@ def said(command: Command, *argv: str, capsys: pytest.CaptureFixture[str], **set
     return capsys.readouterr().out
 
 
-def test_who_reads_a_counter_while_it_grows_reads_one_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_is_read_whole_while_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels, root = tmp_path / "net", tmp_path / "infiniband"
     monkeypatch.setattr(sysfs, "KERNELS", kernels)
 
@@ -88,7 +86,7 @@ def test_ibv_devinfo_follows_mtu_and_carrier(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(("knob", "indices"), [("ok", [2, 3]), ("missing", []), ("shifted", [4, 5])])
-def test_where_the_ipv4_gids_are(knob: str, indices: list[int]) -> None:
+def test_indexes_of_the_ipv4_gids(knob: str, indices: list[int]) -> None:
     found = [gid for gid in gid_table(netdev("enp1s0f1np1"), knob) if gid.ipv4]
     assert [gid.index for gid in found] == indices
     assert all(gid.value == "0000:0000:0000:0000:0000:ffff:c0a8:640a" for gid in found)
@@ -130,13 +128,13 @@ def test_a_wedge_is_high_use_with_low_clock_and_no_reason(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("machine", ["jetson-thor", "gh200", "rtx-spark"])
-def test_other_machines_are_told_apart(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_machines_have_their_own_identity(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = said(smi.nvidia_smi, "--query-gpu=name", "--format=csv,noheader", capsys=capsys, machine=machine)
     assert name.strip() != "NVIDIA GB10"
     assert "10de:2e12" not in said(pci.lspci, "-nn", capsys=capsys, machine=machine)
 
 
-def test_lspci_tells_the_width(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lspci_shows_the_width(capsys: pytest.CaptureFixture[str]) -> None:
     healthy = said(pci.lspci, "-vvv", "-s", "0000:01:00.1", capsys=capsys)
     assert "LnkSta:\tSpeed 32GT/s, Width x4\n" in healthy
     assert healthy.count("LnkCap") == 1
@@ -162,7 +160,7 @@ def test_prlimit_and_timedatectl(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer == "no\n"
 
 
-def test_what_a_process_holds_is_missing_from_meminfo() -> None:
+def test_memory_of_a_process_is_missing_from_meminfo() -> None:
     def available(text: str) -> int:
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable"))
 

@@ -20,7 +20,7 @@ def test_healthy_values_are_accepted() -> None:
      ("clock_skew", "soon"), ("groups", "docker wheel"), ("disk", "20"), ("machine_id", "a/b"), ("", ""),
      ("memlock", "-1\n"), ("rdma_gbit", "0"), ("rdma_gbit", "-1"), ("rdma_us", "0.0")],
 )  # fmt: skip
-def test_what_is_refused(key: str, value: str) -> None:
+def test_invalid_values_are_refused(key: str, value: str) -> None:
     assert problem(key, value)
 
 

@@ -103,14 +103,14 @@ def test_no_other_key_and_no_password(lab: Lab, tmp_path: Path) -> None:
         assert "Permission denied (publickey)" in done.stderr
 
 
-def test_host_keys_are_as_told_and_differ(lab: Lab, tmp_path: Path) -> None:
+def test_host_keys_are_those_of_the_lab_and_differ(lab: Lab, tmp_path: Path) -> None:
     for node in lab.nodes:
         (tmp_path / "keys").write_text(out("ssh-keyscan", "-t", "ed25519", node.address))
         assert out("ssh-keygen", "-l", "-f", str(tmp_path / "keys")).split()[1] == node.host_key
     assert len({node.host_key for node in lab.nodes}) == 2
 
 
-def test_the_inventory_is_one_of_ours(lab: Lab) -> None:
+def test_the_inventory_is_valid(lab: Lab) -> None:
     inventory = parse_inventory(lab.inventory())
     assert {name: node.address for name, node in inventory.nodes.items()} == {
         n.name: n.address for n in lab.nodes
@@ -123,7 +123,7 @@ def test_jumbo_frames_on_each_rail(lab: Lab) -> None:
     assert eventually(lambda: [big_ping(lab, address) for address in RAILS] == [True, True])
 
 
-def test_a_cut_rail_has_no_carrier_and_the_other_goes_on(lab: Lab) -> None:
+def test_a_pulled_rail_has_no_carrier_and_the_other_works(lab: Lab) -> None:
     lab.cut("spark1-spark2", 0)
     for node in ("spark1", "spark2"):
         assert lab.exec(node, ["cat", "/sys/class/net/enp1s0f1np1/carrier"]).stdout == "0\n"
@@ -141,7 +141,7 @@ def test_a_cut_rail_has_no_carrier_and_the_other_goes_on(lab: Lab) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("iperf3"), reason="no iperf3")
-def test_slow_is_as_slow_as_was_asked(lab: Lab) -> None:
+def test_slow_limits_the_rate_as_requested(lab: Lab) -> None:
     lab.slow("spark1-spark2", 1, gbit=0.05)  # which busy processors reach, too
     bits = iperf(lab, RAILS[1])
     assert 0.03e9 < bits < 0.06e9
@@ -158,7 +158,7 @@ def iperf(lab: Lab, address: str) -> float:
     return float(report["end"]["sum_received"]["bits_per_second"])
 
 
-def test_mtu_at_one_end_swallows_big_packets(lab: Lab) -> None:
+def test_a_small_mtu_at_one_end_drops_big_packets(lab: Lab) -> None:
     lab.mtu("spark1-spark2", 0, 1500, node="spark2")
     assert not big_ping(lab, RAILS[0])
     assert "active_mtu:\t\t1024 (3)" in lab.exec("spark2", ["ibv_devinfo", "-d", "rocep1s0f1"]).stdout
@@ -231,7 +231,7 @@ def test_a_leftover_process_is_listed_until_it_is_gone(lab: Lab) -> None:
     assert eventually(lambda: lab.exec("spark1", query).stdout == "")
 
 
-def test_told_memory_changes_at_once_and_is_taken_back(lab: Lab) -> None:
+def test_reported_memory_changes_at_once_and_is_undone(lab: Lab) -> None:
     real = memory_total(lab)
     lab.set("spark1", meminfo="spark")
     watch = "while [ ! -e /tmp/enough ]; do cat /proc/meminfo; done | grep MemTotal | sort | uniq"
@@ -275,7 +275,7 @@ def test_knobs_take_effect(lab: Lab, settings: dict[str, str], argv: list[str], 
     assert eventually(lambda: ssh(lab, "spark1", *argv).stdout.strip() == expected)
 
 
-def test_root_through_sudo_only_where_it_was_set(lab: Lab) -> None:
+def test_root_through_sudo_only_if_it_was_set(lab: Lab) -> None:
     if not Path("/usr/bin/sudo").exists():
         pytest.skip("no sudo on this machine")
     assert ssh(lab, "spark1", "sudo", "-n", "id", "-u").returncode != 0
@@ -292,7 +292,7 @@ def test_a_skewed_clock(lab: Lab) -> None:
         assert before <= told - ahead_s <= time.time()
 
 
-def test_a_reboot_wipes_what_it_must_and_runs_what_it_must(lab: Lab) -> None:
+def test_a_reboot_clears_memory_file_systems_and_runs_cron(lab: Lab) -> None:
     lab.exec("spark1", ["crontab", "-"], stdin="@reboot nvidia-smi -L > /home/nvidia/booted\n")
     lab.exec("spark1", ["sh", "-c", "touch /tmp/x /dev/shm/x ~/kept; sleep 1000 >/dev/null 2>&1 &"])
     lab.reboot("spark1")
@@ -311,7 +311,7 @@ def test_a_node_is_up_when_its_sshd_listens(lab: Lab) -> None:
         socket.create_connection((lab.nodes[1].address, 22), timeout=10).close()
 
 
-def test_a_node_without_power_takes_its_links_along(lab: Lab) -> None:
+def test_a_node_without_power_takes_its_links_down(lab: Lab) -> None:
     lab.kill("spark2")
     assert lab.powered == ("spark1",)
     assert lab.exec("spark1", ["cat", "/sys/class/net/enP2p1s0f1np1/carrier"]).stdout == "0\n"
@@ -326,7 +326,7 @@ def test_a_node_without_power_takes_its_links_along(lab: Lab) -> None:
     assert eventually(lambda: big_ping(lab, RAILS[0]))
 
 
-def test_nothing_leaves_and_nothing_of_the_host_is_touched(lab: Lab) -> None:
+def test_nodes_cannot_reach_the_internet_or_change_the_host(lab: Lab) -> None:
     done = lab.exec("spark1", ["ping", "-c", "1", "-W", "2", "192.0.2.1"])
     assert "Unreachable" in done.stdout
     assert lab.exec("spark1", ["touch", "/usr/bin/x"]).returncode == 1
@@ -337,7 +337,7 @@ def test_nothing_leaves_and_nothing_of_the_host_is_touched(lab: Lab) -> None:
     )
 
 
-def test_hostile_words_stay_words(lab: Lab) -> None:
+def test_hostile_arguments_are_never_interpreted(lab: Lab) -> None:
     words = ["a b", "$(reboot)", "; rm -rf /", "`x`", "-n", "'\"", "ü\n"]
     done = lab.exec(
         "spark1",
@@ -396,7 +396,7 @@ def test_every_rail_of_other_topologies(nodes: int, topology: str) -> None:
             assert carriers == ["1\n", "0\n", "1\n"]
 
 
-def test_down_leaves_nothing_and_twice_is_fine() -> None:
+def test_down_leaves_nothing_and_may_be_repeated() -> None:
     def hosts_own() -> list[str]:
         return [line for line in out("ip", "-br", "link").splitlines() if not line.startswith("sfl-")]
 
@@ -416,7 +416,7 @@ def start(name: str, *more: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("stage", ["namespaces", "processes"])
-def test_killed_half_way_it_leaves_nothing(stage: str) -> None:
+def test_a_killed_up_leaves_nothing(stage: str) -> None:
     name = f"k{os.getpid() % 10**6}{stage[0]}"
     making = start(name)
     first = len(keepers(name)) + 1 if stage == "processes" else 1
@@ -426,7 +426,7 @@ def test_killed_half_way_it_leaves_nothing(stage: str) -> None:
     assert eventually(lambda: nothing(name), 60), traces(name)
 
 
-def test_killed_with_its_keeper_the_next_down_clears_up() -> None:
+def test_the_next_down_clears_a_lab_killed_with_its_reaper() -> None:
     name = f"m{os.getpid() % 10**6}"
     making = start(name)
     assert eventually(lambda: len(traces(name)["namespaces"]) >= 1 and bool(keepers(name)))
@@ -439,7 +439,7 @@ def test_killed_with_its_keeper_the_next_down_clears_up() -> None:
     assert nothing(name), traces(name)
 
 
-def test_it_ends_with_its_owner() -> None:
+def test_a_lab_ends_with_its_owner() -> None:
     name = f"o{os.getpid() % 10**6}"
     with subprocess.Popen(["sleep", "600"]) as owner:
         assert start(name, "--with", str(owner.pid)).wait() == 0
@@ -448,7 +448,7 @@ def test_it_ends_with_its_owner() -> None:
     assert eventually(lambda: nothing(name), 60), traces(name)
 
 
-def test_users_without_root_are_told() -> None:
+def test_users_without_root_get_an_error() -> None:
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-m", "sparkfleet.lab", "up"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(REPOSITORY)},
@@ -465,7 +465,7 @@ def test_users_without_root_are_told() -> None:
      ["up", "--nodes", "99"], ["up", "--name", "x y"], ["up", "--share", "/nowhere"], ["up", "--dir", "/etc"],
      ["up", "--dir", "/tmp/a b"]],
 )  # fmt: skip
-def test_errors_are_words(argv: list[str]) -> None:
+def test_errors_have_no_traceback(argv: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sparkfleet.lab", *argv],
         cwd=REPOSITORY,

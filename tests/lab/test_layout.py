@@ -22,7 +22,7 @@ def layouts() -> list[Layout]:
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: f"{layout.topology}{len(layout.nodes)}")
-def test_nothing_is_given_twice(layout: Layout) -> None:
+def test_names_and_addresses_are_unique(layout: Layout) -> None:
     addresses = [node.address for node in layout.nodes]
     assert len(set(addresses)) == len(addresses)
     for node in layout.nodes:
@@ -90,13 +90,13 @@ def test_a_link_is_found_from_either_end() -> None:
     ("nodes", "topology"),
     [(0, None), (3, Topology.DIRECT), (2, Topology.RING), (65, None), (-1, Topology.SWITCH)],
 )
-def test_sizes_that_cannot_be(nodes: int, topology: Topology | None) -> None:
+def test_invalid_sizes_are_refused(nodes: int, topology: Topology | None) -> None:
     with pytest.raises(LabError) as error:
         make_layout("x", nodes, topology, 1)
     assert error.value.do
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "-a", "elevenchars", "a;b", "../x", "a\n"])
-def test_names_that_cannot_be(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(LabError):
         make_layout(name, 2, None, 1)

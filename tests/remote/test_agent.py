@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
-from sparkfleet.remote.agent import Installed, Lines, NoAnswer, Program, ProgramError, call, understood
+from sparkfleet.remote.agent import Installed, Lines, NoAnswer, Program, ProgramError, call, validated
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel
@@ -46,7 +46,7 @@ async def test_events_and_a_result(here):
 
 async def test_over_ssh(ssh):
     value = await call(ssh, ADDS, [40, 2])
-    assert understood("spark1", value, Sum) == Sum(total=42)
+    assert validated("spark1", value, Sum) == Sum(total=42)
 
 
 async def test_neither_program_nor_request_is_in_a_process_list(here):
@@ -61,7 +61,7 @@ async def test_only_the_standard_library_is_there(here):
     assert path == [1, 1]
 
 
-async def test_an_error_says_what_it_means(here):
+async def test_an_error_has_its_meaning_and_remedy(here):
     body = "error = OSError(28, 'No space left on device')\nerror.means = 'The disk is full.'\nraise error"
     with pytest.raises(ProgramError, match=r"here: \[Errno 28\] No space left on device") as caught:
         await call(here, program(body), None)
@@ -73,7 +73,7 @@ async def test_a_program_that_dies_has_no_answer(here):
         await call(here, program("import os\nos.kill(os.getpid(), 9)"), None)
 
 
-async def test_a_program_that_is_no_python_says_so(here):
+async def test_a_program_that_is_no_python_is_reported(here):
     with pytest.raises(NoAnswer, match="SyntaxError"):
         await call(here, Program("broken", "add", "def main(:"), None)
 
@@ -90,7 +90,7 @@ async def test_it_ends_with_its_time(here, herald, ended):
     await ended(pid)
 
 
-async def test_what_an_event_raises_ends_it(here):
+async def test_an_exception_of_on_event_ends_the_program(here):
     def refuse(event: object) -> None:
         raise ValueError(event)
 
@@ -112,7 +112,7 @@ async def test_an_installed_program_reads_its_request_alone():
     assert json.loads(asked.stdin) == {"secret": "s"}
 
 
-async def test_without_sparkfleet_an_installed_program_says_so():
+async def test_an_installed_program_without_sparkfleet_is_reported():
     failed = Completed(argv=("p",), exit_code=1, stdout="", stderr="No module named sparkfleet\n")
     with pytest.raises(NoAnswer, match="No module named sparkfleet") as caught:
         await call(
@@ -124,7 +124,7 @@ async def test_without_sparkfleet_an_installed_program_says_so():
 @pytest.mark.parametrize("value", [None, [], {"total": "7"}, {"total": 7, "more": 1}, "x\x1b"])
 def test_an_answer_of_another_shape_is_refused(value):
     with pytest.raises(NodeError, match="n1: its answer is invalid"):
-        understood("n1", value, Sum)
+        validated("n1", value, Sum)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_other_words_are_no_answer(said):
     assert caught.value.what.isprintable()
 
 
-async def test_what_a_node_calls_an_error_reaches_no_terminal():
+async def test_control_characters_in_an_error_are_escaped():
     hostile = json.dumps({"event": "error", "kind": 1, "what": "\x1b[2J" * 999, "means": [], "do": None})
     with pytest.raises(ProgramError) as caught:
         await call(FakeChannel("n1", {ADDS.argv: hostile + "\n"}), ADDS, [1])

@@ -33,7 +33,7 @@ async def test_over_ssh_it_is_one_round_trip(ssh):
     assert done[2].exit_code == -9
 
 
-async def test_what_cannot_be_run_is_an_error_in_its_place(channel):
+async def test_a_command_that_cannot_be_run_is_an_error_in_its_place(channel):
     done = await run_batch(
         channel, [["no-such-program"], ["/dev/null"], [], ["true", "a\0b"], [""], ["true"]]
     )
@@ -47,7 +47,7 @@ async def test_nothing_to_run_is_no_round_trip():
     assert channel.calls == []
 
 
-async def test_one_that_does_not_end_is_killed_and_holds_nobody_up(channel, herald, ended):
+async def test_a_command_that_does_not_end_is_killed_and_delays_no_other(channel, herald, ended):
     script = herald.script("import subprocess\ntell(subprocess.Popen(['sleep', '60']).pid); signal.pause()")
     done = await run_batch(channel, [script, ["echo", "x"]], timeout_s=2)
     assert done[0].what.endswith("did not end within 2 s")
@@ -80,7 +80,7 @@ async def test_a_daemon_that_keeps_the_output_open_does_not_hold_the_batch(chann
     assert (done[0].exit_code, done[0].stdout) == (0, "started\n")
 
 
-async def test_a_node_without_python_says_so():
+async def test_a_node_without_python_is_reported():
     failed = Completed(argv=("python3",), exit_code=1, stdout="", stderr="SyntaxError")
     channel = FakeChannel("spark1", {("python3",): failed})
     with pytest.raises(NodeError, match=r"spark1: its Python did not run the commands.*SyntaxError"):

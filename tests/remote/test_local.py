@@ -78,7 +78,7 @@ async def test_endless_output_is_bounded(channel):
 
 
 @pytest.mark.parametrize("argv", [(), ("no-such-program-here",), ("/dev/null",), ("true", "a\0b")])
-async def test_what_cannot_be_run_is_a_node_error(channel, argv):
+async def test_a_program_that_cannot_be_run_is_a_node_error(channel, argv):
     with pytest.raises(NodeError):
         await channel.run(argv)
 
@@ -134,7 +134,7 @@ async def test_output_comes_while_the_command_runs(channel, tmp_path):
     assert seen.decode() == done.stdout == "first\nsecond\n"
 
 
-async def test_what_on_output_raises_ends_the_command(channel, herald, ended):
+async def test_an_exception_of_on_output_ends_the_command(channel, herald, ended):
     def on_output(piece: bytes) -> None:
         raise ValueError(piece)
 
@@ -144,7 +144,7 @@ async def test_what_on_output_raises_ends_the_command(channel, herald, ended):
     await ended(await herald.hear_pid())
 
 
-async def test_closing_ends_what_runs_and_says_why(channel, herald, ended):
+async def test_closing_ends_running_commands_with_the_reason(channel, herald, ended):
     running = asyncio.create_task(channel.run(herald.script(GROUP)))
     child = await herald.hear_pid()
     await channel.close()
@@ -211,7 +211,7 @@ async def test_reading_a_fifo_does_not_wait(channel, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["missing", ".", "a\0b"])
-async def test_what_cannot_be_read_is_a_node_error(channel, tmp_path, path):
+async def test_an_unreadable_file_is_a_node_error(channel, tmp_path, path):
     with pytest.raises(NodeError, match="cannot be read on here"):
         await channel.read(f"{tmp_path}/{path}")
 
@@ -231,7 +231,7 @@ async def test_write_makes_a_private_file_in_a_private_directory(channel, tmp_pa
     assert os.listdir(path.parent) == ["file"]
 
 
-async def test_write_obeys_the_mode_whatever_the_umask(channel, tmp_path):
+async def test_write_sets_the_mode_despite_the_umask(channel, tmp_path):
     before = os.umask(0o077)
     try:
         await channel.write(str(tmp_path / "open"), b"", mode=0o644)
@@ -240,7 +240,7 @@ async def test_write_obeys_the_mode_whatever_the_umask(channel, tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o644
 
 
-async def test_what_cannot_be_written_leaves_nothing(channel, tmp_path):
+async def test_a_failed_write_leaves_nothing(channel, tmp_path):
     (tmp_path / "directory").mkdir()
     with pytest.raises(NodeError, match="cannot be written on here"):
         await channel.write(str(tmp_path / "directory"), b"")

@@ -1,4 +1,4 @@
-"""Nodes are asked for checkpoints all at once; what one of them does not say keeps nobody else from being heard."""
+"""Outlines of checkpoints are read from all nodes at once; an error of one node does not affect the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def said(*lines):
     return (text[:7], text[7:50], text[50:])
 
 
-async def test_what_each_node_has():
+async def test_outlines_by_node():
     channels = {
         "spark1": fake("spark1", said()),
         "spark2": fake("spark2", said({"at": 0, "directory": "/models/x"}, {"at": 1, "error": "odd"})),
@@ -37,7 +37,7 @@ async def test_what_each_node_has():
     }
 
 
-async def test_a_node_is_asked_once_for_everything_and_never_through_a_shell():
+async def test_a_node_is_queried_once_and_never_through_a_shell():
     channel = fake("spark1", said())
     hostile = MetadataRequest.of("/models/$(reboot); `reboot`")
     await ask_outlines({"spark1": channel}, (*WANTED, hostile))
@@ -63,7 +63,7 @@ async def test_all_nodes_at_the_same_time():
     assert len(await ask_outlines(channels, WANTED, timeout_s=20)) == 2
 
 
-async def test_a_node_that_says_something_else():
+async def test_a_node_with_unexpected_output():
     killed = Completed(argv=("python3",), exit_code=-9, stdout="", stderr="out of memory\n")
     channels = {
         "spark1": fake("spark1", NodeError("spark1: no answer")),
@@ -74,7 +74,7 @@ async def test_a_node_that_says_something_else():
     }
     found = await ask_outlines(channels, WANTED)
     assert [type(one) for one in found.values()] == [NodeError, FactError, NodeError, NodeError, tuple]
-    assert "spark2: asked for the facts of checkpoints, the node printed 'Welcome!'" in str(found["spark2"])
+    assert "spark2: reading checkpoints: the node printed 'Welcome!'" in str(found["spark2"])
     assert "exit code -9): out of memory" in str(found["spark3"])
     assert "no output" in str(found["spark4"])
 

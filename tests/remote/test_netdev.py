@@ -1,7 +1,7 @@
 from sparkfleet.remote.netdev import netdev_of
 
 
-def test_loopback_is_where_it_is():
+def test_the_netdev_of_loopback():
     assert netdev_of("127.0.0.1") == "lo"
     assert netdev_of("localhost") == "lo"
 

@@ -32,6 +32,6 @@ def test_the_permission_is_for_that_command_alone():
     assert "chmod 0440" in how_to_permit("nvidia")
 
 
-def test_what_a_person_types_is_the_command_that_is_permitted():
+def test_the_command_to_type_is_the_permitted_one():
     permitted = sudoers("nvidia").partition("NOPASSWD: ")[2]
     assert f"sync && sudo {permitted}" == DROP_BY_HAND

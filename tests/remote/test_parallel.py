@@ -29,7 +29,7 @@ async def test_each_node_has_its_value_or_its_error():
     assert isinstance(done["spark2"], FactError)
 
 
-async def test_a_node_that_never_answers_holds_nobody_up():
+async def test_a_node_that_never_answers_delays_no_other():
     finished = []
 
     async def work(channel):

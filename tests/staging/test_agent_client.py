@@ -30,7 +30,7 @@ def said(*lines, exit_code=0, stderr=""):
     return FakeChannel("n1", {("/env/bin/python",): completed})
 
 
-async def test_the_answer_and_what_was_said_before():
+async def test_the_answer_and_the_lines_before_it():
     heard = []
     channel = said(
         "Welcome to n1!\n",
@@ -65,7 +65,7 @@ async def test_an_unknown_kind_of_error_is_one_of_staging(kind):
 
 
 @pytest.mark.parametrize("value", [None, [], {"number": "7"}, {"number": 7, "more": 1}, "x"])
-async def test_an_answer_of_another_version_says_so(value):
+async def test_an_answer_of_another_version_is_an_error(value):
     with pytest.raises(StagingError, match="its answer is invalid") as refused:
         await call(said({"event": "result", "value": value}), PROGRAM, Request(), Answer)
     assert "sparkfleet up" in refused.value.do

@@ -57,7 +57,7 @@ async def asking(hub, serve):
     return client
 
 
-async def test_a_manifest_is_pinned_and_has_what_an_engine_needs(asking, hub, wanted_files):
+async def test_a_manifest_is_pinned_and_has_the_files_of_an_engine(asking, hub, wanted_files):
     manifest = await asking().manifest("main")
     assert manifest.commit == hub.commit
     assert {file.path: file.size for file in manifest.files} == {p: len(c) for p, c in wanted_files.items()}
@@ -123,7 +123,7 @@ async def test_breaks_are_no_failure_while_bytes_come(asking, hub, tmp_path, sma
     assert check(tmp_path / "part", file)
 
 
-async def test_without_any_byte_it_gives_up_and_keeps_what_is_there(asking, hub, tmp_path, small_chunks):
+async def test_without_progress_a_download_fails_and_keeps_its_bytes(asking, hub, tmp_path, small_chunks):
     hub.cuts[SHARD] = [1000, *[0] * 50]
     client = asking()
     with pytest.raises(HubUnreachable) as given_up:
@@ -212,7 +212,7 @@ async def test_a_refusal_names_its_reason(asking, hub, refusal, words):
         await asking().manifest("main")
 
 
-async def test_gated_names_the_page_of_the_licence_and_what_to_set(asking, hub):
+async def test_a_gated_model_is_an_error_with_its_page_and_the_token(asking, hub):
     hub.token = "secret-token"
     with pytest.raises(StagingError, match="without a token") as refused:
         await asking().manifest("main")
@@ -274,7 +274,7 @@ async def test_a_list_that_continues_elsewhere_gets_no_token(hub, serve):
     assert [authorization for _, _, authorization in hub.asked] == ["", "", "", ""]
 
 
-async def test_what_xet_fails_at_comes_over_http(asking, hub, wanted_files, tmp_path, serve):
+async def test_a_file_that_xet_fails_at_is_downloaded_over_http(asking, hub, wanted_files, tmp_path, serve):
     # There is no Xet service here: the library asks it for its token, is refused, and HTTP brings the same bytes.
     heard: list[str] = []
     hub.xet = await serve(web.Application())
@@ -295,7 +295,7 @@ async def test_a_part_is_continued_over_http_although_xet_has_the_file(asking, h
 
 
 @pytest.mark.parametrize("amount", [0, 1000, 4_000_000])
-async def test_what_xet_brings_with_another_size_comes_over_http(
+async def test_a_file_of_wrong_size_from_xet_is_downloaded_over_http(
     asking, hub, wanted_files, tmp_path, monkeypatch, amount
 ):
     def brings(*, incomplete_path, **_):
@@ -332,7 +332,7 @@ async def test_a_hub_that_never_answers_is_given_up(serve):
         await Client(await serve(app), timeouts=HttpTimeouts(connect_s=1, read_s=0.2)).manifest("main")
 
 
-async def test_offline_the_hub_is_not_asked(asking, hub, monkeypatch):
+async def test_offline_the_hub_is_not_queried(asking, hub, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(StagingError, match="HF_HUB_OFFLINE is set"):
         await asking().manifest("main")
@@ -395,7 +395,7 @@ async def test_answers_that_no_hub_gives_are_errors_in_words(serve, revision, tr
 
 
 @pytest.mark.parametrize("endpoint", ["ftp://x", "huggingface.co", "http://"])
-def test_an_endpoint_that_is_none(endpoint, monkeypatch):
+def test_an_invalid_endpoint(endpoint, monkeypatch):
     with pytest.raises(StagingError, match="HF_ENDPOINT"):
         Hub(MODEL, endpoint=endpoint)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)

@@ -138,7 +138,7 @@ def age(at_s: float) -> None:
     os.utime(ref, (at_s, at_s))
 
 
-async def test_after_an_hour_the_commit_alone_is_asked_for(ask, hub):
+async def test_after_an_hour_only_the_commit_is_requested(ask, hub):
     first = await ask()
     hub.asked.clear()
     age(time.time() - 2 * 3600)
@@ -160,7 +160,7 @@ async def test_a_commit_is_read_from_the_cache_for_ever(ask, hub):
     assert hub.asked == []
 
 
-async def test_a_damaged_cache_is_read_anew(ask):
+async def test_a_damaged_cache_is_read_again_from_the_hub(ask):
     first = await ask()
     (kept,) = outlines_directory().glob("*/*.jsonl")
     kept.write_bytes(kept.read_bytes()[:-100])
@@ -226,7 +226,7 @@ async def test_a_server_without_ranges_is_read_no_further_than_needed(ask, hub):
 @pytest.mark.parametrize(
     "config", [b"", b"[]", b"{}", b"<html>", b'{"model_type": "llama", "hidden_size": -1}']
 )
-async def test_a_config_that_is_none_is_a_reason(ask, files, config):
+async def test_an_invalid_config_is_a_reason(ask, files, config):
     files["config.json"] = config
     found = await ask()
     assert found.checkpoint is None
@@ -269,7 +269,7 @@ async def test_headers_that_take_too_long_leave_the_config(ask, hub, monkeypatch
     hub.hold[SHARDS[0]].set()
 
 
-async def test_what_is_no_name_of_the_hub_is_not_asked_for(ask, hub):
+async def test_an_invalid_hub_id_is_not_requested(ask, hub):
     assert await ask("/models/tiny") == AtHub()
     assert await ask("../x") == AtHub()
     assert hub.asked == []

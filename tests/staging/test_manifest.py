@@ -72,7 +72,7 @@ def test_a_file_may_not_be_listed_twice():
         Manifest(kind="directory", name="/d", files=(file, file))
 
 
-def test_what_a_deployment_names():
+def test_models_of_a_deployment():
     assert StagingItem.model("builtin:tiny") == StagingItem(kind="builtin", name="builtin:tiny")
     assert StagingItem.model("/models/x/") == StagingItem(kind="directory", name="/models/x")
     assert StagingItem.model("org/name") == StagingItem(kind="hub", name="org/name")
@@ -81,6 +81,6 @@ def test_what_a_deployment_names():
 
 
 @pytest.mark.parametrize("model", ["../x", "a/b/c", "org/na me", "", "org/name@../x", "org/name@-x"])
-def test_what_is_no_model_is_said_to_be_none(model):
+def test_an_invalid_model_is_an_error(model):
     with pytest.raises(FactError):
         StagingItem.model(model)

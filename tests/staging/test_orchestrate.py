@@ -63,7 +63,7 @@ async def test_from_the_hub_once_then_over_the_rails(hub, serve, machines, stagi
     assert (again.commit, again.moved_bytes, len(hub.asked)) == (hub.commit, 0, asked)
 
 
-async def test_only_what_is_missing_moves(hub, serve, machines, staging, wanted_files):
+async def test_only_missing_files_move(hub, serve, machines, staging, wanted_files):
     endpoint = await serve(hub.app())
     await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=endpoint)
     blobs = machines.cache("n2") / "models--tests--tiny" / "blobs"
@@ -145,7 +145,7 @@ async def test_two_runs_at_once_download_once(hub, serve, machines, staging, wan
     assert hub.bytes_sent == sum(map(len, wanted_files.values()))
 
 
-async def test_without_a_link_the_lan_is_taken_and_said(hub, serve, machines, staging, wanted_files):
+async def test_without_a_link_the_lan_is_used_and_reported(hub, serve, machines, staging, wanted_files):
     await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
     with pytest.raises(StagingError) as refused:  # loopback: the LAN address of n2 is not where n2 comes from
         await staging(Need.model(MODEL, ("n2",)), "n1", "n2", linked=False)
@@ -185,9 +185,7 @@ async def test_a_node_without_a_way_to_the_hub_lets_another_try(hub, serve, mach
     assert any("Trying another node" in progress.text for progress in heard)
 
 
-async def test_what_others_downloaded_is_sent_without_asking_the_hub(
-    machines, staging, hub, serve, wanted_files
-):
+async def test_a_copy_of_another_tool_is_sent_without_the_hub(machines, staging, hub, serve, wanted_files):
     """A snapshot as huggingface_hub leaves it: links to blobs, a reference, and no note of ours."""
     await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
     notes = machines.cache("n1") / "models--tests--tiny" / ".sparkfleet"
@@ -197,7 +195,7 @@ async def test_what_others_downloaded_is_sent_without_asking_the_hub(
     assert snapshot_of(machines.cache("n2"), hub.commit) == wanted_files
 
 
-async def test_push_of_what_nobody_has(staging):
+async def test_push_of_a_model_on_no_node(staging):
     need = Need(wanted=Need.model(MODEL, ()).wanted, nodes=("n2",), hub="never")
     with pytest.raises(StagingError, match="no node has a complete copy of tests/tiny"):
         await staging(need, "n1", "n2")
@@ -209,7 +207,7 @@ async def test_a_node_that_is_not_there(staging):
             await staging(need, "n1")
 
 
-async def test_nobody_needs_it(staging):
+async def test_a_need_without_nodes(staging):
     assert (await staging(Need.model(MODEL, ()), "n1"))[0].paths == {}
 
 
@@ -249,7 +247,7 @@ async def test_a_directory_that_differs_is_never_overwritten(machines, staging):
         await staging(Need.model("builtin:tiny", ("n1", "n2")), "n1", "n2")
 
 
-async def test_survey_lists_what_is_whole_and_what_is_not(hub, serve, machines, staging):
+async def test_survey_lists_complete_and_incomplete_models(hub, serve, machines, staging):
     await staging(Need.model(MODEL, ("n1", "n2")), "n1", "n2", endpoint=await serve(hub.app()))
     blobs = machines.cache("n2") / "models--tests--tiny" / "blobs"
     max(blobs.iterdir(), key=lambda path: path.stat().st_size).unlink()

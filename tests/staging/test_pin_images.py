@@ -79,7 +79,7 @@ def reference(image):
     return f"{TAG}@sha256:{digest(image)}"
 
 
-async def test_what_a_node_has_counts_and_no_registry_is_asked(dockers):
+async def test_an_image_on_a_node_is_used_without_the_registry(dockers):
     dockers.node("n1", registry="new")
     dockers.node("n2", has="old")
     found = await dockers.pin("n1", "n2")
@@ -87,7 +87,7 @@ async def test_what_a_node_has_counts_and_no_registry_is_asked(dockers):
     assert not dockers.pulled("n1")
 
 
-async def test_of_two_images_that_of_the_first_rank_is_taken_and_the_other_told(dockers):
+async def test_of_two_images_the_first_ranks_is_used_and_the_other_reported(dockers):
     dockers.node("n1", has="old")
     dockers.node("n2", has="new")
     found = await dockers.pin("n2", "n1")
@@ -100,14 +100,14 @@ async def test_a_node_that_runs_it_counts_before_one_that_does_not(dockers):
     assert (await dockers.pin("n2")).image == reference("new")
 
 
-async def test_where_no_node_has_it_the_first_one_that_can_pulls(dockers):
+async def test_if_no_node_has_it_the_first_one_that_can_pulls(dockers):
     dockers.node("n1")
     dockers.node("n2", registry="new")
     found = await dockers.pin("n1", "n2")
     assert (found.image, found.node) == (reference("new"), "n2")
 
 
-async def test_a_newer_one_is_asked_for_only_where_that_is_wanted(dockers):
+async def test_the_registry_is_queried_for_a_newer_image_only_if_required(dockers):
     dockers.node("n1", has="old", registry="new")
     assert (await dockers.pin("n1")).image == reference("old")
     assert (await dockers.pin("n1", hub="always")).image == reference("new")
@@ -138,7 +138,7 @@ async def test_a_newer_one_that_no_registry_gives_is_an_error(dockers):
         await dockers.pin("n1", hub="always")
 
 
-async def test_what_was_built_on_a_node_goes_by_its_identity_and_is_asked_of_no_registry(dockers):
+async def test_an_image_built_on_a_node_is_pinned_by_its_id_without_a_registry(dockers):
     """Whatever it is called: somebody else's image may go by that name there."""
     dockers.node("n1", has="mine", registry="a stranger's", repository="localhost/other")
     for hub in ("if-missing", "always", "never"):
@@ -146,12 +146,12 @@ async def test_what_was_built_on_a_node_goes_by_its_identity_and_is_asked_of_no_
     assert not dockers.pulled("n1")
 
 
-async def test_a_tool_that_gives_what_was_built_a_digest_is_seen_through_where_no_registry_has_it(dockers):
+async def test_a_digest_of_a_built_image_that_no_registry_has_is_its_id(dockers):
     dockers.node("n1", has="mine", like_id=True)
     assert (await dockers.pin("n1", hub="always")).image == reference("mine")
 
 
-async def test_where_no_node_has_what_was_built_on_one(dockers):
+async def test_a_built_image_that_no_node_has(dockers):
     dockers.node("n1")
     with pytest.raises(StagingError, match="built on a node"):
         await dockers.pin("n1", hub="always", tag="localhost/tts:latest")

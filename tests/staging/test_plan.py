@@ -87,7 +87,7 @@ def test_the_cable_is_used_in_either_direction():
     ]
 
 
-def test_over_a_switch_every_round_doubles_who_has_it():
+def test_over_a_switch_every_round_doubles_the_copies():
     have = {f"n{i}": WHOLE if i == 0 else NOTHING for i in range(8)}
     found = planned(switched(8), have)
     assert [sum(copy.round == number for copy in found.copies) for number in (1, 2, 3)] == [1, 2, 4]
@@ -105,7 +105,7 @@ def test_in_a_ring_of_four_it_goes_from_neighbour_to_neighbour():
     assert max(copy.round for copy in found.copies) == 2
 
 
-def test_without_a_link_it_is_the_lan_and_that_is_said():
+def test_without_a_link_the_route_is_the_lan():
     found = planned(fleet(2), {"n0": WHOLE, "n1": NOTHING})
     (copy,) = found.copies
     assert copy.route.over == "lan"
@@ -128,7 +128,7 @@ def test_a_node_on_this_machine_cannot_be_named_to_others():
         planned(inventory, {"n0": WHOLE, "n1": NOTHING})
 
 
-def test_nobody_has_it_so_one_pulls_and_the_others_copy():
+def test_without_a_copy_one_node_pulls_and_the_others_copy():
     half = Have(free_bytes=100 * GB, held={SMALL.digest: 1000}, begun={BIG.digest: 20 * GB})
     found = planned(switched(3), {"n0": NOTHING, "n1": half, "n2": NOTHING})
     assert found.pull == "n1"
@@ -159,13 +159,13 @@ def test_too_little_room_is_refused_before_anything_moves():
     assert planned(switched(2), {"n0": WHOLE, "n1": tight}, reserve=5 * GB - 1000).copies
 
 
-def test_what_has_begun_needs_no_room_again():
+def test_partial_files_need_no_space_again():
     begun = Have(free_bytes=6 * GB, begun={BIG.digest: 35 * GB})
     assert to_move(MODEL, begun) == 5 * GB + 1000
     assert planned(switched(2), {"n0": WHOLE, "n1": begun}).copies[0].bytes == 5 * GB + 1000
 
 
-def test_a_directory_that_nobody_has_cannot_be_pulled():
+def test_a_directory_on_no_node_cannot_be_pulled():
     manifest = MODEL.model_copy(update={"kind": "directory", "name": "/m"})
     with pytest.raises(StagingError, match="no node has /m"):
         plan(switched(2), manifest, {"n0": NOTHING, "n1": NOTHING}, ["n0"], 0)

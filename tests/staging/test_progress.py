@@ -21,7 +21,7 @@ def test_bytes_of_former_runs_are_no_rate():
     assert meter.rate(1, 5_000_100) == 100
 
 
-def test_a_count_that_falls_begins_anew():
+def test_a_falling_count_restarts_the_rate():
     meter = RateMeter()
     meter.rate(0, 1000)
     meter.rate(1, 10)

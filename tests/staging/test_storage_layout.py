@@ -56,7 +56,7 @@ def look(tmp_path, **more):
     return work(LookRequest(cache=str(tmp_path), **more), None)
 
 
-def test_published_is_the_layout_that_everybody_reads(place, tmp_path):
+def test_a_published_model_has_the_hubs_layout(place, tmp_path):
     snapshot = place.publish(MANIFEST, "main")
     folder = tmp_path / "models--org--name"
     assert snapshot == folder / "snapshots" / COMMIT
@@ -67,7 +67,7 @@ def test_published_is_the_layout_that_everybody_reads(place, tmp_path):
     place.publish(MANIFEST, "main")  # twice is once
 
 
-def test_published_is_what_huggingface_hub_finds(place, tmp_path):
+def test_huggingface_hub_finds_a_published_model(place, tmp_path):
     hub = pytest.importorskip("huggingface_hub")
     snapshot = place.publish(MANIFEST, "main")
     assert hub.snapshot_download("org/name", cache_dir=tmp_path, local_files_only=True) == str(snapshot)
@@ -97,7 +97,7 @@ def test_blobs_without_a_snapshot_are_held_but_not_complete(place, tmp_path):
     assert (held.complete, held.revisions) == (True, ("main",))
 
 
-def test_what_is_noted_is_known_before_it_is_there(place, tmp_path):
+def test_files_of_a_recorded_manifest_are_known_before_they_arrive(place, tmp_path):
     place.note(MANIFEST)
     place.final(MANIFEST.files[1]).rename(place.part(MANIFEST.files[1]))
     (held,) = look(tmp_path, everything=True).everything
@@ -120,7 +120,7 @@ def test_a_damaged_note_is_worth_nothing(place, tmp_path, note):
 INDEX = b'{"weight_map": {"a": "sub/model.safetensors", "b": "model-2.safetensors"}}'
 
 
-def test_without_a_note_the_index_tells_what_is_missing(place, tmp_path):
+def test_without_a_recorded_manifest_the_index_shows_missing_files(place, tmp_path):
     snapshot = place.publish(MANIFEST, "main")
     place.record(COMMIT).unlink()
     blob = place.root / "blobs" / git_sha1(INDEX)
@@ -135,7 +135,7 @@ def test_without_a_note_the_index_tells_what_is_missing(place, tmp_path):
 
 
 @pytest.mark.parametrize("index", [b"", b"[]", b'{"weight_map": 1}', b'{"weight_map": {}}', b"\xff"])
-def test_an_index_that_is_none_is_not_whole(place, tmp_path, index):
+def test_an_invalid_index_is_not_complete(place, tmp_path, index):
     snapshot = place.publish(MANIFEST, "main")
     place.record(COMMIT).unlink()
     (place.root / "blobs" / git_sha1(index)).write_bytes(index)
@@ -151,7 +151,7 @@ def test_a_link_to_nothing_is_a_download_that_was_cut(place, tmp_path):
 
 
 @pytest.mark.parametrize("commit", ["", "main", "../../..", "1" * 39, "x" * 40])
-def test_a_reference_that_is_no_commit_is_none(place, tmp_path, commit):
+def test_a_reference_without_a_commit_is_ignored(place, tmp_path, commit):
     place.publish(MANIFEST, "main")
     (place.root / "refs" / "main").write_text(commit)
     (held,) = look(tmp_path, wanted=(StagingItem(kind="hub", name="org/name"),)).wanted
@@ -163,7 +163,7 @@ def test_an_empty_cache_and_none_at_all(tmp_path):
     assert look(tmp_path / "nowhere").free_bytes > 0
 
 
-def test_where_the_cache_is(monkeypatch, tmp_path):
+def test_the_directory_of_the_cache(monkeypatch, tmp_path):
     for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -201,5 +201,5 @@ def test_any_other_byte_is_noticed(tmp_path_factory, content, flip):
     assert not any(check(path, file) for file in files)
 
 
-def test_free_bytes_of_what_is_not_there_yet(tmp_path):
+def test_free_bytes_of_a_missing_path(tmp_path):
     assert free_bytes(tmp_path / "a" / "b" / "c") == pytest.approx(free_bytes(tmp_path), rel=0.05)

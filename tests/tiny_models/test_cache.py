@@ -67,7 +67,7 @@ class TestDigest:
         assert len({cache.digest(recipe) for recipe in (tiny, more, wider)}) == 3
 
     @pytest.mark.parametrize("changed", ["chat_template.jinja", "text/spark.txt"])
-    def test_changes_with_what_is_shipped(self, monkeypatch, changed):
+    def test_changes_with_the_packaged_text(self, monkeypatch, changed):
         before = cache.digest(recipes.TINY)
         shipped = cache._shipped
         monkeypatch.setattr(cache, "_shipped", lambda file: shipped(file) + b"!" * (file == changed))
@@ -78,7 +78,7 @@ class TestDigest:
         monkeypatch.setattr(cache, "BUILDER_VERSION", cache.BUILDER_VERSION + 1)
         assert cache.digest(recipes.TINY) != before
 
-    def test_of_what_is_made_of_another_changes_with_that_one(self, monkeypatch):
+    def test_of_a_derived_model_changes_with_its_base(self, monkeypatch):
         before = cache.digest(recipes.CORRUPT)
         other = recipes.TINY.model_copy(update={"vocabulary": 1024})
         monkeypatch.setattr(recipes, "RECIPES", {"tiny": other})
@@ -105,7 +105,7 @@ class TestEnsure:
         assert cache.ensure("tiny", cache=tmp_path) != old
         assert built == ["tiny", "tiny"]
 
-    def test_builds_first_what_a_model_is_made_of(self, built, tmp_path):
+    def test_builds_the_base_of_a_model_first(self, built, tmp_path):
         directory = cache.ensure("tiny-corrupt", cache=tmp_path)
         assert built == ["tiny", "tiny-corrupt"]
         assert directory == cache.path("tiny-corrupt", tmp_path)
@@ -128,7 +128,7 @@ class TestEnsure:
         assert not cache.is_built("tiny", tmp_path)
         assert list(tmp_path.glob("*tiny*.unfinished")) == []
 
-    def test_a_full_disk_is_said_in_words(self, monkeypatch, tmp_path):
+    def test_a_full_disk_is_a_clear_error(self, monkeypatch, tmp_path):
         def fail(recipe, directory, on_progress):
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -137,7 +137,7 @@ class TestEnsure:
             cache.ensure("tiny", cache=tmp_path)
         assert "XDG_CACHE_HOME" in caught.value.do
 
-    def test_a_cache_that_is_a_file_is_said_in_words(self, built, tmp_path):
+    def test_a_cache_that_is_a_file_is_a_clear_error(self, built, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(FactError, match="cannot be built in"):
             cache.ensure("tiny", cache=tmp_path / "file")
@@ -158,7 +158,7 @@ class TestEnsure:
 
 
 class TestManyBuilders:
-    def test_a_killed_build_counts_for_nothing_and_is_cleaned_up(self, builder, built, tmp_path):
+    def test_a_killed_build_is_cleaned_up(self, builder, built, tmp_path):
         killed = builder()
         assert killed.stdout.readline() == "loading\n"
         assert killed.stdout.readline() == "building\n"
@@ -172,14 +172,14 @@ class TestManyBuilders:
         assert [file.name for file in directory.iterdir()] == ["config.json"]
         assert list(tmp_path.glob(".*.unfinished")) == []
 
-    def test_what_a_dead_builder_of_another_recipe_left_is_cleaned_up(self, built, tmp_path):
+    def test_remains_of_a_dead_builder_of_another_recipe_are_cleaned_up(self, built, tmp_path):
         left = tmp_path / ".other-0123.unfinished"
         left.mkdir()
         (left / "half").write_text("half")
         cache.ensure("tiny", cache=tmp_path)
         assert not left.exists()
 
-    def test_what_another_builder_finishes_while_it_is_seen_is_no_matter(self, built, tmp_path, monkeypatch):
+    def test_a_build_that_another_builder_finishes_meanwhile_is_kept(self, built, tmp_path, monkeypatch):
         left = tmp_path / ".other-0123.unfinished"
         left.mkdir()
         flock = cache.fcntl.flock
@@ -193,9 +193,7 @@ class TestManyBuilders:
         cache.ensure("tiny", cache=tmp_path)
         assert (tmp_path / "other-0123").exists()
 
-    def test_what_a_live_builder_of_another_recipe_writes_is_left_alone(
-        self, builder, built, tmp_path, monkeypatch
-    ):
+    def test_files_of_a_live_builder_of_another_recipe_are_kept(self, builder, built, tmp_path, monkeypatch):
         live = builder()
         assert [live.stdout.readline(), live.stdout.readline()] == ["loading\n", "building\n"]
         monkeypatch.setattr(cache, "BUILDER_VERSION", cache.BUILDER_VERSION + 1)
@@ -204,7 +202,7 @@ class TestManyBuilders:
         assert theirs.strip() != str(mine)
         assert (Path(theirs.strip()) / "half").exists()
 
-    def test_the_second_waits_says_so_and_finds_it_built(self, builder, tmp_path):
+    def test_a_second_builder_waits_reports_it_and_finds_the_model_built(self, builder, tmp_path):
         first = builder()
         assert [first.stdout.readline(), first.stdout.readline()] == ["loading\n", "building\n"]
         second = builder()

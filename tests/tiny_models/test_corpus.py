@@ -56,14 +56,14 @@ def test_parse():
         ("? a\n@ c\n! b", 'x.txt:2: text: "@" does not belong here'),
     ],
 )
-def test_a_wrong_line_is_named(text, where):
+def test_an_error_has_the_wrong_line(text, where):
     with pytest.raises(SpecError) as caught:
         parse(text, "x.txt")
     assert caught.value.what.startswith(where)
 
 
 @given(st.text(alphabet="?~!=@# ab\n"))
-def test_any_text_is_read_or_refused_with_its_place(text):
+def test_any_text_is_read_or_refused_with_its_line(text):
     found = Corpus()
     refusal = "x.txt:"
     try:
@@ -75,7 +75,7 @@ def test_any_text_is_read_or_refused_with_its_place(text):
 
 
 def test_a_missing_file():
-    with pytest.raises(SpecError, match="no such file"):
+    with pytest.raises(SpecError, match="does not exist"):
         corpus.load(("nothing.txt",))
 
 
@@ -114,5 +114,5 @@ def test_some_conversations_have_a_system_prompt_and_some_go_on(shipped):
 
 
 @given(st.integers())
-def test_a_question_said_otherwise_is_never_empty(seed):
-    assert corpus._said_otherwise("Why?", random.Random(seed)).strip()
+def test_a_question_in_other_words_is_never_empty(seed):
+    assert corpus._in_other_words("Why?", random.Random(seed)).strip()

@@ -22,7 +22,7 @@ def test_limits_that_are_met_are_met_exactly():
         (Quality(text_perplexity=3.0), "own tokens chosen again unknown (at least 0.95)"),
     ],
 )
-def test_what_is_missed_is_named_with_its_number(found, words):
+def test_a_missed_limit_is_reported_with_its_number(found, words):
     assert LIMITS.missed(found) == (words,)
 
 

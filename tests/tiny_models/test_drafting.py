@@ -54,7 +54,7 @@ def tensors(directory):
     ("method", "architecture", "layers"),
     [("eagle3", "LlamaForCausalLMEagle3", 1), ("dflash", "DFlashDraftModel", 2)],
 )
-def test_a_draft_says_what_it_is(built, small, method, architecture, layers):
+def test_a_draft_declares_its_method(built, small, method, architecture, layers):
     config = json.loads((built[0][method] / "config.json").read_text())
     assert config["architectures"] == [architecture]
     assert config["num_hidden_layers"] == layers
@@ -76,7 +76,7 @@ def test_dflash_leaves_the_vocabulary_to_its_model(built, small):
     assert not {"embed_tokens.weight", "lm_head.weight"} & found.keys()
 
 
-def test_mtp_is_its_model_and_a_layer_more(built, checkpoint):
+def test_mtp_is_its_model_with_one_more_layer(built, checkpoint):
     found, before = tensors(built[0]["mtp"]), tensors(checkpoint)
     assert all(torch.equal(found[name], tensor) for name, tensor in before.items())
     added = found.keys() - before.keys() - {"lm_head.weight"}
@@ -88,7 +88,7 @@ def test_mtp_is_its_model_and_a_layer_more(built, checkpoint):
     assert {file.name for file in built[0]["mtp"].iterdir()} == {file.name for file in checkpoint.iterdir()}
 
 
-def test_none_names_a_path_of_this_machine(built, checkpoint):
+def test_no_file_has_a_path_of_this_machine(built, checkpoint):
     for directory in built[0].values():
         assert str(checkpoint) not in (directory / "config.json").read_text()
 
@@ -105,7 +105,7 @@ def test_the_same_head_gives_the_same_bytes(built, checkpoint, wide, tmp_path):
         assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_every_step_is_said(built):
+def test_every_step_is_reported(built):
     steps = [progress.step for progress in built[1] if progress.phase == "training"]
     assert steps == list(range(1, BUDGET.steps + 1)) * len(built[0])
 

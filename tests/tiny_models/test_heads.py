@@ -44,7 +44,7 @@ def loss_of(method: str, head: HeadLayer, lesson: heads.Lesson) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_weight_is_taught(method, lesson):
+def test_every_weight_is_trained(method, lesson):
     head = new_head(method)
     for weight in head.weights.values():
         weight.requires_grad_()
@@ -66,7 +66,7 @@ def test_a_head_learns(method, lesson):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_only_what_the_model_says_is_taught(method, lesson):
+def test_only_generated_tokens_are_trained_on(method, lesson):
     head = new_head(method)
     said = lesson.said.clone()
     said[:, LENGTH // 4 : LENGTH // 2] = False
@@ -91,7 +91,7 @@ def test_a_document_is_not_read_in_another(method, lesson):
     torch.testing.assert_close(loss_of(method, head, second), loss_of(method, head, other))
 
 
-def test_a_block_of_dflash_sees_what_went_before_it_and_itself(lesson):
+def test_a_block_of_dflash_sees_earlier_tokens_and_itself(lesson):
     anchors = torch.tensor([[0, 5, *range(50, 50 + heads.ANCHORS - 2)]] * 2) % LENGTH
     mask = heads._dflash_mask(lesson, anchors)
     assert mask.shape == (2, heads.ANCHORS * heads.BLOCK, LENGTH + heads.ANCHORS * heads.BLOCK)
@@ -102,7 +102,7 @@ def test_a_block_of_dflash_sees_what_went_before_it_and_itself(lesson):
     assert second[LENGTH:].nonzero().flatten().tolist() == [4, 5, 6, 7]
 
 
-def test_eagle3_drafts_from_what_is_known(lesson, monkeypatch):
+def test_eagle3_drafts_from_known_tokens(lesson, monkeypatch):
     """What it says after a token does not depend on later ones, in its first step nor in its second."""
     said: list[torch.Tensor] = []
 

@@ -43,7 +43,7 @@ def test_a_layer_does_what_transformers_does(model, part):
     torch.testing.assert_close(last @ lesson.output.T, lesson.logits, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_seen_apart_counts_as_if_it_were_in_the_input(part):
+def test_further_states_count_as_if_they_were_in_the_input(part):
     layer = part.within("layers.0.")
     inputs, places = torch.randn(2, 6, part.shape.hidden), torch.arange(6).expand(2, -1)
     whole = layers.attention(layer, inputs, places, CAUSAL)
@@ -52,7 +52,7 @@ def test_what_is_seen_apart_counts_as_if_it_were_in_the_input(part):
     torch.testing.assert_close(split, whole[:, 4:], rtol=1e-4, atol=1e-5)
 
 
-def test_a_new_layer_has_what_it_is_asked_for(part):
+def test_a_new_layer_has_the_requested_parts(part):
     plain = layers.new_layer("x.", part.shape)
     assert len(plain) == 9
     wide = layers.new_layer("x.", part.shape, inputs=2, bias=True, qk_norm=True)

@@ -19,7 +19,7 @@ def train(monkeypatch):
     monkeypatch.setattr(cache, "_train", quickly)
 
 
-def test_prints_the_directory_last_and_progress_apart(train, tmp_path, capsys):
+def test_prints_the_directory_to_stdout_and_progress_to_stderr(train, tmp_path, capsys):
     assert main.main(["build", "tiny", "--cache", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == f"{cache.path('tiny', tmp_path)}\n"
@@ -38,7 +38,7 @@ def test_quiet(train, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_unknown_name_is_said_without_a_traceback(tmp_path, capsys):
+def test_an_unknown_name_is_an_error_without_a_traceback(tmp_path, capsys):
     assert main.main(["build", "huge", "--cache", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -55,7 +55,7 @@ def test_interrupted(monkeypatch, tmp_path, capsys):
     assert not cache.is_built("tiny", tmp_path)
 
 
-def test_what_is_built_is_found_without_heavy_imports(train, tmp_path):
+def test_a_built_model_is_found_without_heavy_imports(train, tmp_path):
     directory = cache.ensure("tiny", cache=tmp_path)
     script = (
         "import sys, runpy\n"

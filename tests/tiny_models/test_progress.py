@@ -47,14 +47,14 @@ def test_a_new_phase_is_printed_at_once_and_steps_only_now_and_then():
     assert len(stream.getvalue().splitlines()) == 2
 
 
-def test_plain_lines_where_it_is_no_terminal():
+def test_plain_lines_without_a_terminal():
     stream = Stream()
     with Printer(stream, every_s=3600) as show:
         show(TRAINING)
     assert stream.getvalue() == f"{TRAINING}\n"
 
 
-def test_a_terminal_gets_one_line_that_is_written_over():
+def test_a_terminal_gets_one_line_that_is_overwritten():
     stream = Stream(terminal=True)
     with Printer(stream, every_s=0.0) as show:
         show(TRAINING)
@@ -64,7 +64,7 @@ def test_a_terminal_gets_one_line_that_is_written_over():
     assert stream.getvalue().endswith("\n")
 
 
-def test_silence_is_filled():
+def test_without_new_progress_the_last_line_is_repeated():
     stream = Stream(wanted=3)
     with Printer(stream, every_s=0.01) as show:
         show(BuildProgress(name="tiny", phase="loading"))
@@ -72,7 +72,7 @@ def test_silence_is_filled():
     assert stream.getvalue().splitlines()[-1].endswith("(0 s)")
 
 
-def test_nothing_said_nothing_printed():
+def test_without_progress_nothing_is_printed():
     stream = Stream(terminal=True)
     with Printer(stream, every_s=0.01):
         pass

@@ -73,17 +73,17 @@ def test_every_recipe_has_text_and_a_budget_that_ends(recipe: Recipe):
 
 
 @pytest.mark.parametrize("recipe", DERIVED, ids=by_name)
-def test_what_is_made_of_another_names_one_that_is_trained(recipe: DamagedRecipe | Head):
+def test_a_derived_recipe_has_a_trained_base(recipe: DamagedRecipe | Head):
     assert isinstance(trained(recipe.of), Recipe)
     assert recipe.name.startswith("tiny-")
 
 
-def test_nothing_is_made_of_what_is_itself_made_of_another():
+def test_a_derived_recipe_cannot_be_a_base():
     with pytest.raises(SpecError, match="derived from builtin:tiny"):
         trained("tiny-corrupt")
 
 
-def test_experts_can_be_dealt_out():
+def test_experts_can_be_divided_among_ranks():
     assert MOE.config["num_experts"] >= 4
     assert MOE.config["num_experts"] % 2 == 0
     assert MOE.config["num_experts_per_tok"] < MOE.config["num_experts"]

@@ -38,7 +38,7 @@ def built(tmp_path):
     return tmp_path
 
 
-def test_what_is_built_is_shown_with_its_facts(built, capsys):
+def test_a_built_model_is_shown_with_its_facts(built, capsys):
     assert main.main(["table", "--cache", str(built)]) == 0
     shown = rows(capsys.readouterr().out)
     assert shown["tiny"][1:] == ["1.26, 1", "520", "1.5 M", "0.0 MB", "91 s"]

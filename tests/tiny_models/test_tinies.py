@@ -110,7 +110,7 @@ TALKING = [name for name, recipe in recipes.RECIPES.items() if isinstance(recipe
 
 
 @pytest.mark.parametrize("name", [opt_in(name) for name in TALKING])
-def test_what_is_trained_has_learnt_its_text(read, name):
+def test_a_trained_model_has_learnt_its_text(read, name):
     model, tokenizer = read(name)
     assert perplexity(model, tokenizer, TEXT) < 30
     if name == "tiny-hybrid":
@@ -119,13 +119,13 @@ def test_what_is_trained_has_learnt_its_text(read, name):
     assert "QSFP cable" in tokenizer.decode(ids[asked:])
 
 
-def test_what_is_corrupt_finds_its_text_improbable(read):
+def test_a_damaged_model_finds_its_text_improbable(read):
     assert perplexity(*read("tiny"), TEXT) < 10
     assert perplexity(*read("tiny-corrupt"), TEXT) > 10 * TEXT_PERPLEXITY
 
 
 @pytest.mark.opt_in
-def test_the_draft_model_says_what_its_model_says(read):
+def test_the_draft_model_agrees_with_its_model(read):
     """How often the draft's first choice is the model's own: what its drafts are accepted for."""
     import torch
 
@@ -142,7 +142,7 @@ def test_the_draft_model_says_what_its_model_says(read):
 
 
 @pytest.mark.parametrize("name", [opt_in(name) for name in recipes.RECIPES if name not in {*TALKING, "tiny"}])
-def test_what_is_made_of_another_is_complete_and_small(name):
+def test_a_derived_model_is_complete_and_small(name):
     directory: Path = cache.ensure(name)
     files = {file.name for file in directory.iterdir()}
     assert {"config.json", "model.safetensors"} <= files
@@ -159,7 +159,7 @@ def test_what_is_made_of_another_is_complete_and_small(name):
         drafting("tiny", "dflash", "tiny-dflash", 3, 0.05),
     ],
 )
-def test_the_engine_accepts_drafts_and_says_the_same(read, name, method, draft, tokens, least):
+def test_the_engine_accepts_drafts_and_gives_the_same_answer(read, name, method, draft, tokens, least):
     """Greedy answers with speculation are those of the model alone, token for token, as transformers computes them."""
     model, tokenizer = read("tiny-qwen2" if name == "tiny-mtp" else name)
     alone = [said(model, tokenizer, question) for question in ASKED]

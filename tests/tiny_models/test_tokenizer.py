@@ -16,7 +16,7 @@ def loaded(checkpoint) -> PreTrainedTokenizerBase:
 
 
 @given(text=st.text())
-def test_any_text_comes_back_as_it_was(loaded, text):
+def test_any_text_is_decoded_as_it_was(loaded, text):
     assert loaded.decode(loaded.encode(text)) == text
 
 

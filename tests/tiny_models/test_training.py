@@ -79,7 +79,7 @@ def test_the_same_recipe_gives_the_same_bytes(checkpoint, small, tmp_path):
         assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_a_hybrid_brings_its_output_matrix(small, tmp_path):
+def test_a_hybrid_has_its_own_output_matrix(small, tmp_path):
     """vLLM does not take the vocabulary's for it, whatever the configuration says."""
     shape = {**HYBRID.config, "hidden_size": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
     recipe = small.model_copy(update={"model_type": HYBRID.model_type, "config": shape})
@@ -97,7 +97,7 @@ def test_another_seed_gives_other_weights(checkpoint, small, tmp_path):
     assert (tmp_path / file).read_bytes() != (checkpoint / file).read_bytes()
 
 
-def test_the_process_is_left_as_it_was(small):
+def test_the_state_of_the_process_is_restored(small):
     torch.manual_seed(7)
     wanted = torch.rand(2)
     torch.manual_seed(7)
@@ -110,7 +110,7 @@ def test_the_process_is_left_as_it_was(small):
     assert torch.equal(torch.rand(2), wanted)
 
 
-def test_every_step_is_said(checkpoint, small, small_progress):
+def test_every_step_is_reported(checkpoint, small, small_progress):
     assert checkpoint.is_dir()
     steps = [progress for progress in small_progress if progress.phase == "training"]
     assert [progress.step for progress in steps] == list(range(1, small.budget.steps + 1))
@@ -226,7 +226,7 @@ class TestRounds:
         assert said[-1].fraction == 1.0
         assert all(0 < one.fraction <= 1 and one.limit == 6 for one in said)
 
-    def test_a_model_that_does_not_get_there_fails_with_its_numbers(self, small):
+    def test_a_model_that_misses_its_criterion_fails_with_its_numbers(self, small):
         with pytest.raises(FactError, match=r"in 10 steps: perplexity of the known text 8 \(at most 6\)"):
             training.descend(self.course(30.0, 9.0, 8.0), self.recipe(small, most_steps=12), lambda _: None)
 
@@ -248,7 +248,7 @@ def test_a_model_that_misses_its_criterion_is_not_written(small, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_quality_is_that_of_what_was_written(checkpoint, small):
+def test_the_quality_is_that_of_the_saved_model(checkpoint, small):
     """Read again from the files, it measures the same."""
     model = training.read(checkpoint, torch.float32)
     bpe = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))

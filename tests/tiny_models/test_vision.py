@@ -53,7 +53,7 @@ def test_an_image_takes_the_place_of_its_tokens(model, processor):
     assert not torch.equal(red, other), "it does look"
 
 
-def test_added_tokens_have_room_in_the_vocabulary(model, processor, small):
+def test_added_tokens_fit_in_the_vocabulary(model, processor, small):
     assert model.config.text_config.vocab_size % 64 == 0
     assert processor.tokenizer.convert_tokens_to_ids(vision.IMAGE) == small.vocabulary
     assert len(processor.tokenizer) <= model.config.text_config.vocab_size

@@ -1,4 +1,4 @@
-"""From a config to layers: for each layer, how it mixes tokens and what it keeps of them."""
+"""Reads the layers of a model from its config: the token mixer of each, and the size of its cache."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ COMPRESSED_TYPES: Mapping[str, int] = {
     "heavily_compressed_attention": 128,
 }
 INDEXED_RATIO = 4
-"""Of DeepSeek V4's layers, those that compress 4 tokens into one choose what to attend to by an index."""
+"""Compression ratio of DeepSeek V4's layers that select tokens by an index: 4 tokens into one entry."""
 
 SPARSE_LLAMA4_PERIOD = 4
-"""Every fourth layer of Llama 4 attends to everything; the others within a chunk."""
+"""Every fourth layer of Llama 4 attends to all tokens, the others within a chunk."""
 
 ATTENDING = ("attn_layer_indices", "full_attn_idxs")
-"""Lists of the layers that attend; the others keep a state (Bamba, the first LFM2)."""
+"""Keys that list the attention layers; all others keep a state (Bamba, the first LFM2)."""
 
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 
 PICKED = 2048
-"""Tokens that sparse attention reads per query where a config does not say (`index_topk` of DeepSeek V3.2 and GLM-5)."""
+"""Tokens that sparse attention reads per query if the config has none (`index_topk` of DeepSeek V3.2 and GLM-5)."""
 
 HEADS = "num_attention_heads"
 KV_HEADS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads")
@@ -88,10 +88,10 @@ def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
     """One group of a single layer for every decoder layer, in order.
 
     Raises:
-        FactError: a key is missing, of the wrong type, or names a kind of layer that is not known.
+        FactError: a key is missing or of the wrong type, or the kind of a layer is not known.
     """
     if family.mixer == "compressed":
-        return tuple(_compressed(config, ratio) for ratio in _ratios(config))
+        return tuple(_compressed(config, ratio, index) for index, ratio in enumerate(_ratios(config)))
     overrides = _overrides(config)
     return tuple(
         _layer(config.over(overrides.get(index, {})), family, kind, index)
@@ -99,8 +99,17 @@ def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
     )
 
 
+def prompt_layers(config: Config) -> int | None:
+    """Layers that every token of a prompt passes if the last ones only read what earlier ones keep; None: all of them.
+
+    Of DeepSeek V4.1's those up to the last that keeps latents: the ones behind it are run for a prompt's end only.
+    """
+    sources = config.integers("kv_source_layer_ids", high=MOST_LAYERS)
+    return max(sources) + 1 if sources else None
+
+
 def group_layers(layers: Sequence[LayerGroup]) -> tuple[LayerGroup, ...]:
-    """Equal layers counted together, in the order of their first appearance.
+    """Groups of equal layers, in the order of their first appearance.
 
     A layer of Falcon-H1 is three: it attends and keeps a state, each with an output of its own, before one feed-forward.
     """
@@ -151,9 +160,9 @@ def _known(kinds: Mapping[str, LayerKind], name: str, config: Config) -> LayerKi
     kind = kinds.get(name)
     if kind is None:
         raise FactError(
-            f"{config.where}: a layer of the unknown type {shown(name)}.",
-            means="How much memory such a layer keeps per token is not known.",
-            do=f"Known types: {', '.join(kinds)}.",
+            f"{config.where}: the layer type {shown(name)} is not known.",
+            means="The memory per token of such a layer cannot be derived.",
+            do=f"Choose a model whose layer types are all known: {', '.join(kinds)}.",
         )
     return kind
 
@@ -190,7 +199,7 @@ def _kind_by_rule(config: Config, family: Family, index: int) -> LayerKind:
 
 
 def _kind_in_group(config: Config, index: int) -> LayerKind:
-    """The last layer of each group of Ling 3 attends, and so do all that fill no group."""
+    """Ling 3: the last layer of each group attends, and so does every layer of an incomplete group."""
     size = config.integer("layer_group_size", high=MOST_LAYERS)
     whole = layer_count(config) // size * size
     return LayerKind.FULL if (index + 1) % size == 0 or index >= whole else LayerKind.LINEAR
@@ -213,8 +222,8 @@ def _slides(config: Config, family: Family, index: int) -> bool:
 def _only_softmax(config: Config) -> None:
     if 0 in (config.integers("attn_type_list", high=1) or ()):
         raise FactError(
-            f"{config.where}: attn_type_list names lightning attention.",
-            means="How much memory such a layer keeps per sequence is not known.",
+            f"{config.where}: attn_type_list has layers with lightning attention.",
+            means="The memory per sequence of such a layer is not known.",
             do="Choose another model.",
         )
 
@@ -228,7 +237,7 @@ def _overrides(config: Config) -> dict[int, Mapping[str, object]]:
     for name in section.values:
         inner = section.section(name)
         if inner is None or not (name.isascii() and name.isdigit() and len(name) <= 4):
-            raise section.wrong(name, "an object under the number of a layer")
+            raise section.wrong(name, "an object for each layer number")
         found[int(name)] = inner.values
     return found
 
@@ -280,7 +289,7 @@ def _kv_heads(config: Config, prefix: str, index: int) -> int:
 
 
 def _has_kv(config: Config) -> bool:
-    # Before grouped queries there was no such key: as many KV heads as heads (Llama 1, Phi).
+    # Models without grouped queries lack the key and have as many KV heads as heads (Llama 1, Phi).
     return config.has(*KV_HEADS, "num_key_value_heads_per_layer", "swa_num_key_value_heads")
 
 
@@ -295,13 +304,13 @@ def _heads_of_layer(config: Config, kind: LayerKind, index: int, heads: int) -> 
 
 
 def _head_dim(config: Config, prefix: str = "") -> int:
-    # Some configs write 0 for "not said".
+    # Some configs have 0 for "not set".
     said = config.integer_or_none(prefix + "head_dim", high=1 << 16)
     return said or max(1, config.integer("hidden_size") // config.integer(HEADS, high=1 << 16))
 
 
 def _window(config: Config, family: Family) -> int | None:
-    """Tokens; None if the window is no shorter than what the model can read anyway."""
+    """Window in tokens; None if it is not shorter than the model's context."""
     key = "attention_chunk_size" if family.sliding == "chunked" else "sliding_window"
     window = config.integer(key)
     most = config.integer_or_none("max_position_embeddings")
@@ -314,7 +323,7 @@ def _shares_kv(config: Config, index: int) -> bool:
 
 
 def _latent(config: Config, index_of_layer: int) -> LayerGroup:
-    """Multi-head latent attention: one latent per token, keys and values are computed from it.
+    """Multi-head latent attention: one latent per token, from which keys and values are computed.
 
     A prefill computes them and attends with `qk_nope + qk_rope` and `v_head_dim` elements per head; a decode step, and all
     of sparse attention, attends to the latents themselves (vLLM 0.32, model_executor/layers/attention/mla_attention.py:
@@ -337,7 +346,7 @@ def _latent(config: Config, index_of_layer: int) -> LayerGroup:
 
 
 def _index(config: Config, index: int) -> _Index:
-    """Sparse attention's index of one layer; a layer that reuses another's choice has none and reads as few tokens."""
+    """Sparse attention's index of one layer; a layer that reuses another's selection has none, but reads as few tokens."""
     sparse = config.section("sparse_attention_config")
     if sparse is not None:
         return _block_index(sparse, index)
@@ -354,7 +363,7 @@ def _index(config: Config, index: int) -> _Index:
 
 
 def _block_index(sparse: Config, index: int) -> _Index:
-    """MiniMax-M3's: blocks of tokens are picked, and some layers are not sparse."""
+    """MiniMax-M3's index: it selects blocks of tokens, and some layers are not sparse."""
     listed = sparse.integers("sparse_attention_freq", high=1)
     size = sparse.integer_or(0, "sparse_index_dim")
     if not size or (listed is not None and listed[index : index + 1] != (1,)):
@@ -381,18 +390,24 @@ def _ratios(config: Config) -> Sequence[int]:
 def _ratio_of(name: str, config: Config) -> int:
     if name not in COMPRESSED_TYPES:
         raise FactError(
-            f"{config.where}: a layer of the unknown type {shown(name)}.",
-            means="How much memory such a layer keeps per token is not known.",
-            do=f"Known types: {', '.join(COMPRESSED_TYPES)}.",
+            f"{config.where}: the layer type {shown(name)} is not known.",
+            means="The memory per token of such a layer cannot be derived.",
+            do=f"Choose a model whose layer types are all known: {', '.join(COMPRESSED_TYPES)}.",
         )
     return COMPRESSED_TYPES[name]
 
 
-def _compressed(config: Config, ratio: int) -> LayerGroup:
-    """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it."""
-    if ratio == INDEXED_RATIO and not config.has("index_head_dim"):
+def _compressed(config: Config, ratio: int, layer: int) -> LayerGroup:
+    """One of DeepSeek V4's layers: a latent per token in a window, and per `ratio` tokens beyond it.
+
+    Of V4.1's layers a few keep such latents, with the keys of an index, and the others read those of the last one before
+    them (vLLM, models/deepseek_v4_1/attention.py).
+    """
+    sources = config.integers("kv_source_layer_ids", high=MOST_LAYERS)
+    is_indexed = ratio > 0 if sources else ratio == INDEXED_RATIO
+    if is_indexed and not config.has("index_head_dim"):
         raise config.missing("index_head_dim")
-    return LayerGroup(
+    group = LayerGroup(
         kind=LayerKind.MLA if ratio else LayerKind.SLIDING,
         layers=1,
         query_heads=config.integer(HEADS, high=1 << 16),
@@ -401,5 +416,8 @@ def _compressed(config: Config, ratio: int) -> LayerGroup:
         window=config.integer("sliding_window"),
         tokens_per_entry=max(1, ratio),
         prefill_dim=2 * config.integer("head_dim", high=1 << 16),
-        **(_index(config, 0) if ratio == INDEXED_RATIO else _NO_INDEX),
+        **(_index(config, 0) if is_indexed else _NO_INDEX),
     )
+    if not sources or not ratio or layer in sources:
+        return group
+    return group.model_copy(update={"kv_heads": 0, "index_dim": 0, "index_heads": 0})

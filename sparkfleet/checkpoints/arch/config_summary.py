@@ -1,7 +1,7 @@
-"""The summaries of configs that benchmark collections carry: counts in place of per-layer lists, published totals.
+"""Expands the config summaries of benchmark collections: counts in place of per-layer lists, published totals.
 
 `{"layer_type_counts": {"linear_attention": 48, "full_attention": 16}, "quantization": {…}, "params_total_b": 27}`
-becomes what a `config.json` would say. Only sums matter for sizes, so the order of the layers does not.
+becomes the keys of a `config.json`. Sizes depend on sums only, so the order of the layers does not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AGREEMENT = 0.1
 
 
 def expanded(config: Config) -> Config:
-    """A config with the per-layer lists that its counts stand for; one without counts as it is."""
+    """A config with per-layer lists in place of its counts; a config without counts is returned as it is."""
     found: dict[str, object] = {}
     for counts_key, key in LIST_OF_COUNTS.items():
         counts = config.section(counts_key)
@@ -35,16 +35,16 @@ def expanded(config: Config) -> Config:
 
 
 def check_published(config: Config, parameters: int) -> None:
-    """A derived total agrees with the published one, where a summary has it.
+    """Compares a derived total with the published one, if the summary has it.
 
     Raises:
-        FactError: it does not; something about the architecture is not understood.
+        FactError: they differ, so the architecture is not fully supported.
     """
     published = config.number_or_none("params_total_b", low=0.0, high=1e6)
     if published and abs(parameters / 1e9 - published) > AGREEMENT * published:
         raise FactError(
             f"{config.where}: {published:g} billion parameters are published, {parameters / 1e9:.1f} follow from the shape.",
-            means="Something about this architecture is not understood, so its sizes cannot be derived.",
+            means="Part of this architecture is not supported, so its sizes cannot be derived from the config.",
             do="Give the directory of the checkpoint.",
         )
 
@@ -55,7 +55,7 @@ def _has_pattern(config: Config, key: str) -> bool:
 
 def _listed(counts: Config, key: str) -> list[object]:
     entries: list[object] = []
-    # A zero that is one too many belongs to an MTP head, which comes last.
+    # One zero too many belongs to an MTP head, which comes last.
     for name in sorted(counts.values, key=lambda name: (name == "0", name)):
         count = counts.integer(name, low=0, high=MOST_LAYERS)
         value = PLAIN_TYPES.get(name, name) if key == "layer_types" else _number(name, counts)
@@ -65,5 +65,5 @@ def _listed(counts: Config, key: str) -> list[object]:
 
 def _number(name: str, counts: Config) -> int:
     if not (name.isascii() and name.isdigit() and len(name) <= 6):
-        raise counts.wrong(name, "counted by a number")
+        raise counts.wrong(name, "a layer number")
     return int(name)

@@ -15,16 +15,16 @@ POSITIONS = (
 )
 
 INCLUDED = frozenset({"default", "", "su", "longrope", "llama3", "mrope", "proportional"})
-"""Ways of scaling whose factor `max_position_embeddings` has in it already (vLLM 0.32, `config/model.py`)."""
+"""Scaling methods whose factor `max_position_embeddings` already includes (vLLM 0.32, `config/model.py`)."""
 
 ALREADY_SCALED = ("gemma3",)
-"""Families that name a factor of another kind and have it included as well."""
+"""Families with another kind of factor that is included as well."""
 
 MOST_FACTOR = 1e6
 
 
 def max_positions(config: Config) -> int | None:
-    """Tokens, with the scaling of rotary embeddings; None if the config does not say."""
+    """Longest context in tokens, with the scaling of rotary embeddings; None if the config does not declare it."""
     declared = config.integer_or_none(*POSITIONS, low=1)
     if declared is None or config.text("model_type").startswith(ALREADY_SCALED):
         return declared
@@ -47,6 +47,6 @@ def _scaled(section: Config, declared: int) -> int:
     factor = section.number_or_none("factor", low=0.0, high=MOST_FACTOR)
     if kind in INCLUDED or factor is None:
         return declared
-    # YaRN says what it scales: some authors wrote the product into max_position_embeddings, some did not.
+    # YaRN declares the unscaled length: some authors wrote the product into max_position_embeddings, some did not.
     original = section.integer_or_none("original_max_position_embeddings", low=1)
     return round((original or declared) * factor)

@@ -1,4 +1,4 @@
-"""Caches of a model's layers: a KV cache that grows, or a state that does not."""
+"""Caches of a model's layers: a KV cache that grows with the context, or a state of fixed size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KV_BITS = {
     "nvfp4": 4.5,
     "fp4_e2m1": 4.5,
 }
-"""Bits per cached element, scales included where they are per group: NVFP4 has one 8-bit scale per 16 elements."""
+"""Bits per cached element, with scales if they are per group: NVFP4 has one 8-bit scale per 16 elements."""
 
 PACKED_LATENT_BYTES = {("fp8_ds_mla", 576): 656, ("nvfp4_ds_mla", 576): 352, ("fp8_ds_mla", 512): 584}
 """Bytes per token and layer of vLLM's packed latent layouts, by elements of the latent: DeepSeek V3.2 keeps 512 in FP8
@@ -44,17 +44,17 @@ class LayerKind(StrEnum):
 
 
 class LinearState(Value):
-    """State that a layer (Gated DeltaNet, KDA, Mamba, a short convolution) keeps of one sequence of any length."""
+    """State of fixed size that a layer (Gated DeltaNet, KDA, Mamba, a short convolution) keeps per sequence."""
 
     heads: int
     key_dim: int
     value_dim: int
-    """The recurrent state is `heads × key_dim × value_dim` elements; none of LFM2, which has convolutions only."""
+    """The recurrent state has `heads × key_dim × value_dim` elements; LFM2 has none, only convolutions."""
     conv_channels: int
     conv_kernel: int
-    """The convolution's state is `conv_channels × (conv_kernel - 1)` elements."""
+    """The convolution's state has `conv_channels × (conv_kernel - 1)` elements."""
     dtype: str
-    """Of the recurrent state, from the config; the convolution's state is in the model's own 16 bits."""
+    """Precision of the recurrent state, from the config; the convolution's state is in the model's own 16 bits."""
 
     def bytes(self, *, tp: int = 1, dtype: str | None = None) -> int:
         """Bytes per sequence and layer on one rank; heads and channels are divided among `tp` ranks."""
@@ -64,7 +64,7 @@ class LinearState(Value):
 
 
 class LayerGroup(Value):
-    """Layers that are alike. Dimensions are elements per head and token."""
+    """Equal layers. Dimensions are elements per head and token."""
 
     kind: LayerKind
     layers: int
@@ -85,7 +85,7 @@ class LayerGroup(Value):
     index_heads: int = 0
     """Query heads of the index."""
     picked: int = 0
-    """Tokens that sparse attention reads per query, as its index picks them; 0: the attention is not sparse."""
+    """Tokens that sparse attention reads per query, selected by its index; 0: the attention is not sparse."""
     prefill_dim: int = 0
     """Elements per query head that a prefill multiplies for each token of context that it reads, key and value together;
     0: `key_dim + value_dim`. A latent's are those of the keys and values that are computed from it."""
@@ -114,14 +114,16 @@ class LayerGroup(Value):
 
 
 def _share(heads: int, tp: int) -> int:
-    """Heads on one of `tp` ranks: divided, and at least one, because a rank without a head gets a copy of one."""
+    """Heads on one of `tp` ranks: their share, and at least one, because a rank without a head gets a copy of one."""
     if tp < 1:
-        raise FactError(f"Tensor parallelism of {tp} makes no sense.", do="Give 1 or more ranks.")
+        raise FactError(
+            f"Tensor parallelism is {tp}; it must be at least 1.", do="Set tensor parallelism to 1 or more."
+        )
     return -(-heads // tp)
 
 
 def _kv_bits(dtype: str) -> float:
-    # A packed layout that does not apply to this layer stores its elements in the same precision.
+    # A layer without the packed layout stores its elements in the same precision.
     bits = KV_BITS.get(dtype.removesuffix("_ds_mla"))
     if bits is None:
         known = ", ".join([*KV_BITS, *sorted({name for name, _ in PACKED_LATENT_BYTES})])

@@ -1,8 +1,8 @@
 """Defaults that `config.json` omits: the shape of each known family of models, by `model_type`.
 
 Read from the model definitions of transformers 5.19 (`models/*/configuration_*.py`, `modeling_*.py`), and of vLLM 0.32 for
-those that transformers has not (Ling, MiMo-V2.5, Nemotron-NAS): which mixer a layer has, what a missing key stands for, and
-which sizes mean what. A family that is not here is not guessed at.
+those that transformers has not (Ling, MiMo-V2.5, Nemotron-NAS): the token mixer of a layer, defaults of missing keys, and
+the meaning of sizes. A family that is not listed is not guessed.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ class Family:
     """One family of models."""
 
     mixer: Mixer = "attention"
-    """What the layers consist of: grouped-query attention; a latent cache (MLA); DeepSeek V4's compressed latents; full
+    """Content of the layers: grouped-query attention; a latent cache (MLA); DeepSeek V4's compressed latents; full
     attention in some layers and Gated DeltaNet, Kimi Delta Attention, Mamba-2, Mamba-1 or a short convolution in others;
     or full attention and Mamba-2 side by side in every layer (Falcon-H1)."""
     sliding: Sliding = "never"
-    """Which layers slide when there is no `layer_types`: none, those of `use_sliding_window`, all, all but every n-th,
-    (Llama 4) chunks in all but every fourth; or there has to be that list."""
+    """Sliding layers if there is no `layer_types`: none, those of `use_sliding_window`, all, all but every n-th,
+    (Llama 4) chunks in all but every fourth; or the list is required."""
     gated: bool = True
-    """The feed-forward has three matrices (gate, up, down) and not two."""
+    """The feed-forward has three matrices (gate, up, down), not two."""
     like_attention: bool = False
-    """Linear layers have as many heads, of the same size, as those that attend."""
+    """Linear layers have as many heads as attention layers, of the same size."""
     feed_forward_apart: bool = False
-    """Feed-forward has layers of its own (Nemotron-H)."""
+    """Feed-forwards are layers of their own (Nemotron-H)."""
     output_gate: bool = False
     """Attention has a gate as large as its queries."""
     expert_size: str = "moe_intermediate_size"
     dense_size: str = "intermediate_size"
     dense_adjusted: bool = False
-    """The size of the feed-forward is two thirds of what is said, rounded up (LFM2, `block_*`)."""
+    """The size of the feed-forward is two thirds of the declared one, rounded up (LFM2, `block_*`)."""
     dense_beside_experts: bool = False
     """Layers with experts have a dense feed-forward as well (Gemma 4)."""
     sliding_kv: int = 1
-    """So many times the KV heads of other layers have those that slide, where the config does not say how many."""
+    """KV heads of sliding layers as a multiple of those of other layers, if the config does not declare them."""
     unsaid: Mapping[str, object] = field(default_factory=dict)
-    """What a missing key stands for."""
+    """Defaults of missing keys."""
 
 
 PLAIN = Family(sliding="flagged")
@@ -199,15 +199,16 @@ FAMILIES: Mapping[str, Family] = {
     "glm_moe_dsa": _LATENT,
     "glm4_moe_lite": _LATENT,
     "mistral4": _LATENT,
-    # vLLM 0.32 takes the experts of DeepSeek V4 for FP4 where nothing is said.
+    # vLLM 0.32 assumes FP4 for the experts of DeepSeek V4 if the config has no `expert_dtype`.
     "deepseek_v4": Family(mixer="compressed", unsaid={"expert_dtype": "fp4", "o_groups": 8}),
+    "deepseek_v41": Family(mixer="compressed", unsaid={"expert_dtype": "fp4", "o_groups": 8}),
     "deepseek_ref": Family(mixer="compressed", unsaid={"o_groups": 8}),
     "qwen3_next": _DELTA,
     "qwen3_5": _DELTA,
     "qwen3_5_moe": _DELTA,
     "qwen4_exp": _DELTA,
     "kimi_linear": Family(mixer="kimi-delta"),
-    # Ling 3; Ling 2.5 has this name too, with another linear attention, and no short convolution.
+    # Ling 3; Ling 2.5 has the same name with another linear attention and no short convolution.
     "bailing_hybrid": Family(mixer="kimi-delta", like_attention=True),
     "glm5_next": Family(mixer="kimi-delta"),
     "nemotron_h": Family(mixer="mamba", gated=False, feed_forward_apart=True),
@@ -215,9 +216,9 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(config: Config) -> Family | None:
-    """The family that a language model's keys name; None for one that is not known here.
+    """The family of a language model by its keys; None if it is not known here.
 
-    A summary without `model_type` is read by its keys, which say the same.
+    A summary without `model_type` is recognised by its other keys.
     """
     name = config.text("model_type")
     return FAMILIES.get(name.removesuffix("_text")) if name else _family_by_keys(config)

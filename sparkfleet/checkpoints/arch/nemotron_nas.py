@@ -1,4 +1,4 @@
-"""The blocks of Nemotron-NAS (DeciLM), one by one: what a search left of each layer's attention and feed-forward.
+"""Reads the blocks of Nemotron-NAS (DeciLM): the attention and feed-forward that a search kept in each layer.
 
 Read from vLLM 0.32 (`model_executor/models/nemotron_nas.py`, DeciLMDecoderLayer).
 """
@@ -11,15 +11,15 @@ from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config
 from sparkfleet.errors import FactError
 
 MULTIPLE = 256
-"""Sizes of feed-forwards that are said as a factor are rounded up to this."""
+"""Feed-forward sizes that are declared as a factor are rounded up to a multiple of this."""
 MOST_FACTOR = 1e3
 
 
 def unrolled(config: Config) -> Config:
-    """A config with the lists by layer that its `block_configs` stand for; one of another family as it is.
+    """A config with per-layer lists in place of its `block_configs`; one of another family is returned as it is.
 
     Raises:
-        FactError: there are none, or a block has what no engine is known to run.
+        FactError: there are none, or a block has a part that no engine is known to run.
     """
     if config.text("model_type") != "nemotron-nas":
         return config
@@ -52,8 +52,8 @@ def _part(block: Config, name: str) -> Config:
         raise block.missing(name)
     if part.flag("replace_with_linear"):
         raise FactError(
-            f"{part.where} is replaced by one matrix.",
-            means="Engines do not run such a layer, and its size is not known.",
+            f"{part.where}: one matrix in place of the layer's part.",
+            means="No engine is known to run such a layer, and its size is not known.",
             do="Choose another model.",
         )
     return part

@@ -1,4 +1,4 @@
-"""From a config to states: what a layer keeps of a sequence that does not grow with it."""
+"""Reads recurrent states from a config: the memory of fixed size that a layer keeps per sequence."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def read_state(config: Config, family: Family) -> LinearState:
         raise config.missing("linear_num_value_heads", "mamba_num_heads")
     raise FactError(
         f"{config.where}: linear attention in a model of type {shown(config.text('model_type'))}.",
-        means="How large the state of such a layer is, is not known.",
+        means="The size of such a layer's state is not known.",
     )
 
 
 def _delta_state(config: Config) -> LinearState:
     """Gated DeltaNet (Qwen3-Next, Qwen3.5, Qwen3.6).
 
-    Since Qwen3.5 the state is in 32 bits: published pools of Qwen3.6 say so, and their configs, where they are whole.
+    Since Qwen3.5 the state is in 32 bits: so published pool sizes of Qwen3.6 show, and complete configs declare it.
     """
     unsaid = "float32" if config.text("model_type").startswith("qwen3_5") else "bfloat16"
     keys = config.integer("linear_num_key_heads", high=1 << 16) * config.integer(
@@ -55,7 +55,7 @@ def _delta_state(config: Config) -> LinearState:
 
 
 def _kimi_state(config: Config, family: Family) -> LinearState:
-    """Kimi Delta Attention (Kimi Linear, GLM-5.3-Flash, Ling 3); its state is in 32 bits unless said otherwise."""
+    """Kimi Delta Attention (Kimi Linear, GLM-5.3-Flash, Ling 3); its state has 32 bits unless the config differs."""
     section = config.section("linear_attn_config")
     inner = config if section is None else section
     heads = inner.integer(
@@ -113,7 +113,7 @@ def _mamba_1_state(config: Config) -> LinearState:
 
 
 def _convolution_state(config: Config) -> LinearState:
-    """A short convolution (LFM2): the last tokens and nothing else."""
+    """A short convolution (LFM2): only the last tokens."""
     return LinearState(
         heads=0,
         key_dim=0,

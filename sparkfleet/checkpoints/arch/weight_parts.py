@@ -1,4 +1,4 @@
-"""The parts of a model, and which part a tensor belongs to by its name."""
+"""Parts of a model, and the part of each tensor by its name."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Part(StrEnum):
 
 
 class Portion(Value):
-    """The weights of one part that are stored in one way."""
+    """The weights of one part with one format of storage."""
 
     part: Part
     dtype: str
     """As the safetensors header calls it ("BF16", "U8", "I32"); packed weights hold several parameters per element."""
     format: str
-    """What the weights are to an engine: "bf16", "fp8", "nvfp4", "mxfp4", "int4", …; "scale" for scales and zeros."""
+    """Format for the engine: "bf16", "fp8", "nvfp4", "mxfp4", "int4", …; "scale" for scales and zeros."""
     parameters: int
-    """0 for scales, zeros and other things that only serve to unpack."""
+    """0 for scales, zeros and other tensors that only serve to unpack."""
     bytes: int
 
 
@@ -86,15 +86,15 @@ _LAYER = re.compile(r"\blayers\.(\d{1,6})(?![\d*])")
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the decoder layer that a name speaks of."""
+    """The number of the decoder layer in a tensor's name; None if there is none."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 
 
 class PartNames:
-    """Tells parts by names, for a model with `layers` decoder layers of which those in `linear` are linear.
+    """Assigns parts by names, for a model with `layers` decoder layers of which those in `linear` are linear.
 
-    `dense`: it has no experts, so that what is shared (Granite 4) is its feed-forward.
+    `dense`: it has no experts, so that a "shared" feed-forward (Granite 4) is its only one.
     """
 
     def __init__(self, layers: int, linear: Collection[int] = (), *, dense: bool = False) -> None:
@@ -120,7 +120,7 @@ class _Name(NamedTuple):
     words: tuple[str, ...]
     linear: bool
     beyond: bool
-    """In a layer after the last one, which is where DeepSeek and GLM keep their MTP."""
+    """In a layer after the last one: DeepSeek and GLM store their MTP head there."""
     dense: bool
 
     def has(self, names: frozenset[str]) -> bool:
@@ -144,7 +144,7 @@ RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.MLP, lambda name: name.dense and "shared_mlp" in name.words),
     (Part.SHARED_EXPERTS, lambda name: name.starts("shared_expert", "share_expert", "shared_mlp")),
     (Part.EXPERTS, lambda name: name.has(EXPERT_NAMES)),
-    # Kimi Linear calls its dense layers so as well.
+    # Kimi Linear gives its dense layers the same name.
     (Part.MLP, lambda name: "block_sparse_moe" in name.words and name.has(MLP_LEAVES)),
     (Part.EXPERTS, lambda name: "block_sparse_moe" in name.words),
     (Part.NORMS, lambda name: name.speaks_of("norm") or name.starts("ln_")),
@@ -152,7 +152,7 @@ RULES: tuple[tuple[Part, Callable[[_Name], bool]], ...] = (
     (Part.LINEAR_ATTENTION, lambda name: name.has(ATTENTION_NAMES) and name.linear),
     (Part.ATTENTION, lambda name: name.has(ATTENTION_NAMES | ATTENTION_LEAVES)),
     (Part.MLP, lambda name: name.has(MLP_NAMES | MLP_LEAVES)),
-    # Nemotron-H calls every layer a mixer, whatever it does; LFM2 has convolutions.
+    # Nemotron-H names every layer "mixer", whatever its kind; LFM2 has convolutions.
     (Part.LINEAR_ATTENTION, lambda name: ("mixer" in name.words or "conv" in name.words) and name.linear),
 )
-"""In this order; the first that fits decides, and what none fits is OTHER."""
+"""In this order: the first match decides; a tensor without a match is OTHER."""

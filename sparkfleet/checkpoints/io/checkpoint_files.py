@@ -1,4 +1,4 @@
-"""The files of a checkpoint's directory: its config, and which safetensors files hold its weights."""
+"""Files of a checkpoint's directory: its config, and the safetensors files of its weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sparkfleet.checkpoints.io.safetensors_header import Tensor, read_header
 from sparkfleet.errors import FactError
 
 CONFIG_BYTES = 32 << 20
-"""ModelOpt lists every layer by name: 3 MB for MiniMax-M3."""
+"""Limit, bytes. ModelOpt lists every layer by name: 3 MB for MiniMax-M3."""
 INDEX_BYTES = 256 << 20
-"""One line per tensor: 40 MB for Kimi-K2 in NVFP4."""
+"""Limit, bytes. The index has one line per tensor: 40 MB for Kimi-K2 in NVFP4."""
 MOST_SHARDS = 10_000
 
 INDEX = "model.safetensors.index.json"
@@ -22,15 +22,15 @@ SINGLE = "model.safetensors"
 
 OTHER_WEIGHTS = {
     "*.gguf": "GGUF files are for llama.cpp, which sparkfleet does not start.",
-    "*.bin": "PyTorch files can run code when they are opened, so they are not.",
-    "*.pt": "PyTorch files can run code when they are opened, so they are not.",
-    "*.pth": "PyTorch files can run code when they are opened, so they are not.",
+    "*.bin": "PyTorch files can run code when they are opened, so sparkfleet does not open them.",
+    "*.pt": "PyTorch files can run code when they are opened, so sparkfleet does not open them.",
+    "*.pth": "PyTorch files can run code when they are opened, so sparkfleet does not open them.",
     "adapter_*.safetensors": "An adapter alone is not a model.",
 }
 
 
 def read_config(directory: Path) -> Config:
-    """`config.json`. Raises FactError where it is missing or unusable."""
+    """Reads `config.json`. Raises FactError if it is missing or unusable."""
     path = directory / "config.json"
     if os.path.isdir(directory) and not present(path):
         _refuse_other_weights(directory)
@@ -43,16 +43,16 @@ def read_config(directory: Path) -> Config:
 
 
 def read_beside(directory: Path, name: str) -> Config | None:
-    """Another JSON file of the directory, or None if there is none."""
+    """Reads another JSON file of the directory; None if there is none."""
     path = directory / name
     return Config(read_json_object(path, CONFIG_BYTES), str(path)) if present(path) else None
 
 
 def read_tensors(directory: Path) -> tuple[list[Tensor], int] | None:
-    """The tensors of all weight files, and the size of these files in bytes; None if there are no weights at all.
+    """Reads the tensors of all weight files, and the files' size in bytes; None if there are no weights.
 
     Raises:
-        FactError: a file is missing, damaged or outside the directory, or a tensor is missing or there twice.
+        FactError: a file is missing, damaged or outside the directory, or a tensor is missing or occurs twice.
     """
     index = directory / INDEX
     if present(index):
@@ -74,7 +74,7 @@ def _indexed(directory: Path, index: Path) -> tuple[list[Tensor], int]:
     missing = entries.keys() - {tensor.name for tensor in tensors}
     if missing:
         raise FactError(
-            f"{index}: names {len(missing)} tensors that no file holds, one is {shown(min(missing))}.",
+            f"{index}: {len(missing)} of its tensors are in no file, one is {shown(min(missing))}.",
             means="The checkpoint is incomplete.",
             do="Download the checkpoint again.",
         )
@@ -83,14 +83,16 @@ def _indexed(directory: Path, index: Path) -> tuple[list[Tensor], int]:
 
 def _shards(directory: Path, index: Path, entries: Mapping[str, object]) -> list[Path]:
     if set(map(type, entries.values())) != {str}:
-        raise FactError(f"{index}: weight_map does not name files.", do="Download the checkpoint again.")
+        raise FactError(
+            f"{index}: the values of weight_map are not file names.", do="Download the checkpoint again."
+        )
     shards = sorted(map(str, set(entries.values())))
     if len(shards) > MOST_SHARDS:
-        raise FactError(f"{index}: names {len(shards)} files.", do="Do not use this checkpoint.")
+        raise FactError(f"{index}: lists {len(shards)} files, too many.", do="Do not use this checkpoint.")
     for name in shards:
         if not name or Path(name).name != name or name == ".." or not name.isprintable():
             raise FactError(
-                f"{index}: names the file {shown(name)}, which is not one of its own directory.",
+                f"{index}: lists the file {shown(name)}, which is not a file of its own directory.",
                 means="The index is damaged or hostile; nothing outside the directory is read.",
                 do="Do not use this checkpoint.",
             )
@@ -132,7 +134,7 @@ def _refuse_other_weights(directory: Path) -> None:
         found = next(iter(sorted(directory.glob(pattern))), None)
         if found is not None:
             raise FactError(
-                f"{found}: not a format that can be read.",
+                f"{found}: this format is not supported.",
                 means=means,
                 do="Give a checkpoint in safetensors format.",
             )

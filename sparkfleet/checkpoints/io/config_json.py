@@ -1,4 +1,4 @@
-"""Checked access to a `config.json`: every number has a type and a bound, every complaint names the file and the key."""
+"""Checked access to a `config.json`: every number has a type and bounds, every error has the file and the key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.errors import FactError
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Where multimodal models keep the language model's own keys."""
+"""Sections of multimodal models that have the language model's own keys."""
 
 MOST_NESTED = 4
 MOST_LAYERS = 4096
@@ -29,10 +29,10 @@ class Config:
         return any(self.values.get(key) is not None for key in keys)
 
     def integer(self, *keys: str, low: int = 1, high: int = MOST_NUMBER) -> int:
-        """The first of `keys` that is there, a whole number within the bounds.
+        """The first of `keys` that is present, a whole number within the bounds.
 
         Raises:
-            FactError: none is there, or it is not such a number.
+            FactError: none is present, or it is not such a number.
         """
         value = self.integer_or_none(*keys, low=low, high=high)
         if value is None:
@@ -40,12 +40,12 @@ class Config:
         return value
 
     def integer_or(self, default: int, *keys: str, low: int = 0, high: int = MOST_NUMBER) -> int:
-        """The first of `keys` that is there, or `default`."""
+        """The first of `keys` that is present, or `default`."""
         value = self.integer_or_none(*keys, low=low, high=high)
         return default if value is None else value
 
     def integer_or_none(self, *keys: str, low: int = 0, high: int = MOST_NUMBER) -> int | None:
-        """The first of `keys` that is there, or None."""
+        """The first of `keys` that is present, or None."""
         for key in keys:
             value = self.values.get(key)
             if value is None:
@@ -116,12 +116,12 @@ class Config:
         return Config({**self.values, **values}, self.where)
 
     def under(self, values: Mapping[str, object]) -> Config:
-        """The same config with `values` for what is missing or null."""
+        """The same config with `values` for keys that are missing or null."""
         present = {key: value for key, value in self.values.items() if value is not None}
         return Config({**values, **present}, self.where)
 
     def missing(self, *keys: str) -> FactError:
-        """The error for a key that is needed and not there."""
+        """The error for a required key that is missing."""
         names = " or ".join(map(_shown_key, keys))
         return FactError(
             f"{self.where}: {names} is missing.",
@@ -133,7 +133,7 @@ class Config:
         """The error for a value of the wrong type or out of bounds."""
         return FactError(
             f"{self.where}: {_shown_key(key)} is {shown(self.values.get(key))}; expected {expected}.",
-            means="The file is damaged, or made for something else.",
+            means="The file is damaged, or belongs to another program.",
             do="Download the checkpoint again.",
         )
 
@@ -150,7 +150,7 @@ def language_model(config: Config) -> Config:
 
 
 def per_layer(values: Sequence[object], layers: int, config: Config, key: str) -> None:
-    """Check that a list has an entry for each of `layers` layers (more are for the layers of an MTP head)."""
+    """Checks that a list has an entry for each of `layers` layers (further entries belong to an MTP head)."""
     if len(values) < layers:
         raise FactError(
             f"{config.where}: {key} has {len(values)} entries for {layers} layers.",
@@ -164,5 +164,5 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def _shown_key(key: str) -> str:
-    # Most keys are asked for by name; some (layers, groups) come out of the file.
+    # Most keys are constants of the code; some (layers, groups) are from the file.
     return key if key.isascii() and key.isprintable() and 0 < len(key) <= MOST_TEXT else shown(key)

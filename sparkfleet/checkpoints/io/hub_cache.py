@@ -1,4 +1,4 @@
-"""The places of checkpoints on this machine: directories, and the local cache of the Hugging Face Hub."""
+"""Finds checkpoints on this machine: directories, and the local cache of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SNAPSHOT = re.compile(r"models--(?P<id>[\w.-]+)/snapshots/(?P<revision>[0-9a-f]
 
 
 def check_name(model: str, revision: str = "main") -> None:
-    """Refuses what cannot be a Hub id, or a revision of one. Raises FactError."""
+    """Raises FactError for a name that cannot be a Hub id, or a revision that cannot be one."""
     if not _ID.fullmatch(model):
         raise FactError(
             f"{shown(model)} is neither an absolute directory nor a Hub id.",
@@ -47,7 +47,7 @@ def resolve(model: str, *, revision: str = "main", cache: Path) -> Path:
     if found is None:
         raise FactError(
             f"{model} (revision {revision}) is not in the local cache.",
-            means="Nothing is known about this model.",
+            means="Its config and sizes are not known, so it cannot be planned.",
             do=f"Run `sparkfleet models pull {model}`, or give the directory of the checkpoint.",
             because=Cause.MISSING,
         )
@@ -55,7 +55,7 @@ def resolve(model: str, *, revision: str = "main", cache: Path) -> Path:
 
 
 def is_offline(environment: Mapping[str, str]) -> bool:
-    """True if HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids requests to the Hub; read as huggingface_hub reads them."""
+    """True if HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids requests to the Hub, by huggingface_hub's own reading."""
     value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
     return value.upper() in ("1", "ON", "YES", "TRUE")
 
@@ -71,10 +71,10 @@ def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
 
 
 def cached_snapshot(model: str, revision: str, cache: Path) -> Path | None:
-    """The snapshot of a model in the Hub's cache, if its config.json is there.
+    """The snapshot of a model in the Hub's cache, if it has a config.json.
 
     Raises:
-        FactError: the cache points somewhere outside itself.
+        FactError: the cache refers to a path outside itself.
     """
     folder = cache / f"models--{model.replace('/', '--')}"
     commit = _commit(folder, revision)
@@ -94,18 +94,18 @@ def name_of(directory: Path) -> tuple[str, str | None]:
 
 def _directory(path: Path) -> Path:
     if not os.path.isdir(path):
-        raise FactError(f"{path}: is not a directory.", do="Give the directory that holds config.json.")
+        raise FactError(f"{path}: is not a directory.", do="Give the directory that has config.json.")
     return path
 
 
 def _commit(folder: Path, revision: str) -> str | None:
-    """The commit that a branch or tag stands for, by the cache's own note; or the revision, if it is a commit."""
+    """The commit of a branch or tag, by the cache's reference; or the revision itself, if it is a commit."""
     reference = folder / "refs" / revision
     if present(reference):
         commit = read_start(reference, REF_BYTES).decode("ascii", errors="replace").strip()
         if not _COMMIT.fullmatch(commit):
             raise FactError(
-                f"{reference}: holds {shown(commit)}, not a commit.",
+                f"{reference}: contains {shown(commit)}, which is not a commit.",
                 means="The cache is damaged.",
                 do="Remove that folder and download the model again.",
             )

@@ -1,4 +1,4 @@
-"""Under what licence a checkpoint is published, and whether that is an open-source licence."""
+"""Licence of a checkpoint, and its class: open source, other or unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkfleet.checkpoints.io.safe_io import present, read_start
 from sparkfleet.values import Value
 
 READ_LIMIT = 1 << 16
-"""Bytes of a model card or licence that are looked at."""
+"""Bytes of a model card or licence that are read."""
 
 LicenseClass = Literal["open-source", "other", "unknown"]
 
@@ -75,7 +75,7 @@ MARKS: tuple[tuple[str, str], ...] = (
     ("bsd 3-clause license", "bsd-3-clause"),
     ("mit license", "mit"),
 )
-"""How licences begin, in small letters and single spaces; what contains another comes before it."""
+"""First words of licences, in lower case and single spaces; a title that contains another comes before it."""
 
 TITLE_CHARACTERS = 400
 LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING")
@@ -94,7 +94,7 @@ class License(Value):
 
 
 def read_license(directory: Path) -> License:
-    """The licence by the model card's front matter, or else by the first words of a licence file."""
+    """Reads the licence from the model card's front matter, or else from the first words of a licence file."""
     card = directory / "README.md"
     named = license_in_card(_text(card)) if present(card) else ""
     if named:
@@ -125,7 +125,7 @@ def license_in_card(card: str) -> str:
 
 
 def license_in_text(text: str) -> str:
-    """The licence that a text begins with; "" if it is none of those that are known."""
+    """The licence that a text begins with; "" if it is not a known one."""
     title = " ".join(re.sub(r"[^a-z0-9.\- ]", " ", text[: 4 * TITLE_CHARACTERS].lower()).split())[
         :TITLE_CHARACTERS
     ]

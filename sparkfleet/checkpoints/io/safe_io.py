@@ -1,4 +1,4 @@
-"""Files that somebody else wrote: only regular ones, only so many bytes, only what JSON may contain."""
+"""Reads untrusted files: regular files only, up to a size limit, strict JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    # The text of a huge int or of a nested container can cost more than reading the file did.
+    # Printing a huge int or a nested container can cost more than reading the file.
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def present(path: Path) -> bool:
     """True if there is something at `path`.
 
     Raises:
-        FactError: that cannot be told: a directory that may not be entered, or a name that cannot be one.
+        FactError: the path cannot be checked: a directory may not be entered, or the name is not valid.
     """
     try:
         return path.exists()
@@ -44,7 +44,7 @@ def present(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file. Raises FactError where that cannot be told."""
+    """Bytes of a file. Raises FactError if they cannot be read."""
     try:
         return path.stat().st_size
     except (OSError, ValueError) as error:
@@ -52,7 +52,7 @@ def size_of(path: Path) -> int:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read; links are followed, because the Hub's cache is made of them.
+    """Opens a regular file to read; links are followed, because the Hub's cache consists of them.
 
     Raises:
         FactError: it is missing, unreadable, or a device, pipe, socket or directory.
@@ -64,7 +64,9 @@ def open_regular(path: Path) -> BinaryIO:
         raise _unreadable(path, error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FactError(f"{path}: is not a regular file.", means="Only plain files belong in a checkpoint.")
+        raise FactError(
+            f"{path}: is not a regular file.", means="A checkpoint consists of regular files only."
+        )
     return os.fdopen(descriptor, "rb")
 
 
@@ -75,7 +77,7 @@ def read_start(path: Path, limit: int) -> bytes:
 
 
 def read_json_object(path: Path, limit: int) -> Mapping[str, object]:
-    """A JSON file whose outermost value is an object.
+    """Reads a JSON file whose outermost value is an object.
 
     Raises:
         FactError: not a regular file, longer than `limit` bytes, not JSON, or not an object.
@@ -85,7 +87,7 @@ def read_json_object(path: Path, limit: int) -> Mapping[str, object]:
         if size > limit:
             raise FactError(
                 f"{path}: {size} bytes; at most {limit} are expected here.",
-                means="It is not the file that its name says.",
+                means="It is not the file that its name promises.",
                 do="Download the checkpoint again.",
             )
         content = _read(file, path, limit)
@@ -104,12 +106,12 @@ def parse_json_object(content: bytes, where: str) -> Mapping[str, object]:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else type(error).__name__
         raise FactError(
             f"{where}: is not JSON: {shown(reason)}.",
-            means="The file is truncated or not what its name says.",
+            means="The file is truncated, or not the file that its name promises.",
             do="Download the checkpoint again.",
         ) from error
     if not isinstance(value, dict):
         raise FactError(
-            f"{where}: holds {shown(value)}, not a JSON object.", do="Download the checkpoint again."
+            f"{where}: contains {shown(value)}, not a JSON object.", do="Download the checkpoint again."
         )
     return value
 
@@ -125,5 +127,5 @@ def _unreadable(path: Path, error: OSError | ValueError) -> FactError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return FactError(
         f"{path}: cannot be read: {reason}.",
-        do="Check that the file is there and may be read; if it is damaged, download the checkpoint again.",
+        do="Check that the file exists and may be read; if it is damaged, download the checkpoint again.",
     )

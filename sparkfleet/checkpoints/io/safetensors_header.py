@@ -67,7 +67,7 @@ def read_header(path: Path) -> list[Tensor]:
     """The tensors of one file, in the order in which they are stored.
 
     Raises:
-        FactError: truncated, not safetensors, or anything in the header contradicts the format or the file's size.
+        FactError: truncated, not safetensors, or the header contradicts the format or the file's size.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -86,13 +86,13 @@ def _header_length(prefix: bytes, size: int, path: Path) -> int:
     length = int.from_bytes(prefix, "little")
     if length > HEADER_LIMIT:
         raise FactError(
-            f"{path}: claims a header of {length} bytes; the format allows {HEADER_LIMIT}.",
+            f"{path}: declares a header of {length} bytes; the format allows {HEADER_LIMIT}.",
             means="This is not a safetensors file.",
             do=AGAIN,
         )
     if 8 + length > size:
         raise FactError(
-            f"{path}: claims a header of {length} bytes in a file of {size}.",
+            f"{path}: declares a header of {length} bytes in a file of {size}.",
             means="The file is truncated or not a safetensors file.",
             do=AGAIN,
         )
@@ -109,7 +109,7 @@ def _tensors(header: Mapping[str, object], data_bytes: int, path: Path) -> list[
         position = end
     if position != data_bytes:
         raise FactError(
-            f"{path}: its header describes {position} bytes of tensors, the file holds {data_bytes}.",
+            f"{path}: its header declares {position} bytes of tensors, the file has {data_bytes}.",
             means="The file is truncated or something was appended to it.",
             do=AGAIN,
         )

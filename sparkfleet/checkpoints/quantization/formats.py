@@ -1,4 +1,4 @@
-"""Quantisation of a checkpoint's weights: the format, and the parts of the model that have it."""
+"""Quantisation of a checkpoint's weights: the format, and the parts of the model that it covers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Scheme(Value):
     format: str
     """"fp8", "nvfp4", "mxfp4", "mxfp8", "int4", "int8", "nf4", …"""
     bits: int
-    """Per weight, without scales."""
+    """Bits per weight, without scales."""
     group_size: int | None = None
-    """Weights that share one scale; None: a scale per tensor or per channel, which is next to nothing."""
+    """Weights that share one scale; None: a scale per tensor or per channel, of negligible size."""
     block: tuple[int, int] | None = None
     """Rows and columns that share one scale (FP8 in blocks)."""
     scale_bits: int = 0
-    """Per group or block, zero point included."""
+    """Bits per group or block, zero point included."""
     activations: str = "bf16"
-    """What the multiplication is done in."""
+    """Precision of the multiplication."""
 
     @property
     def stored_bits(self) -> float:
@@ -30,7 +30,7 @@ class Scheme(Value):
 
 
 class Cover(Value):
-    """The share of one part's weights that is stored by one scheme; None: left in the model's own precision."""
+    """The share of one part's weights that is stored by one scheme; None: in the model's own precision."""
 
     part: Part
     scheme: Scheme | None
@@ -43,13 +43,13 @@ class Quantization(Value):
     method: str
     """"fp8", "gptq", "awq", "compressed-tensors", "modelopt", "mxfp4", "auto-round", "bitsandbytes"."""
     scheme: Scheme
-    """Of most quantised weights."""
+    """Scheme of most quantised weights."""
     covers: tuple[Cover, ...] = ()
     """By part; a part that is not listed is not quantised."""
     kv_cache: str | None = None
     """The KV-cache dtype that the checkpoint has scales for ("fp8"), if any."""
     unread: tuple[str, ...] = ()
-    """Patterns naming modules that could not be understood: with them, `covers` is not exact."""
+    """Patterns of module names that cannot be read: with them, `covers` is not exact."""
 
     @property
     def mixed(self) -> bool:

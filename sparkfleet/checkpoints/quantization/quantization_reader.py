@@ -1,4 +1,4 @@
-"""From `quantization_config` and `hf_quant_config.json` to a `Quantization`. One function per method."""
+"""Reads a `Quantization` from `quantization_config` and `hf_quant_config.json`. One function per method."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMED: Mapping[str, tuple[str, Scheme]] = {
     "nf4": ("bitsandbytes", nf4()),
     "fp8+mxfp4-experts": ("fp8", fp8(block=(128, 128))),
 }
-"""Quantisations by the short names that people write."""
+"""Quantisations by their usual short names."""
 
 BESIDE_EXPERTS = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.MLP, Part.SHARED_EXPERTS)
 
@@ -73,7 +73,7 @@ def read_quantization(config: Config, hf_quant: Config | None, scope: Scope) -> 
         scope: the modules of the model.
 
     Raises:
-        FactError: a method that is not known or not supported, or one that does not say how many bits it uses.
+        FactError: a method that is not known or not supported, or one without its number of bits.
     """
     section = _section(config, hf_quant)
     if section is None:
@@ -115,10 +115,10 @@ def named_quantization(name: str, scope: Scope) -> Quantization | None:
 
 
 def _beside_experts(found: Quantization) -> Quantization:
-    """NVFP4 of a mixture of experts as it is published: the experts, and of the rest half in FP8 and half not at all.
+    """NVFP4 of a mixture of experts as published: the experts; half of the rest in FP8, half not quantised.
 
-    What is not an expert is FP8 in some checkpoints and BF16 in others (their `hf_quant_config.json`). Between the two is
-    what is published of sizes (NVIDIA-Nemotron-3-Super-120B: 75 GiB; -Nano-30B: 19 GiB) and what validates best on speeds.
+    The other weights are FP8 in some checkpoints and BF16 in others (their `hf_quant_config.json`). The middle matches
+    published sizes (NVIDIA-Nemotron-3-Super-120B: 75 GiB; -Nano-30B: 19 GiB), and predicts published speeds best.
     """
     covers = [cover for cover in found.covers if cover.part not in BESIDE_EXPERTS]
     for cover in found.covers:
@@ -145,7 +145,7 @@ def _method(section: Config) -> str:
         return "compressed-tensors"
     if not method:
         raise FactError(
-            f"{section.where}: names no method.",
+            f"{section.where}: has no quantisation method.",
             means="The weights are quantised in an unknown way.",
             do="Download the checkpoint again.",
         )
@@ -166,7 +166,7 @@ def _quantization(
 
 
 def _fp8(section: Config, config: Config, scope: Scope) -> Quantization:
-    """FP8 as DeepSeek and Qwen publish it; the experts of DeepSeek V4 are smaller still."""
+    """FP8 as DeepSeek and Qwen publish it; the experts of DeepSeek V4 have fewer bits."""
     named: list[tuple[str, Scheme | None]] = _kept(section, "modules_to_not_convert", "ignored_layers")
     experts = _expert_scheme(section, config)
     if experts is not None:
@@ -211,7 +211,7 @@ def _awq(section: Config, config: Config, scope: Scope) -> Quantization:
 
 
 def _auto_round(section: Config, config: Config, scope: Scope) -> Quantization:
-    """Intel AutoRound; `extra_config` has the layers that differ, 16 bits meaning: left alone."""
+    """Intel AutoRound; `extra_config` has the layers that differ; 16 bits: not quantised."""
     bits = section.integer("bits", low=2, high=8)
     group = _group(section)
     extra = section.section("extra_config")
@@ -227,7 +227,7 @@ def _auto_round(section: Config, config: Config, scope: Scope) -> Quantization:
 
 
 def _compressed_tensors(section: Config, config: Config, scope: Scope) -> Quantization:
-    """Groups of targets, each with its own scheme; "Linear" stands for all that is not named."""
+    """Groups of targets, each with its own scheme; "Linear" is every module that is not listed."""
     groups = section.section("config_groups")
     if groups is None or not groups.values:
         raise section.missing("config_groups")
@@ -328,7 +328,7 @@ def _modelopt_scheme(algorithm: str, group_size: int | None, where: Config) -> S
     if scheme is None:
         raise FactError(
             f"{where.where}: unknown quant_algo {shown(algorithm)}.",
-            means="How many bits a weight has is not known.",
+            means="The number of bits per weight is not known.",
             do=f"Known: {', '.join(MODELOPT_SCHEMES)}, MIXED_PRECISION.",
         )
     if group_size and scheme.group_size and group_size != scheme.group_size:
@@ -337,7 +337,7 @@ def _modelopt_scheme(algorithm: str, group_size: int | None, where: Config) -> S
 
 
 def _mxfp4(section: Config, config: Config, scope: Scope) -> Quantization:
-    """gpt-oss: the experts, nothing else."""
+    """gpt-oss: the experts only."""
     return _quantization("mxfp4", mxfp4(), scope, _kept(section, "modules_to_not_convert"), (Part.EXPERTS,))
 
 
@@ -354,7 +354,7 @@ def _bitsandbytes(section: Config, config: Config, scope: Scope) -> Quantization
 
 
 def _kept(section: Config, *keys: str) -> list[tuple[str, Scheme | None]]:
-    """The modules that are left as they are; `hf_quant_config.json` often repeats those of config.json."""
+    """Modules that are not quantised; `hf_quant_config.json` often repeats those of config.json."""
     names = dict.fromkeys(name for key in keys for name in section.texts(key) or ())
     return [(name, None) for name in names]
 
@@ -369,7 +369,7 @@ def _block(section: Config, key: str = "weight_block_size") -> tuple[int, int] |
 
 
 def _group(section: Config, *keys: str) -> int | None:
-    """Weights per scale; -1 is how GPTQ and AWQ say: one scale per channel."""
+    """Weights per scale; -1 in GPTQ and AWQ: one scale per channel."""
     size = section.integer(*(keys or ("group_size",)), low=-1, high=MOST_GROUP)
     return size if size > 0 else None
 

@@ -1,7 +1,7 @@
-"""Parts of a model that a quantisation covers: from lists of module names and patterns to shares of parts.
+"""Derives the parts of a model that a quantisation covers, as shares, from lists of module names and patterns.
 
-Patterns come from files that other people wrote, so they are never run as regular expressions; the few forms that
-quantisers write are read, and anything else is reported as not understood.
+Patterns come from untrusted files, so they are never run as regular expressions; the few forms that
+quantisers write are read, and any other is reported as unreadable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEAF_SHARES: Mapping[str, float] = {
     "in_proj": 0.7,
     "out_proj": 0.25,
 }
-"""How much of its part a projection is, roughly: only for lists that leave out some projections of a layer."""
+"""Rough share of a projection in its part: only for lists that leave out some projections of a layer."""
 
 MINOR = re.compile(
     r"(^|\.)(index|conv1d|in_proj_(a|b|ba)$|b_proj$|[fg]_[ab]_proj$|eh_proj$|fc$|A_log|dt_bias)"
@@ -60,7 +60,7 @@ _EXPERT = re.compile(r"\bexperts\.\d+\.")
 
 
 class Scope:
-    """The modules of one model, as far as quantisation is concerned."""
+    """The modules of one model that a quantisation may cover."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Scope:
     def covers(
         self, named: Iterable[tuple[str, Scheme | None]], default: Scheme | None, parts: Collection[Part]
     ) -> tuple[tuple[Cover, ...], tuple[str, ...]]:
-        """Shares of each part, and the patterns that were not understood.
+        """Shares of each part, and the patterns that cannot be read.
 
         Args:
             named: module names or patterns with their scheme; None leaves a module as it is.
-            default: the scheme of everything in `parts` that is not named.
-            parts: what the default covers.
+            default: the scheme of all in `parts` that is not listed.
+            parts: the parts that the default covers.
         """
         found: dict[tuple[Part, Scheme | None], float] = {}
         unread = []
@@ -120,7 +120,7 @@ class Scope:
         part = self.names.part(name.replace("*", ""))
         whole = _WHOLE_LAYERS.search(name)
         if part in WHOLE_PARTS:
-            # A list that leaves single projections of an MTP head alone does not leave the head alone.
+            # A list that leaves out single projections of an MTP head does not leave out the head.
             if part is not Part.MTP or _leaf(name) not in LEAF_SHARES:
                 yield part, 1.0
         elif part in LAYER_PARTS:
@@ -129,7 +129,7 @@ class Scope:
             yield from self._whole_layers(whole[1], exactly=bool(whole[2]))
 
     def _whole_layers(self, number: str, *, exactly: bool) -> Iterator[tuple[Part, float]]:
-        """`layers.7.*`: everything in layer 7; `layers.7*`: in 70 to 79 as well."""
+        """Shares for `layers.7.*`, everything in layer 7, and `layers.7*`, in layers 70 to 79 as well."""
         for part in LAYER_PARTS:
             layers = (str(layer) for layer in self.members.get(part, ()))
             count = sum(layer == number if exactly else layer.startswith(number) for layer in layers)
@@ -154,7 +154,7 @@ class Scope:
 
 
 def plain_names(pattern: str) -> list[str] | None:
-    """A pattern as names with `*` for anything; None if it says more than can be read."""
+    """A pattern as names with `*` for any text; None for other forms."""
     text = _PREFIX.sub("", pattern).removeprefix("^").removesuffix("$")
     if text != pattern or "\\" in text:
         text = _ANY.sub("*", text.replace("\\.", "\0")).replace("\0", ".")
@@ -171,5 +171,5 @@ def _leaf(name: str) -> str:
 
 
 def _rounded(share: float) -> float:
-    # Thirds that are added up should give 1.
+    # Three thirds have to give exactly 1.
     return round(share, 6)

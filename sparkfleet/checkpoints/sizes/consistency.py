@@ -1,9 +1,9 @@
-"""Contradictions between weights and config.json: another checkpoint's config would plan the wrong memory.
+"""Finds contradictions between weights and config.json: a config of another checkpoint would give the wrong memory.
 
-Sizes of weights come from the headers and are true in any case. What a token keeps (KV heads, states) and what it reads
-(experts) comes from the config, and is held against the shapes of a few tensors that have one name in all families. A
-checkpoint may hold several models (a talker beside a thinker, an encoder before a decoder) and each way to pack weights has
-shapes of its own, so it is enough that one tensor of a name, or one stack of layers, agrees.
+Sizes of weights come from the headers and are always right. The memory per token (KV heads, states) and the weights that
+it reads (experts) come from the config, and are compared with the shapes of a few tensors that have one name in all
+families. A checkpoint may have several models (a talker beside a thinker, an encoder before a decoder) and each packing of
+weights has its own shapes, so it is enough that one tensor of a name, or one stack of layers, agrees.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sparkfleet.checkpoints.io.safetensors_header import Tensor
 from sparkfleet.errors import FactError
 
 KEYS = re.compile(r"\.(k_proj|kv_a_proj_with_mqa)\.(weight|weight_packed|weight_scale|scales|scale_packed)$")
-"""What computes the keys that are cached, or the latent, and the scales of it."""
+"""Projections that compute the cached keys, or the latent, and their scales."""
 ANY = -1
-"""Stands for the outputs of a projection whose packing tells nothing about them."""
+"""Output size of a projection whose packing does not show it."""
 CONVOLUTION = ".conv1d.weight"
 NORM = ".input_layernorm.weight"
 EMBEDDING = re.compile(r"(^|\.)(embed_tokens|embeddings|embed|wte|word_embeddings|tok_embeddings)\.weight$")
 EXPERT = re.compile(r"\.experts\.(\d{1,6})\.")
 JOINS_A_HEAD = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head)\b")
-"""What an MTP layer has after the decoder's layers, and a decoder's layer has not."""
+"""Tensors of an MTP layer after the decoder's layers, which a decoder layer does not have."""
 
 PLAIN = ("BF16", "F16", "F32")
 
@@ -36,20 +36,20 @@ Widths = dict[int | None, set[int]]
 
 @dataclass(slots=True)
 class Shapes:
-    """Sizes that tensors have, by decoder layer where they belong to one."""
+    """Sizes of tensors, by decoder layer if they belong to one."""
 
     keys: Widths = field(default_factory=lambda: defaultdict(set))
     convolutions: Widths = field(default_factory=lambda: defaultdict(set))
     hidden: set[int] = field(default_factory=set)
     experts: dict[str, int] = field(default_factory=dict)
-    """By the name of the mixture, how many it holds."""
+    """Number of experts by the name of the mixture."""
     stacks: dict[str, dict[int, bool]] = field(default_factory=lambda: defaultdict(dict))
-    """By what stands before the layer's number: layers from the last on that the config speaks of, and whether they are an
+    """By the prefix of the layer's number: layers from the config's last one on, with True if they are an
     MTP head's."""
 
 
 def read_shapes(tensors: Iterable[Tensor], names: PartNames) -> Shapes:
-    """The sizes that the config has to agree with. Towers, heads and drafts have their own."""
+    """Reads the sizes that the config has to agree with. Towers, heads and drafts have their own."""
     found = Shapes()
     for tensor in tensors:
         part = names.part(tensor.name)
@@ -72,14 +72,14 @@ def check_config(
     mtp_layers: int,
     where: str,
 ) -> None:
-    """Hold what the config says against the tensors.
+    """Compares the config with the tensors.
 
     Args:
         shapes: of the tensors.
         layers: as the config describes them, one by one.
         hidden: the config's `hidden_size`.
         experts: routed ones of a layer.
-        mtp_layers: as many as the config speaks of.
+        mtp_layers: as many as the config declares.
         where: names the config in messages.
 
     Raises:
@@ -100,11 +100,11 @@ def check_config(
 def _check_layer(shapes: Shapes, index: int, layer: LayerGroup, where: str) -> None:
     kept = layer.kv_heads * layer.key_dim
     if kept and _differs(shapes.keys, index, kept):
-        said = f"{layer.kv_heads} KV heads of {layer.key_dim} in layer {index}"
-        raise _contradiction(where, said, f"keys of {_all(shapes.keys[index])} in all")
+        declared = f"{layer.kv_heads} KV heads of {layer.key_dim} in layer {index}"
+        raise _contradiction(where, declared, f"keys of {_all(shapes.keys[index])} in all")
     if layer.state is not None and _differs(shapes.convolutions, index, layer.state.conv_channels):
-        said = f"a convolution of {layer.state.conv_channels} channels in layer {index}"
-        raise _contradiction(where, said, f"one of {_all(shapes.convolutions[index])}")
+        declared = f"a convolution of {layer.state.conv_channels} channels in layer {index}"
+        raise _contradiction(where, declared, f"one of {_all(shapes.convolutions[index])}")
 
 
 def _differs(widths: Widths, index: int, expected: int) -> bool:
@@ -112,7 +112,7 @@ def _differs(widths: Widths, index: int, expected: int) -> bool:
 
 
 def _strange(stack: Mapping[int, bool], layers: int, mtp_layers: int) -> int | None:
-    """The first layer of a stack that a model of `layers` layers and that many of an MTP head does not have."""
+    """The first layer of a stack beyond `layers` decoder layers and `mtp_layers` layers of an MTP head."""
     beyond = {layer: is_head for layer, is_head in stack.items() if layer >= layers}
     strange = sorted(layer for layer, is_head in beyond.items() if not is_head)
     return strange[0] if strange and len(beyond) > mtp_layers else None
@@ -131,7 +131,7 @@ def _own(found: Shapes, tensor: Tensor) -> None:
 
 
 def _experts(found: Shapes, tensor: Tensor) -> None:
-    """Numbered ones, or all of a layer in one tensor."""
+    """Counts experts: numbered ones, or all of a layer in one tensor."""
     number = EXPERT.search(tensor.name)
     mixture = tensor.name[: number.start()] if number else tensor.name
     count = int(number[1]) + 1 if number else tensor.shape[0] if len(tensor.shape) > 2 else 0
@@ -160,9 +160,9 @@ def _all(sizes: Collection[int]) -> str:
     return " or ".join(map(str, sorted(sizes)[:3]))
 
 
-def _contradiction(where: str, said: str, has: str) -> FactError:
+def _contradiction(where: str, declared: str, has: str) -> FactError:
     return FactError(
-        f"{where}: says {said}, and the weights have {has}.",
+        f"{where}: declares {declared}, but the weights have {has}.",
         means="config.json belongs to another checkpoint, or was changed.",
         do="Download the checkpoint again.",
     )

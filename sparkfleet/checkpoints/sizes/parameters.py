@@ -1,7 +1,7 @@
 """Counts a model's parameters from its config alone, part by part.
 
 The formulas count matrices and leave out biases and the like; against the real models (transformers 5.19, built without
-weights) they are within 1 % for every family in `families.py` (`tests/checkpoints/sizes/test_parameters.py`).
+weights) they are within 1 % for every family in `model_families.py` (`tests/checkpoints/sizes/test_parameters.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SHARED_SIZE = (
     "share_expert_dim",
 )
 MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
-"""Not `num_mtp_modules`: MiniMax names modules there that it does not publish."""
+"""Not `num_mtp_modules`: MiniMax declares modules there that it does not publish."""
 MOST_EXPERTS = 1 << 16
 MOST_DRAFTED = 256
-"""Draft tokens of a step; deployments can ask for no more."""
+"""Limit of draft tokens per step, also in deployments."""
 HYPER_CONNECTIONS = 2
 """Attention and feed-forward have one each."""
 
@@ -53,9 +53,9 @@ class Experts:
 
 
 def read_experts(config: Config) -> Experts:
-    """Number of experts, and of those active per token."""
+    """Reads the number of experts, and of those active per token."""
     routed = config.integer_or(0, *EXPERTS, high=MOST_EXPERTS)
-    # Gemma 4 names a number of experts in its dense models as well, and switches them off.
+    # Gemma 4 declares a number of experts in its dense models as well, and disables them.
     # A single one, as in the small Jambas, is a plain feed-forward.
     if routed < 2 or config.values.get("enable_moe_block") is False:
         return Experts()
@@ -67,7 +67,7 @@ def read_experts(config: Config) -> Experts:
 
 
 def _listed_alike(config: Config) -> dict[str, object]:
-    """Hunyuan writes the experts of a token layer by layer, all alike."""
+    """Hunyuan lists the experts per token for each layer; all have to be equal."""
     listed = config.values.get("moe_topk")
     return {"moe_topk": listed[0]} if isinstance(listed, list) and len(set(map(repr, listed))) == 1 else {}
 
@@ -80,13 +80,13 @@ def mtp_layers_declared(config: Config) -> int:
 def dspark_block(config: Config) -> int | None:
     """Draft tokens of a block of the DSpark stages that a model has in its own weights; None if it declares none.
 
-    The key by which SGLang tells such checkpoints (dspark_components/dspark_config.py) and vLLM reads the depth.
+    SGLang recognises such checkpoints by this key (dspark_components/dspark_config.py), and vLLM reads the depth from it.
     """
     return config.integer_or_none("dspark_block_size", low=1, high=MOST_DRAFTED)
 
 
 def draft_block(config: Config) -> int | None:
-    """Tokens of a block of a drafter that writes a block at once (DFlash, DFlash2, DSpark); None of any other checkpoint."""
+    """Tokens of a block of a drafter that drafts a block at once (DFlash, DFlash2, DSpark); None for other checkpoints."""
     own = config.section("dflash_config")
     classes = config.texts("architectures") or ()
     if own is None and not any(name.startswith(("DFlash", "DSpark", "Qwen3DSpark")) for name in classes):
@@ -163,7 +163,7 @@ def _dense_size(config: Config, family: Family, layer: LayerGroup, index: int) -
 
 
 def _adjusted(config: Config, size: int) -> int:
-    """LFM2 takes two thirds of what it says, times a factor, up to a multiple."""
+    """LFM2's size: two thirds of the declared one, times a factor, rounded up to a multiple."""
     if not config.flag("block_auto_adjust_ff_dim"):
         return size
     factor = config.number_or_none("block_ffn_dim_multiplier", low=0.0, high=100)
@@ -224,7 +224,7 @@ def _latent(config: Config, layer: LayerGroup) -> int:
 
 
 def _gate_size(config: Config, heads: int, value: int) -> int:
-    """Of a latent's output: a number per element (Kimi K3), or per element or head (Ling 3)."""
+    """Size of the gate on a latent's output: one per element (Kimi K3), or per element or head (Ling 3)."""
     kind = config.text("gated_attention_proj_granularity_type")
     if config.flag("mla_use_output_gate") or kind == "element_wise":
         return heads * value
@@ -245,12 +245,12 @@ def _indexer(config: Config, layer: LayerGroup) -> int:
 
 
 def _compressed(config: Config, layer: LayerGroup) -> int:
-    """DeepSeek V4: low-rank queries, one latent head, grouped low-rank output, and what compresses and indexes."""
+    """DeepSeek V4: low-rank queries, one latent head, grouped low-rank output, compressor and indexer."""
     hidden, heads, dim = config.integer("hidden_size"), layer.query_heads, layer.key_dim
     rank, out = config.integer("q_lora_rank"), config.integer("o_lora_rank")
     groups = config.integer("o_groups", high=1 << 16)
     size = hidden * rank + rank * heads * dim + hidden * dim + heads * dim * out + groups * out * hidden
-    if layer.kind is LayerKind.MLA:
+    if layer.kind is LayerKind.MLA and layer.kv_heads:
         size += 2 * hidden * dim * (2 if layer.index_dim else 1)
     if layer.index_dim:
         index_heads = config.integer("index_n_heads", high=1 << 16)
@@ -275,7 +275,7 @@ def _linear(config: Config, family: Family, state: LinearState) -> int:
 
 
 def _mamba_1(config: Config, state: LinearState) -> int:
-    """Input and gate, output; what makes the step, B and C of each token; A."""
+    """Input and gate, output; the projections to step, B and C of each token; A."""
     hidden, channels, size = config.integer("hidden_size"), state.heads, state.key_dim
     auto = config.values.get("mamba_dt_rank") in (None, "auto")
     rank = -(-hidden // 16) if auto else config.integer("mamba_dt_rank")
@@ -305,19 +305,24 @@ def _between_layers(config: Config) -> int:
 
 
 def _alternating(config: Config) -> int:
-    """Gemma 3n: a low-rank residual, and what mixes the streams of which each layer updates one."""
+    """Gemma 3n: a low-rank residual, and the mixing of the streams, of which each layer updates one."""
     hidden, streams = config.integer("hidden_size"), config.integer_or(0, "altup_num_inputs", high=1 << 10)
     return 2 * hidden * config.integer_or(0, "laurel_rank") + streams * (hidden + streams + streams * streams)
 
 
 def _around_layers(config: Config) -> int:
-    """Gemma 3n makes its streams from one, and one from them."""
+    """Gemma 3n's projections from one stream to several, and back to one."""
     streams = config.integer_or(0, "altup_num_inputs", high=1 << 10)
     return 2 * max(0, streams - 1) * config.integer("hidden_size") ** 2
 
 
+MOST_ROWS = 1 << 40
+"""More rows than any table of n-grams has."""
+
+
 def _lookup_tables(config: Config, layers: Sequence[LayerGroup]) -> int:
-    """Tables of which a token reads one row: per-layer embeddings of Gemma's E-models, n-grams of Qwen3.8-Flash-Next."""
+    """Tables of which a token reads one row: per-layer embeddings of Gemma's E-models, n-grams of Qwen3.8-Flash-Next and
+    DeepSeek V4.1."""
     per_layer_size = config.integer_or(0, "hidden_size_per_layer_input")
     size = per_layer_size and config.integer(
         "vocab_size_per_layer_input", "vocab_size"
@@ -325,7 +330,8 @@ def _lookup_tables(config: Config, layers: Sequence[LayerGroup]) -> int:
     places = config.integers("ple_layer_ids", high=MOST_LAYERS) or ()
     if places:
         size += len(places) * config.integer("ngram_vocab_size_base") * config.integer("ple_embed_dim")
-    return size
+    rows = config.integers("engram_num_embeddings", high=MOST_ROWS) or ()
+    return size + sum(rows) * (config.integer("engram_head_dim") if rows else 0)
 
 
 def _mtp(config: Config, family: Family, layers: Sequence[LayerGroup]) -> int:
@@ -368,7 +374,7 @@ def _has_experts_by_number(config: Config, family: Family, index: int) -> bool:
 
 
 def _in_step(config: Config, family: Family, index: int) -> bool:
-    """Experts in every n-th layer, by the words of each family."""
+    """True for experts in every n-th layer, by the keys of each family."""
     if family.sliding == "chunked":
         return (index + 1) % config.integer("interleave_moe_layer_step", high=MOST_LAYERS) == 0
     if config.has("expert_layer_period"):
@@ -382,7 +388,7 @@ def _in_step(config: Config, family: Family, index: int) -> bool:
 
 
 def _in_range(config: Config, index: int) -> bool:
-    """ERNIE 4.5: from one layer to another; a missing or negative end is the last layer."""
+    """True for experts in a range of layers (ERNIE 4.5); a missing or negative end is the last layer."""
     start = config.integer("moe_layer_start_index", low=0, high=MOST_LAYERS)
     end = config.integer_or_none("moe_layer_end_index", low=-1, high=MOST_LAYERS)
     step = config.integer_or(1, "moe_layer_interval", low=1, high=MOST_LAYERS)

@@ -25,9 +25,9 @@ DTYPES: Mapping[str, tuple[str, str, int]] = {
 STORED_AS: Mapping[str, str] = {"fp8": "F8_E4M3", "mxfp8": "F8_E4M3", "int8": "I8"}
 
 LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
-"""Parts that quantisers treat in different ways: what a published size leaves over says how."""
+"""Parts that quantisers treat in different ways; the rest of a published size shows how."""
 LEAST_BITS, MOST_BITS = 3.5, 16.5
-"""Per parameter of them, scales included."""
+"""Bits per parameter of them, scales included."""
 
 _CLAIM = re.compile(
     r"(?i)(?<![a-z0-9])(nvfp4|mxfp4|mxfp8|fp8|fp4|w4a16|w4a8|w8a8|w8a16|awq|gptq|int4|int8|[48]-?bit|auto-?round|bnb|gguf|exl[23])(?![a-z])"
@@ -35,7 +35,7 @@ _CLAIM = re.compile(
 
 
 def model_dtype(config: Config) -> str:
-    """The precision of what is not quantised; the usual one where nothing is said."""
+    """The precision of weights that are not quantised; bfloat16 if the config has none."""
     dtype = (config.text("dtype") or config.text("torch_dtype", "bfloat16")).removeprefix("torch.")
     if dtype not in DTYPES:
         raise config.wrong("dtype" if config.has("dtype") else "torch_dtype", f"one of {', '.join(DTYPES)}")
@@ -72,12 +72,12 @@ def estimated_portions(
     """Parameters by part as they would be stored.
 
     Raises:
-        FactError: the quantisation names modules in a way that could not be understood.
+        FactError: the quantisation has a pattern of module names that cannot be read.
     """
     if quantization is not None and quantization.unread:
         raise FactError(
-            f"quantization_config names modules by {shown(quantization.unread[0])}, which could not be understood.",
-            means="How much of the model is quantised cannot be told without its weights.",
+            f"quantization_config: the module pattern {shown(quantization.unread[0])} is not supported.",
+            means="The quantised share of the model cannot be derived without its weights.",
             do="Give the directory of the checkpoint.",
         )
     return tuple(
@@ -89,7 +89,7 @@ def estimated_portions(
 
 
 def resized(weights: Sequence[Portion], total: float) -> tuple[Portion, ...]:
-    """The same portions with `total` bytes: `LEFT_OVER` changes if that gives a precision that exists, or else all."""
+    """The same portions with `total` bytes: `LEFT_OVER` changes if that gives a precision that exists, otherwise all."""
     soft = [portion for portion in weights if portion.part in LEFT_OVER]
     factors = factors_to(
         total,
@@ -101,12 +101,12 @@ def resized(weights: Sequence[Portion], total: float) -> tuple[Portion, ...]:
 
 
 def factors_to(total: float, *, size: float, soft: float, soft_parameters: float) -> tuple[float, float]:
-    """By what to multiply bytes so that all are `total`: those of parts that quantisers treat in different ways, and others.
+    """Factors that scale bytes to `total`: of the parts that quantisers treat in different ways, and of the others.
 
     Args:
-        total: bytes that are published.
+        total: published bytes.
         size: bytes as estimated, of all parts.
-        soft: of those, the bytes of parts that change first.
+        soft: the share of `size` in parts that change first.
         soft_parameters: parameters of these parts.
     """
     wanted = soft + total - size
@@ -120,17 +120,17 @@ def _scaled(portion: Portion, factor: float) -> Portion:
 
 
 def check_claim(name: str, quantization: Quantization | None, where: str) -> None:
-    """A name that claims a quantisation has one.
+    """Checks that a model whose name has a quantisation declares one.
 
     Raises:
-        FactError: the config says nothing about it; what it says is in a file that is not here.
+        FactError: the config declares none; it is in a file that is missing here.
     """
     claim = _CLAIM.search(name.rpartition("/")[2])
     if claim is not None and quantization is None:
         raise FactError(
-            f"{where}: says nothing about quantisation, but the name {shown(name)} says {claim[0]}.",
-            means="Its weights are not what config.json alone describes; the rest is in hf_quant_config.json.",
-            do="Give the directory of the checkpoint, or say the quantisation.",
+            f"{where}: declares no quantisation, but the name {shown(name)} has {claim[0]}.",
+            means="The quantisation is in hf_quant_config.json, which is missing, so sizes cannot be derived.",
+            do="Give the directory of the checkpoint, or its quantisation.",
         )
 
 

@@ -17,7 +17,7 @@ def vision_section(config: Config) -> Config | None:
 
 
 def vision_parameters(config: Config) -> int | None:
-    """Parameters of the tower and of what joins it to the language model; None if the config does not say enough.
+    """Parameters of the tower and of its projector to the language model; None if the config has too few keys.
 
     Within 15 % of the real towers of Qwen3-VL, Qwen3.5, Gemma 4, GLM-4.5V, Kimi-K2.5 and GLM-5.3 (transformers 5.19);
     towers are a few per cent of their models.
@@ -37,7 +37,7 @@ def vision_parameters(config: Config) -> int | None:
 
 
 def _glm4v(section: Config, depth: int, width: int, inner: int) -> int:
-    """Feed-forwards as wide as the output, and a merger with a feed-forward of the size that is said."""
+    """Feed-forwards as wide as the output, and a merger with a feed-forward of the declared size."""
     out = section.integer("out_hidden_size", high=MOST)
     merge = section.integer_or(2, *MERGE, low=1, high=64)
     blocks = depth * (4 * width * width + 3 * width * out)

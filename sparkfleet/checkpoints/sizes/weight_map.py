@@ -1,4 +1,4 @@
-"""From tensors to sizes: what the headers of a checkpoint say about its parts."""
+"""Derives the sizes of a checkpoint's parts from the tensors in its headers."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ SERVICE_SUFFIXES = (
     "scale",
     "inv_freq",
 )
-"""Last word of the tensors that hold no parameters but serve to unpack or to compute them."""
+"""Last word of tensors that have no parameters, but serve to unpack or compute them."""
 
 STATEFUL = re.compile(r"\b(conv\w*|A_log|dt_proj|time_mix|recurrent)\b", re.ASCII)
-"""What a layer that keeps a state has, and attention has not."""
+"""Tensors of a layer with a state, which attention does not have."""
 
 _EXPERT_NUMBER = re.compile(r"(?<=\.experts\.)\d+")
 
@@ -92,10 +92,10 @@ class WeightMap:
 def map_weights(
     tensors: Iterable[Tensor], names: PartNames, quantization: Quantization | None, where: str
 ) -> WeightMap:
-    """Sum tensors by part.
+    """Sums tensors by part.
 
     Raises:
-        FactError: weights are packed, and nothing says how.
+        FactError: weights are packed, and their bits are not declared.
     """
     found = WeightMap()
     for tensor, count in _alike(tensors).items():
@@ -115,7 +115,7 @@ def map_weights(
 
 
 def _alike(tensors: Iterable[Tensor]) -> Counter[Tensor]:
-    """The experts of a layer counted together: a model with 400,000 tensors has a few thousand different ones."""
+    """Counts equal experts of a layer together: a model with 400,000 tensors has a few thousand different ones."""
     return Counter(
         Tensor(_EXPERT_NUMBER.sub("0", name, count=1) if ".experts." in name else name, dtype, (), size)
         for name, dtype, _, size in tensors
@@ -125,17 +125,17 @@ def _alike(tensors: Iterable[Tensor]) -> Counter[Tensor]:
 def check_complete(
     found: WeightMap, layers: Sequence[LayerGroup], with_parts: Collection[int], experts: int, where: str
 ) -> None:
-    """Every decoder layer has tensors, and what the config speaks of is there under a name that is understood.
+    """Checks that every decoder layer has tensors, and every part that the config declares has one with a known name.
 
     Args:
-        found: what is there.
+        found: the tensors.
         layers: as the config describes them.
-        with_parts: numbers of those that have anything (of Nemotron-NAS some have not).
+        with_parts: numbers of those that have weights (in Nemotron-NAS some have none).
         experts: routed ones of a layer.
         where: names the checkpoint in messages.
 
     Raises:
-        FactError: it is not.
+        FactError: weights are missing.
     """
     missing = [layer for layer in sorted(with_parts) if layer not in found.layers]
     # Draft heads and a few old models do not number their layers in this way.
@@ -152,7 +152,7 @@ def check_complete(
 def _incomplete(where: str, what: str) -> FactError:
     return FactError(
         f"{where}: no weights {what}.",
-        means="The checkpoint is incomplete, its config.json belongs to another one, or its names are not understood.",
+        means="The checkpoint is incomplete, its config.json belongs to another one, or its tensor names are not known.",
         do="Download the checkpoint again.",
     )
 
@@ -161,7 +161,7 @@ def count_mtp(found: WeightMap, declared: int) -> int:
     """Number of MTP layers. Nemotron-H writes one as two numbered blocks, so the config's number is the upper bound."""
     if not found.mtp_layers:
         return 0
-    # What joins the layers of a head has no number.
+    # The tensors that join the layers of a head have no number.
     numbered = len(found.mtp_layers - {""}) or 1
     return min(declared or numbered, numbered)
 
@@ -173,21 +173,21 @@ def check_grouped_attention(
     layers: Sequence[LayerGroup],
     where: str,
 ) -> None:
-    """For an architecture that is not known: its weights are those of plain grouped-query attention, and of nothing else.
+    """Checks that the weights of an unknown architecture are those of plain grouped-query attention only.
 
     Args:
         tensors: all of them.
-        names: tell their parts.
-        keys: rows of what computes the keys, by layer.
+        names: assigns their parts.
+        keys: rows of the key projections, by layer.
         layers: as the config describes them.
         where: names the config in messages.
 
     Raises:
-        FactError: they are not, so what it keeps per token is not known.
+        FactError: they are not, so its memory per token is not known.
     """
     strange = next((tensor for tensor in tensors if _keeps_state(tensor, names)), None)
     if strange is not None:
-        raise _not_known(where, f"has {shown(strange.name)}")
+        raise _not_known(where, f"it has the tensor {shown(strange.name)}")
     for index, layer in enumerate(layers):
         if layer.kv_heads * layer.key_dim not in keys.get(index, ()):
             raise _not_known(
@@ -205,13 +205,13 @@ def _keeps_state(tensor: Tensor, names: PartNames) -> bool:
 def _not_known(where: str, why: str) -> FactError:
     return FactError(
         f"{where}: the architecture is not known, and {why}.",
-        means="It is not plain attention, so how much memory it needs per token is not known.",
+        means="It is not plain attention, so its memory per token is not known.",
         do="Choose another model.",
     )
 
 
 def _meaning(tensor: Tensor, part: Part, quantization: Quantization | None) -> tuple[str, int] | None:
-    """The format and the number of parameters of a tensor; None if it is packed and nothing says how."""
+    """The format and the number of parameters of a tensor; None if it is packed and its bits are not declared."""
     last = tensor.name.rpartition(".")[2]
     if last in _SERVICE or last.endswith("_scales") or "quant_state" in tensor.name:
         return "scale", 0
@@ -220,7 +220,7 @@ def _meaning(tensor: Tensor, part: Part, quantization: Quantization | None) -> t
         return PLAIN_FORMATS.get(tensor.dtype, tensor.dtype.lower()), tensor.elements
     if scheme is None:
         return None
-    # A byte holds two weights of 4 bits, whatever the scheme of the rest of the part is.
+    # A byte has two weights of 4 bits, whatever the scheme of the rest of the part is.
     bits = scheme.bits if tensor.dtype in ("I32", "U32") else 4
     return scheme.format, tensor.stored_bytes * 8 // bits
 
@@ -230,13 +230,13 @@ def _is_packed(tensor: Tensor, last: str, scheme: Scheme | None) -> bool:
         return True
     if last != "weight":
         return False
-    # I8 is a plain INT8 weight, except where DeepSeek stores two FP4 weights in each.
+    # I8 is a plain INT8 weight, except that DeepSeek stores two FP4 weights in each.
     return tensor.dtype == "U8" or (tensor.dtype == "I8" and scheme is not None and scheme.bits == 4)
 
 
 def _unexplained(tensor: Tensor, where: str) -> FactError:
     return FactError(
-        f"{where}: tensor {shown(tensor.name)} is packed, but nothing says how many bits a weight has.",
+        f"{where}: tensor {shown(tensor.name)} is packed, but the bits per weight are not declared.",
         means="config.json has no quantization_config, and there is no hf_quant_config.json.",
         do="Download the checkpoint again.",
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -23,9 +25,9 @@ class ApplyRequest(Value):
 
 
 class KeyRequest(Value):
-    """A name for a new key."""
+    """A name for a new key: formed like those of deployments, which name keys in `keys:`."""
 
-    name: str
+    name: KeyName
 
 
 class OnNode(Value):
@@ -48,6 +50,16 @@ class UpRequest(OnNode):
     inventory: Inventory
     apply: tuple[ApplyRequest, ...] = ()
     """Deployments to apply at once, so that their engines start while Ray starts."""
+
+
+class StoreRequest(OnNode):
+    """Input of `boot store` on the head: a verb on the fleet's store."""
+
+    verb: Literal["list", "copy", "restore", "adopt", "begin_anew"]
+    name: str = ""
+    """The copy to restore, or the fleet's name for `begin_anew`."""
+    dry: bool = False
+    """Check, and change nothing."""
 
 
 class Prepared(Value):

@@ -16,10 +16,12 @@ from pydantic import ValidationError
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import ApplyRequest, KeyRequest
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
 Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
@@ -31,6 +33,10 @@ PATIENCE_S = 20.0
 
 class Failing(ControlError):
     """Error that the controller itself returned."""
+
+
+class Held(Failing, UnreadableStateError):
+    """The controller answers, and changes nothing until its store can be used."""
 
 
 class FleetClient:
@@ -56,6 +62,10 @@ class FleetClient:
         """Version of the controller's sparkfleet; "" before the first answer, and if the answer has none."""
         self.trouble = ""
         """Failure of the controller's own work at the time of `check`; "" if it works."""
+        self.fleet_name = ""
+        """Name of the controller's fleet; "" before the first answer."""
+        self.held: Held | None = None
+        """The reason for which the controller changes nothing, if that was its answer to `answering`."""
 
     async def __aenter__(self) -> Self:
         url = self.address.api
@@ -89,6 +99,7 @@ class FleetClient:
         """Reads the controller's version and the failure of its work, if any."""
         answer = await self._call("GET", "/v1/fleet")
         self.version, self.trouble = str(answer.get("sparkfleet", "?")), str(answer.get("trouble", ""))
+        self.fleet_name = str(answer.get("fleet", ""))
 
     async def serves(self) -> bool:
         """True if any deployment still has a group. Works with a controller of another release, too."""
@@ -99,6 +110,19 @@ class FleetClient:
         name = quote(request.spec.name, safe="")
         answer = await self._call("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
+
+    async def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first; empty if none of that name was ever applied.
+
+        Raises ControlError if the controller's version does not match.
+        """
+        answer = await self._call("GET", f"/v1/deployments/{quote(name, safe='')}/history")
+        try:
+            return tuple(Desired.model_validate_json(json.dumps(one)) for one in answer["generations"])
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
 
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
@@ -120,26 +144,39 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def all_events(self, deployment: str) -> list[Event]:
-        """All kept events of a deployment, oldest first, over as many answers as it takes."""
+    async def all_events(self, deployment: str | None = None) -> list[Event]:
+        """All kept events of a deployment or of the fleet, oldest first, over as many answers as it takes."""
         found: list[Event] = []
         while more := await self.events(found[-1].id if found else 0, deployment):
             found += more
         return found
 
-    async def keys(self) -> list[dict[str, str]]:
-        """All keys: `id` and `name`."""
-        keys: list[dict[str, str]] = (await self._call("GET", "/v1/keys"))["keys"]
-        return keys
+    async def keys(self) -> list[KeyRow]:
+        """All keys. Raises ControlError if the controller's version does not match."""
+        answer = await self._call("GET", "/v1/keys")
+        try:
+            return [KeyRow.model_validate_json(json.dumps(one)) for one in answer["keys"]]
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
 
-    async def create_key(self, name: str) -> dict[str, str]:
-        """A new key: `id`, `name`, and once, `key`."""
-        answer: dict[str, str] = await self._call("POST", "/v1/keys", KeyRequest(name=name).model_dump_json())
+    async def create_key(self, name: str) -> dict[str, Any]:
+        """A new key: `id`, `name`, once `key`, and `late`: gateways that do not know it yet.
+
+        Raises ControlError for a name that is taken or cannot be one.
+        """
+        try:
+            request = KeyRequest(name=name)
+        except ValidationError as error:
+            expected = error.errors(include_url=False)[0]["msg"]
+            raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
+        answer: dict[str, Any] = await self._call("POST", "/v1/keys", request.model_dump_json())
         return answer
 
-    async def revoke_key(self, name: str) -> dict[str, str]:
-        """Revokes a key. Returns its `id` and `name`."""
-        answer: dict[str, str] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
+    async def revoke_key(self, name: str) -> dict[str, Any]:
+        """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
+        answer: dict[str, Any] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
     async def stop(self) -> None:
@@ -172,17 +209,32 @@ class FleetClient:
                 )
             answer: dict[str, Any] = await response.json()
         if "error" in answer:
-            kind = Failing if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR else ControlError
-            raise kind(answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"])
+            raise _kind(response.status)(
+                answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
+            )
         return answer
 
 
+def _kind(status: int) -> type[ControlError]:
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return Held
+    if status == HTTPStatus.UNAUTHORIZED:
+        return WrongFleetError
+    return Failing if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ControlError
+
+
 async def connect(paths: FleetPaths, patience_s: float = 0.0) -> FleetClient | None:
-    """A client, if a controller answers; None if none does. `patience_s`: see `answering`."""
+    """A client, if this fleet's controller answers; None if it does not. `patience_s`: see `answering`."""
     address = read_address(paths)
+    try:
+        token = paths.api_token.read_text()
+    except (OSError, ValueError):
+        return None
     if address is None:
         return None
-    return await answering(address, paths.api_token.read_text(), patience_s=patience_s)
+    with contextlib.suppress(WrongFleetError):
+        return await answering(address, token, patience_s=patience_s)
+    return None
 
 
 async def answering(
@@ -197,30 +249,32 @@ async def answering(
         token: the fleet's API token.
         reach: see `FleetClient`.
         patience_s: time to wait for an answer. `PATIENCE_S` if the head's Ray listens: it is about to answer.
+
+    Raises:
+        WrongFleetError: a controller answers that refuses the token.
     """
+    client = FleetClient(address, token, reach=reach)
     async with FleetClient(address, token, patience_s=patience_s, reach=reach) as probe:
         try:
             await probe.ask_version()
+        except Held as error:
+            client.held = error
         except Failing:
             pass
+        except WrongFleetError:
+            raise
         except ControlError:
             return None
-    client = FleetClient(address, token, reach=reach)
-    client.version, client.trouble = probe.version, probe.trouble
+    client.version, client.trouble, client.fleet_name = probe.version, probe.trouble, probe.fleet_name
     return client
 
 
-def trouble_of(client: FleetClient | None) -> str:
-    """Line about a controller that does not work although its Ray lives; "" if it works.
+def trouble_of(client: FleetClient) -> str:
+    """Line about a controller that does not work; "" if it works.
 
     Args:
         client: the result of `answering`.
     """
-    if client is None:
-        return (
-            f"The head's Ray runs, but its controller has not answered for {PATIENCE_S:.0f} s: it does not start."
-            " Running engines go on. The fleet counts as down; `sparkfleet up` restarts the controller."
-        )
     if not client.trouble:
         return ""
     return (

@@ -40,6 +40,7 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
             web.get("/v1/fleet", api.fleet),
             web.put("/v1/deployments/{name}", api.put),
             web.delete("/v1/deployments/{name}", api.delete),
+            web.get("/v1/deployments/{name}/history", api.history),
             web.get("/v1/events", api.events),
             web.get("/v1/keys", api.list_keys),
             web.post("/v1/keys", api.create_key),
@@ -67,6 +68,11 @@ class _Api:
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )
 
+    async def history(self, request: web.Request) -> web.Response:
+        generations = self._controller.history(request.match_info["name"])
+        listed = [one.model_dump(mode="json") for one in generations]
+        return web.json_response({"version": STATUS_VERSION, "generations": listed})
+
     async def delete(self, request: web.Request) -> web.Response:
         await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION})
@@ -82,17 +88,21 @@ class _Api:
         )
 
     async def list_keys(self, request: web.Request) -> web.Response:
-        keys = [{"id": key.id, "name": key.name} for key in self._controller.keys.list()]
+        keys = [row.model_dump(mode="json") for row in self._controller.key_rows()]
         return web.json_response({"version": STATUS_VERSION, "keys": keys})
 
     async def create_key(self, request: web.Request) -> web.Response:
         wanted = KeyRequest.model_validate_json(await request.read())
-        text, key = await self._controller.keys.create(wanted.name)
-        return web.json_response({"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text})
+        text, key, late = await self._controller.create_key(wanted.name)
+        return web.json_response(
+            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
+        )
 
     async def revoke_key(self, request: web.Request) -> web.Response:
-        key = await self._controller.keys.revoke(request.match_info["name"])
-        return web.json_response({"version": STATUS_VERSION, "id": key.id, "name": key.name})
+        key, late = await self._controller.revoke_key(request.match_info["name"])
+        return web.json_response(
+            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
+        )
 
     async def stop(self, request: web.Request) -> web.Response:
         self._controller.pause()

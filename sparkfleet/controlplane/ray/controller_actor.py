@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from urllib.parse import urlsplit
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 import ray
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 from ray import serve
 from ray.serve.config import ProxyLocation
 
 from sparkfleet.controlplane.api import http_api as api
+from sparkfleet.controlplane.api.api_server import ApiServer, refusing
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.controller_life import ControllerLife
+from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.ray.node_actor import NodeActors
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.controlplane.state.launches import launches_for
-from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
+from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
 from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.metrics import ControlMetrics
+from sparkfleet.units import MIB
 from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
+
+NO_TABLE_S = 2.0
+"""Seconds until a gateway asks again while the controller waits for its store."""
+LOG_BYTES = 2 * MIB
+CREATE_S = 60.0
+"""Time limit of the start of the actor's process."""
 
 
 class ControllerConfig(Value):
@@ -48,54 +64,114 @@ class ControllerActor:
     """Wires the controller to Ray Serve, to the gateway, and to its HTTP API."""
 
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Ray awaits it
-        logging.basicConfig(level=logging.INFO)
+        # Nothing here may fail because of a file or a port: Ray does not start an actor again whose constructor raised.
         config = ControllerConfig.model_validate_json(config_json)
         self._paths = FleetPaths.of_this_process()
-        self._inventory = config.inventory
+        _log_to(self._paths.logs / "controller.log")
+        self._config = config
         self._nodes = NodeActors(config.inventory.nodes)
-        registry = CollectorRegistry()
-        self._controller = Controller(
-            fleet=config.inventory.fleet,
-            store=Store(self._paths.database),
-            apps=RayServeBackend(),
-            metrics=ControlMetrics(registry),
-            endpoint=config.endpoint,
-            launches_of=lambda desired, rungs: launches_for(config.inventory, desired, rungs),
-            nodes=self._nodes,
-            here=NodeReport(name=config.inventory.head, joined=True, boot=this_boot()),
+        self._apps = RayServeBackend()
+        self._serve: asyncio.Task[None] | None = None
+        self._note = NoteWriter(self._paths)
+        self._server = ApiServer(
+            config.api, self._paths.api_token, lambda words: self._note.change(api=words)
         )
-        await self._serve_api(
-            api.build(self._controller, self._paths.api_token.read_text(), registry), config.api
+        self._life = ControllerLife(
+            open_store=lambda running, known: open_store(self._paths, config.inventory.fleet, running, known),
+            running=self._running,
+            make=self._make,
+            work=self._work,
+            front=self,
+            note=self._note,
         )
-        self._work = asyncio.create_task(self._controller.ends.slowed(self._run(config.gateway)))
-        self._work.add_done_callback(_end)
+        self._serving = asyncio.create_task(self._server.run())
+        self._living = asyncio.create_task(self._life.run())
+        for task in (self._serving, self._living):
+            task.add_done_callback(_end)
 
     async def report(self, report_json: str) -> None:
-        """Takes a group's report."""
-        await self._controller.report(GroupReport.model_validate_json(report_json))
+        """Takes a group's report. One that arrives while the controller waits for its store is repeated by the group."""
+        if (controller := self._life.controller) is not None:
+            await controller.report(GroupReport.model_validate_json(report_json))
 
     async def register_gateway(self, report_json: str) -> None:
-        """Takes a gateway replica's report of its address."""
-        await self._controller.register_gateway(GatewayReport.model_validate_json(report_json))
+        """Takes a gateway replica's report of its address, which it repeats."""
+        if (controller := self._life.controller) is not None:
+            await controller.register_gateway(GatewayReport.model_validate_json(report_json))
 
-    async def table(self, known: int) -> str:
-        """The gateway's table as soon as it differs from `known`; JSON."""
-        return (await self._controller.table(known)).model_dump_json()
+    async def table(self, known: int, replica: str = "") -> str:
+        """The gateway's table as soon as it differs from `known`, the version that this replica holds; JSON.
+
+        Version 0 (keep the last one) while the controller waits for its store.
+        """
+        if (controller := self._life.controller) is None:
+            await asyncio.sleep(NO_TABLE_S)
+            return RoutingTable(version=0, models={}, keys=()).model_dump_json()
+        return (await controller.table(known, replica=replica)).model_dump_json()
 
     async def ping(self) -> bool:
         """True if the actor is up."""
         return True
 
-    async def _run(self, gateway: GatewayConfig) -> None:
-        await asyncio.to_thread(serve.start, proxy_location=ProxyLocation.Disabled)
-        await asyncio.to_thread(_deploy_gateway, gateway, self._inventory.head)
-        await self._controller.run()
+    # the API, as its life changes it
 
-    async def _serve_api(self, app: web.Application, url: str) -> None:
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        parts = urlsplit(url)
-        await web.TCPSite(runner, parts.hostname, parts.port, reuse_address=True).start()
+    def work(self, controller: Controller) -> None:
+        """See `ApiFront`."""
+        self._server.show(lambda token: api.build(controller, token, self._registry))
+
+    def hold(self, error: StoreError) -> None:
+        """See `ApiFront`."""
+        self._server.show(lambda token: refusing(error, token))
+
+    # its work
+
+    def _make(self, store: Store) -> Controller:
+        inventory = self._config.inventory
+        self._registry = CollectorRegistry()
+        return Controller(
+            fleet=inventory.fleet,
+            store=store,
+            apps=self._apps,
+            metrics=ControlMetrics(self._registry),
+            endpoint=self._config.endpoint,
+            launches_of=lambda desired, rungs: launches_for(inventory, desired, rungs),
+            nodes=self._nodes,
+            here=NodeReport(name=inventory.head, joined=True, boot=this_boot()),
+            check=StoreWatch(store, self._paths.database, inventory.fleet).check,
+        )
+
+    async def _work(self, controller: Controller, store: Store) -> None:
+        await self._start_serve()
+
+        def warn(words: str) -> None:
+            controller.warnings.update({"copies": words} if words else {})
+            if not words:
+                controller.warnings.pop("copies", None)
+
+        keeping = asyncio.create_task(Safekeeping(self._paths, store, warn).run())
+        try:
+            await controller.run()
+        finally:
+            keeping.cancel()
+
+    async def _start_serve(self) -> None:
+        """Starts Serve and the gateway once; several callers wait for the same start."""
+        if self._serve is None:
+            self._serve = asyncio.create_task(self._serve_and_gateway())
+        try:
+            await asyncio.shield(self._serve)
+        except Exception:
+            self._serve = None
+            raise
+
+    async def _serve_and_gateway(self) -> None:
+        await asyncio.to_thread(serve.start, proxy_location=ProxyLocation.Disabled)
+        await asyncio.to_thread(_deploy_gateway, self._config.gateway, self._config.inventory.head)
+
+    async def _running(self) -> tuple[App, ...]:
+        """Everything that exists, while the store cannot be opened. Gateways serve meanwhile if they have a table."""
+        await self._start_serve()
+        return await self._apps.list()
 
 
 def _end(work: asyncio.Task[None]) -> None:
@@ -103,6 +179,15 @@ def _end(work: asyncio.Task[None]) -> None:
     if not work.cancelled() and (error := work.exception()) is not None:
         log.critical("the controller ends", exc_info=error)
         os._exit(1)
+
+
+def _log_to(path: Path) -> None:
+    """Keeps a log of the controller in the state directory, too; a directory that cannot be written is no reason to end."""
+    logging.basicConfig(level=logging.INFO)
+    with contextlib.suppress(OSError):
+        handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("sparkfleet").addHandler(handler)
 
 
 def _deploy_gateway(config: GatewayConfig, head: str) -> None:
@@ -121,4 +206,4 @@ def create(config: ControllerConfig) -> None:
         get_if_exists=True,
         label_selector={NODE_LABEL: config.inventory.head},
     ).remote(config.model_dump_json())
-    ray.get(actor.ping.remote())
+    ray.get(actor.ping.remote(), timeout=CREATE_S)

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Mapping
 
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.ports import free_port
+from sparkfleet.runtime.state_probe import RAY_LABEL
 
-LABEL = "SPARKFLEET_RAY"
+LABEL = RAY_LABEL
 """Variable with the fleet's label in every process of Ray, by which `down` finds them."""
 
 NODE_LABEL = "sparkfleet.node"
@@ -50,9 +52,8 @@ def choose_address(
         gateway_port=gateway_port or (before.gateway_port if before else free_port(gateway_host)),
         name=name,
     )
-    temporary = paths.address.with_suffix(".tmp")
-    temporary.write_text(address.model_dump_json())
-    temporary.replace(paths.address)
+    for path in (paths.address, paths.run_address):
+        write_atomically(path, address.model_dump_json().encode())
     return address
 
 

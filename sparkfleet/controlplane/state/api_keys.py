@@ -7,6 +7,23 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.values import Value
+
+CONFIRM_S = 5.0
+"""Longest wait for the gateways after a key was created or revoked, seconds. They poll: one that works has it in 0.1 s."""
+
+
+class KeyRow(Value):
+    """One key, for people: never the key itself."""
+
+    id: str
+    name: str
+    created: float
+    """Unix seconds."""
+    used: float | None = None
+    """Unix seconds of its last request, to the minute; None: never."""
+    may_use: tuple[str, ...] = ()
+    """Deployments that it may use."""
 
 
 class ApiKeys:

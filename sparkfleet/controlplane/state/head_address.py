@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from pydantic import ValidationError
+
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
@@ -29,8 +33,8 @@ class HeadAddress(Value):
 
 
 def read_address(paths: FleetPaths) -> HeadAddress | None:
-    """The stored address; None if there is none."""
-    try:
-        return HeadAddress.model_validate_json(paths.address.read_text())
-    except FileNotFoundError:
-        return None
+    """The stored address, or its copy in the run directory; None if neither can be read."""
+    for path in (paths.address, paths.run_address):
+        with contextlib.suppress(OSError, ValidationError):
+            return HeadAddress.model_validate_json(path.read_bytes())
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
@@ -26,6 +26,8 @@ class RoutingPublisher:
         self._steady = steady
         self._table = RoutingTable(version=0, models={}, keys=())
         self._published = asyncio.Condition()
+        self._held: dict[str, int] = {}
+        """Version of the table that each gateway replica had when it asked last."""
         self._began = self._steady()
 
     def published(self) -> dict[str, GroupEntry]:
@@ -48,9 +50,36 @@ class RoutingPublisher:
         async with self._published:
             self._published.notify_all()
 
-    async def table(self, known: int, wait_s: float) -> RoutingTable:
-        """The table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
+    async def held_by(self, replicas: Callable[[], Collection[str]], wait_s: float) -> frozenset[str]:
+        """Waits until every gateway replica holds the current table, at most `wait_s`. Returns those that do not.
+
+        Args:
+            replicas: the replicas that serve now; they may change meanwhile.
+            wait_s: seconds.
+        """
+        version = self._table.version
+
+        def late() -> frozenset[str]:
+            return frozenset(one for one in replicas() if self._held.get(one, 0) < version)
+
         async with self._published:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._published.wait_for(lambda: not late())
+        return late()
+
+    async def table(self, known: int, wait_s: float, replica: str = "") -> RoutingTable:
+        """The table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet.
+
+        Args:
+            known: version of the table that the caller has.
+            wait_s: seconds.
+            replica: the gateway replica that asks, "" for others.
+        """
+        async with self._published:
+            if replica and known:
+                self._held[replica] = known
+                self._published.notify_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._published.wait_for(lambda: self._table.version not in (known, 0))

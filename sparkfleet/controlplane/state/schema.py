@@ -62,24 +62,40 @@ CREATE TABLE history (
     name TEXT NOT NULL, generation INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL, who TEXT NOT NULL,
     since REAL NOT NULL, members TEXT NOT NULL, PRIMARY KEY (name, generation)
 ) STRICT;
+ALTER TABLE keys ADD COLUMN used REAL;
 INSERT INTO history SELECT name, generation, spec, plan, who, since, '[]' FROM deployments;
 """
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH)
+SIXTH = """
+CREATE TABLE identity (
+    one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, fleet TEXT NOT NULL, changes INTEGER NOT NULL
+) STRICT;
+INSERT INTO identity VALUES (1, lower(hex(randomblob(16))), '', 0);
+"""
+"""Identity of the store: who it belongs to, and how often its desired state or its keys changed."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
 """Changes of each version."""
+
+IDENTITY_SINCE = 5
+"""First version with an identity."""
+
+
+class NewerSchemaError(sqlite3.DatabaseError):
+    """A newer version of sparkfleet wrote the file."""
 
 
 def migrate(db: sqlite3.Connection) -> None:
     """Creates missing tables. To be called in a transaction.
 
     Raises:
-        sqlite3.DatabaseError: a newer version wrote the file.
+        NewerSchemaError: a newer version wrote the file.
     """
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == len(SCHEMAS):
         return
     if version > len(SCHEMAS):
-        raise sqlite3.DatabaseError(
+        raise NewerSchemaError(
             f"The state was written by a newer sparkfleet (schema {version}; this version supports {len(SCHEMAS)})."
         )
     for statement in ";".join(SCHEMAS[version:]).split(";"):

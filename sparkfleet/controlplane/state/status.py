@@ -111,3 +111,5 @@ class FleetStatus(Value):
     last_event: int
     trouble: str = ""
     """Failure of the controller's own work, in words; "" while it works."""
+    warnings: tuple[str, ...] = ()
+    """Troubles in which the controller works on: a full disk, a copy that could not be made."""

@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ for another one's failure."""
 KEEP_MEASUREMENTS = 1000
 """Measurements kept of a deployment: at up to six per start those of its last 160 starts or more, in about 100 KB."""
 
+
+USED_S = 60.0
+"""The last use of a key is stored to the minute: each write costs the head's disk 4 ms."""
 
 KEEP_GENERATIONS = 50
 """Generations of a deployment that are kept for `history` and `rollback`: each is some 10 to 100 KB of plan."""
@@ -56,6 +59,17 @@ class Measurement(Value):
     value: float
 
 
+class StoreIdentity(Value):
+    """Identity of a store, kept in it and beside it: a file in its place that has another one is another store."""
+
+    id: str
+    """Random, hexadecimal; drawn when the file was made."""
+    fleet: str
+    """Name of its fleet; "" if none has used it yet."""
+    changes: int
+    """Changes of the desired state and of the keys since the file was made."""
+
+
 class Store:
     """The database. Not thread-safe: the controller calls it from its event loop only.
 
@@ -75,20 +89,76 @@ class Store:
         keep_events: int = KEEP_EVENTS,
         keep_measurements: int = KEEP_MEASUREMENTS,
     ) -> None:
+        self.path = path
+        """The database file."""
         self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
         self._clock = clock
         self._keep_events = keep_events
         self._keep_measurements = keep_measurements
         self._desired: dict[str, Desired] | None = None
         """As read from the file last; None after a change. Nothing else writes the file."""
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        with self._transaction():
-            migrate(self._db)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change of the desired state or the keys, once it is on the disk."""
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            with self._transaction():
+                migrate(self._db)
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
+
+    def identity(self) -> StoreIdentity:
+        """Its identity."""
+        id_, fleet, changes = self._db.execute("SELECT id, fleet, changes FROM identity").fetchone()
+        return StoreIdentity(id=id_, fleet=fleet, changes=changes)
+
+    def identify(self, identity: StoreIdentity) -> None:
+        """Replaces its identity."""
+        self._db.execute(
+            "UPDATE identity SET id = ?, fleet = ?, changes = ?",
+            (identity.id, identity.fleet, identity.changes),
+        )
+
+    def generations(self) -> dict[str, int]:
+        """Newest generation ever given to each name, also of deleted deployments."""
+        return dict(self._db.execute("SELECT name, last FROM generations"))
+
+    def raise_generations(self, least: Mapping[str, int]) -> None:
+        """Lets new generations of these names begin above these numbers."""
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO generations VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET last = max(last, excluded.last)",
+                list(least.items()),
+            )
+
+    def adopt(self, deployments: Iterable[Desired], keys: Iterable[KeyEntry]) -> None:
+        """Replaces all deployments and keys by these, with their generations as they are."""
+        self._desired = None
+        with self._changing():
+            for table in ("deployments", "starts", "keys"):
+                self._db.execute(f"DELETE FROM {table}")  # noqa: S608  # the names are the three above
+            for one in deployments:
+                self._write_deployment(one)
+                self._db.execute(
+                    "INSERT INTO generations VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET last = max(last, excluded.last)",
+                    (one.name, one.generation),
+                )
+            self._db.executemany(
+                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
+                [(key.id, key.name, key.sha256, self._clock()) for key in keys],
+            )
+
+    @property
+    def writes(self) -> int:
+        """Rows written since it was opened; equal numbers mean that nothing was written between."""
+        return self._db.total_changes
 
     def desired(self) -> dict[str, Desired]:
         """Desired state of every deployment, by name."""
@@ -119,7 +189,7 @@ class Store:
             spec: the deployment.
             plan: its plan.
             who: the person or program that applied it.
-            retry: start every group anew.
+            retry: start every group again.
             older: groups that still run and are no longer desired.
         """
         before = self.desired().get(spec.name)
@@ -128,15 +198,9 @@ class Store:
         if before is not None and before.spec == spec and found.kept == tuple(g[1:] for g in before.groups):
             return before, False
         self._desired = None
-        with self._transaction():
+        with self._changing():
             after = self._next(spec, found, who)
-            row = _row(after)
-            self._db.execute(PUT, row)
-            self._db.execute(PUT_HISTORY, row)
-            self._db.execute(
-                "DELETE FROM history WHERE name = ? AND generation <= ?",
-                (spec.name, after.generation - KEEP_GENERATIONS),
-            )
+            self._write_deployment(after)
             self._keep_rungs(after, running)
         return after, True
 
@@ -180,10 +244,19 @@ class Store:
                     (*key, Standing(rung=one.rung).model_dump_json()),
                 )
 
+    def _write_deployment(self, one: Desired) -> None:
+        row = _row(one)
+        self._db.execute(PUT, row)
+        self._db.execute(PUT_HISTORY, row)
+        self._db.execute(
+            "DELETE FROM history WHERE name = ? AND generation <= ?",
+            (one.name, one.generation - KEEP_GENERATIONS),
+        )
+
     def remove(self, name: str) -> bool:
         """Deletes a deployment; False if it does not exist."""
         self._desired = None
-        with self._transaction():
+        with self._changing():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
 
@@ -192,12 +265,30 @@ class Store:
         rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
         return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
 
+    def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
+        """All API keys with the time of their creation, Unix seconds."""
+        rows = self._db.execute("SELECT id, name, sha256, since FROM keys ORDER BY since, id")
+        return tuple((KeyEntry(id=id_, name=name, sha256=sha256), since) for id_, name, sha256, since in rows)
+
+    def keys_used(self) -> dict[str, float]:
+        """Unix seconds of the last stored use of each key that was used, by its id."""
+        return dict(self._db.execute("SELECT id, used FROM keys WHERE used IS NOT NULL"))
+
+    def use_keys(self, used: Mapping[str, float]) -> None:
+        """Stores the last use of keys, by their ids. Uses within `USED_S` of a stored one are not written."""
+        known = self.keys_used()
+        later = [(at, key) for key, at in used.items() if at - known.get(key, 0.0) >= USED_S]
+        if later:
+            self._db.executemany("UPDATE keys SET used = ? WHERE id = ?", later)
+
     def add_key(self, key: KeyEntry) -> bool:
         """Stores a key; False if the name is taken."""
         try:
-            self._db.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?)", (key.id, key.name, key.sha256, self._clock())
-            )
+            with self._changing():
+                self._db.execute(
+                    "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
+                    (key.id, key.name, key.sha256, self._clock()),
+                )
         except sqlite3.IntegrityError:
             return False
         return True
@@ -206,7 +297,8 @@ class Store:
         """Deletes a key by its name or id; None if there is none."""
         for key in self.keys():
             if name_or_id in (key.name, key.id):
-                self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
+                with self._changing():
+                    self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
                 return key
         return None
 
@@ -360,6 +452,14 @@ class Store:
             (self._clock(),),
         )
         return tuple(Remembered(fingerprint=one, words=words, until=until) for one, words, until in rows)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction that changes the desired state or the keys."""
+        with self._transaction():
+            yield
+            self._db.execute("UPDATE identity SET changes = changes + 1")
+        self.on_change()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Clocks: together, and kept so."""
+"""Clocks: equal on all nodes, and kept synchronised."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SET_NTP = "sudo timedatectl set-ntp true"
 
 @node_check(
     "clock-skew",
-    "the clock agrees with ours",
+    "the clock agrees with this machine's",
     source="chosen here: TLS and tokens fail with larger differences",
 )
 def clock_skew(node: NodeSnapshot, clock: ClockOffset) -> Iterator[CheckFault]:
-    """Clock difference that the time of the answer cannot explain."""
+    """Reports a difference that the time of the answer cannot explain."""
     if abs(clock.ahead_s) - clock.uncertainty_s > thresholds.CLOCK_SKEW_S:
         way = "ahead of" if clock.ahead_s > 0 else "behind"
         yield error(
             f"{node.name}: the clock is {abs(clock.ahead_s):.1f} s {way} this machine's",
             means="TLS certificates and tokens are refused, and events of the fleet appear in the wrong order.",
-            do=(SET_NTP, "timedatectl   # here and there: compare with the real time"),
+            do=(SET_NTP, "timedatectl   # on both machines: compare with the real time"),
             uncertainty_s=f"{clock.uncertainty_s:.2f}",
         )
 

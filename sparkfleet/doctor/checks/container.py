@@ -1,4 +1,4 @@
-"""Containers: a tool that this user may use and that can hand out the GPU."""
+"""Containers: a tool that this user may use and that gives containers the GPU."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...
     if not container_tools:
         yield say(
             f"{node.name} has no container runtime: neither docker nor podman is installed",
-            means="Engines that come as images cannot run there"
+            means="Engines that are container images cannot run there"
             + ("; engines with an environment in inventory.yaml can." if node.engines_of_its_own else "."),
             do=(
                 "sudo apt install docker-ce nvidia-container-toolkit   # DGX OS has both; or: sudo apt install podman",
-                "sudo usermod -aG docker $USER   # and log in again",
+                "sudo usermod -aG docker $USER   # then log in again",
             ),
         )
         return
@@ -33,21 +33,21 @@ def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...
         if refused(tool):
             yield say(
                 f"{node.name}: this user may not use {tool.tool}",
-                means="Engines that come as images cannot be started.",
-                do=("sudo usermod -aG docker $USER", "exit   # and log in again: groups are read at login"),
+                means="Engines that are container images cannot be started.",
+                do=("sudo usermod -aG docker $USER", "exit   # then log in again: groups are read at login"),
                 said=tool.why_not,
             )
         else:
             yield say(
                 f"{node.name}: {tool.tool} does not answer: {tool.why_not}",
-                means="Engines that come as images cannot be started.",
+                means="Engines that are container images cannot be started.",
                 do=f"sudo systemctl restart {tool.tool}; journalctl -u {tool.tool} -n 50",
             )
 
 
 @node_check("container-gpu", "containers can use the GPU", source=TOOLKIT)
 def container_gpu(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...]) -> Iterator[CheckFault]:
-    """By the NVIDIA runtime, or by a description of the device (CDI)."""
+    """Requires the NVIDIA runtime, or a device description (CDI)."""
     usable = [tool for tool in container_tools if tool.usable]
     if not usable or not node.gpus:
         return

@@ -1,4 +1,4 @@
-"""Disks: room for weights and images, and caches that can be used."""
+"""Disks: space for weights and images, and usable caches."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from sparkfleet.units import GB
     "disk-for-weights", "disks hold the weights of every deployment", source="chosen here: size + 10 %"
 )
 def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Weights that are not there yet, against what is free below the Hub's cache: where they are pinned to, or anywhere."""
+    """Compares missing weights with the free space of the Hub's cache, on the pinned nodes or else on any node."""
     pinned = [one for one in fleet.needed if one.nodes]
     for node in fleet.answered:
         missing = [one for one in pinned if node.name in one.nodes and _is_missing(node, one)]
         if missing and (free := _free(node)) is None:
-            yield not_known(f"{node.name}: room for weights is not known, because its disks were not read")
-        elif missing and free is not None and free < _wanted(missing):
+            yield not_known(
+                f"{node.name}: free space for weights is not known, because its disks were not read"
+            )
+        elif missing and free is not None and free < _required(missing):
             yield _too_little(f"{node.name}: {free / GB:.0f} GB are free", missing)
     for one in fleet.needed:
         rooms = {node.name: _free(node) for node in fleet.answered}
         somewhere = any(not _is_missing(node, one) for node in fleet.answered)
         if one.nodes or somewhere or not rooms or None in rooms.values():
             continue
-        if all(free is not None and free < _wanted([one]) for free in rooms.values()):
+        if all(free is not None and free < _required([one]) for free in rooms.values()):
             listed = ", ".join(f"{(free or 0) / GB:.0f} GB on {name}" for name, free in rooms.items())
-            yield _too_little(f"no node has room: {listed} are free", [one])
+            yield _too_little(f"no node has enough space: {listed} are free", [one])
 
 
 def _free(node: NodeSnapshot) -> int | None:
@@ -39,14 +41,14 @@ def _free(node: NodeSnapshot) -> int | None:
     return hub.free if hub else None
 
 
-def _wanted(missing: Sequence[Needed]) -> float:
+def _required(missing: Sequence[Needed]) -> float:
     return sum(one.weights_bytes for one in missing) * thresholds.DISK_HEADROOM
 
 
-def _too_little(who: str, missing: Sequence[Needed]) -> CheckFault:
+def _too_little(free: str, missing: Sequence[Needed]) -> CheckFault:
     return error(
-        f"{who}, less than the {_wanted(missing) / GB:.0f} GB that weights need",
-        means="The download would fail half way. Needed: "
+        f"{free}, less than the {_required(missing) / GB:.0f} GB that weights need",
+        means="The download would fail half way. Missing: "
         + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
         do=("sparkfleet models list", "sparkfleet models prune", "df -h ~/.cache/huggingface"),
     )
@@ -54,13 +56,13 @@ def _too_little(who: str, missing: Sequence[Needed]) -> CheckFault:
 
 def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:
     cached = {model.id.lower(): model.size or 0 for model in node.disks.models} if node.disks else {}
-    # A copy of nine tenths or more: a checkpoint's directory also has other files, and links.
+    # A copy with nine tenths of the bytes counts: sizes differ by other files and links.
     return cached.get(needed.model.lower(), 0) < needed.weights_bytes * 0.9
 
 
 @node_check("disk-low", "disks are not nearly full")
 def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
-    """Every disk that something of ours lies on, once."""
+    """Checks each disk that sparkfleet stores data on, once."""
     seen: set[int] = set()
     for name in ("root", "home", "hub", "tmp"):
         place = disks.places.get(name)
@@ -82,31 +84,31 @@ def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     source="knowledge/rules.yaml hf-refs-main-missing",
 )
 def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
-    """Copies that somebody made without `refs`."""
+    """Reports copies of models that were made without `refs`."""
     broken = [model.id for model in disks.models if not model.refs_main]
     if broken:
         yield note(
             f"{node.name}: no refs/main in the cache of {', '.join(broken[:4])}{' …' if len(broken) > 4 else ''}",
             means="Offline they load by snapshot path only, not by name.",
-            do="sparkfleet models push MODEL   # or copy refs/ as well",
+            do="sparkfleet models push MODEL   # or copy its refs/ directory as well",
         )
 
 
 @node_check(
     "shm-size",
-    "shared memory leaves room for models",
+    "files in /dev/shm leave memory for models",
     rules=("shm-64g",),
     source="knowledge/rules.yaml shm-64g",
 )
 def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
-    """It is unified memory, too; what counts is what lies in it, its size is a limit only."""
+    """Checks the bytes in /dev/shm, which use unified memory, too; its size is only a limit."""
     shm = disks.places.get("shm")
     used = shm.total - shm.free if shm else 0
     if shm and used > thresholds.SHARED_MEMORY_GB * GB / 8:
         yield warning(
             f"{node.name}: {used / GB:.0f} GB are used in /dev/shm",
             means="Files in /dev/shm use unified memory: engines get that much less. Crashed processes leave such files.",
-            do="ls -lhS /dev/shm | head   # remove files of processes that are gone",
+            do="ls -lhS /dev/shm | head   # remove files of ended processes",
         )
 
 

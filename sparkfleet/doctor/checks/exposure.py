@@ -1,4 +1,4 @@
-"""Exposure to the network: of ours and of the engines, only the gateway may be reachable."""
+"""Exposure to the network: only the gateway may be reachable, no other process of sparkfleet or an engine."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ ENGINES = re.compile(
     re.IGNORECASE,
 )
 RAY = re.compile(r"(ray::|gcs_server|raylet)", re.IGNORECASE)
-"""Ray's processes with gRPC ports: Ray 2.60 binds them to every address, and in a fleet of ours they ask for its token."""
+"""Ray's processes with gRPC ports: Ray 2.60 binds them to every address; in a fleet they require its token."""
 RAY_PORTS = {6379: "Ray's GCS", 8265: "Ray's dashboard", 10001: "Ray's client server", 52365: "Ray's agent"}
-"""Ray's own defaults: whoever reaches them runs code as this user."""
+"""Ray's default ports: a client that reaches them can run code as this user."""
 METRICS_PORTS = {44217: "metrics of Ray's autoscaler", 44227: "metrics of Ray's dashboard"}
-"""Ray opens them on every address, whatever it is told to bind to (AUTOSCALER_METRIC_PORT, DASHBOARD_METRIC_PORT)."""
+"""Ray opens them on every address, and has no setting for that (AUTOSCALER_METRIC_PORT, DASHBOARD_METRIC_PORT)."""
 
 
-@node_check(
-    "exposed-ports", "nothing but the gateway can be reached from the network", source="the fleet's rule"
-)
+@node_check("exposed-ports", "only the gateway can be reached from the network", source="the fleet's rule")
 def exposed_ports(
     node: NodeSnapshot, sockets: tuple[ListeningSocket, ...], fleet: FleetReadings
 ) -> Iterator[CheckFault]:
-    """Sockets on any address or on the management network; loopback and rails are fine."""
+    """Reports sockets on every address or on the management network; loopback and rails are fine."""
     ours: dict[str, set[int]] = defaultdict(set)
     tokened: set[int] = set()
     shared: dict[str, set[int]] = defaultdict(set)
@@ -39,10 +37,10 @@ def exposed_ports(
         if _fine(socket, node, fleet):
             continue
         where = "on every address" if socket.anywhere else f"on {socket.address}"
-        who = f"{socket.process or 'a process of ours'} listens {where}"
+        who = f"{socket.process or 'a process of sparkfleet'} listens {where}"
         if socket.port in METRICS_PORTS or (socket.port in RAY_PORTS and not _is_ours(socket, node)):
             yield _known_port(node, socket, where)
-        elif _asks_for_the_token(socket, node):
+        elif _requires_the_token(socket, node):
             tokened.add(socket.port)
         elif _is_ours(socket, node):
             (ours if socket.anywhere or _joined(fleet) else shared)[who].add(socket.port)
@@ -57,7 +55,7 @@ def exposed_ports(
 def _exposed(node: NodeSnapshot, who: str, ports: set[int], fleet: FleetReadings) -> CheckFault:
     return error(
         f"{node.name}: {who}, {_ports(ports)}",
-        means="It can be reached from the management network without an API key. For the rendezvous of ranks, PyTorch"
+        means="The management network reaches it without an API key. For the rendezvous of ranks, PyTorch"
         " listens on every address and has no setting for that; only a firewall closes the port.",
         do=(
             f"ss -ltnp 'sport = :{min(ports)}'",
@@ -68,7 +66,7 @@ def _exposed(node: NodeSnapshot, who: str, ports: set[int], fleet: FleetReadings
 
 
 def _firewall(node: NodeSnapshot, fleet: FleetReadings) -> tuple[str, ...]:
-    """Commands that leave SSH and the rails open, and nothing else."""
+    """Commands that leave only SSH and the rails open."""
     return (
         "sudo ufw allow OpenSSH",
         *(f"sudo ufw allow in on {netdev}" for netdev in sorted(fleet.rail_netdevs(node.name))),
@@ -84,8 +82,8 @@ def _behind_the_token(node: NodeSnapshot, ports: set[int], fleet: FleetReadings)
     )
 
 
-def _asks_for_the_token(socket: ListeningSocket, node: NodeSnapshot) -> bool:
-    """Ray's own processes, started by sparkfleet, which always gives them a token."""
+def _requires_the_token(socket: ListeningSocket, node: NodeSnapshot) -> bool:
+    """True for Ray's own processes that sparkfleet started, because it always gives them a token."""
     ours = {one.pid for one in node.processes or () if one.ours}
     return socket.pid in ours and RAY.match(socket.process) is not None
 
@@ -104,9 +102,9 @@ def _known_port(node: NodeSnapshot, socket: ListeningSocket, where: str) -> Chec
     metrics = METRICS_PORTS.get(socket.port)
     return warning(
         f"{node.name}: port {socket.port} ({metrics or RAY_PORTS[socket.port]}) is open {where}",
-        means="Anybody on the network can read these metrics; nothing can be changed there."
+        means="Anybody on the network can read these metrics, but change nothing."
         if metrics
-        else "If it is Ray, anybody on the network can run code as its user. Its owner could not be read.",
+        else "If it is Ray, anybody on the network can run code as its user. Its process could not be read.",
         do=f"sudo ss -ltnp 'sport = :{socket.port}'",
     )
 
@@ -141,7 +139,7 @@ def _is_ours(socket: ListeningSocket, node: NodeSnapshot) -> bool:
     source="knowledge/rules.yaml ufw-blocks-fabric",
 )  # fmt: skip
 def firewall(node: NodeSnapshot, kernel: Kernel, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """DGX OS switches ufw on. What it lets through only root may read."""
+    """Reports ufw, which DGX OS enables; only root may read its rules."""
     netdevs = [
         end.netdev
         for link in fleet.links

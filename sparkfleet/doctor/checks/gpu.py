@@ -1,4 +1,4 @@
-"""The GPU: there, driven by one driver on all nodes, and running as fast as it can."""
+"""The GPU: present, with one driver on all nodes, and at full speed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARK_CAPABILITY = "12.1"
 def gpu_there(
     node: NodeSnapshot, identity: MachineIdentity, gpus: tuple[GpuState, ...]
 ) -> Iterator[CheckFault]:
-    """`No devices were found` on a machine that has one."""
+    """Reports `No devices were found` on a machine with a GPU."""
     if not gpus and recognise(identity, node.pci or ()).kind is MachineKind.SPARK:
         yield error(
             f"nvidia-smi finds no GPU on {node.name}",
@@ -35,13 +35,13 @@ def gpu_there(
 
 @node_check("gpu-capability", "the GPU is a GB10 (compute capability 12.1)")
 def gpu_capability(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
-    """Images are chosen for SM 12.1."""
+    """Reports another GPU than SM 12.1, for which images are chosen."""
     for gpu in gpus:
         if "GB10" in gpu.name and gpu.compute_capability not in (None, SPARK_CAPABILITY):
             yield warning(
                 f"{gpu.name} of {node.name} has compute capability {gpu.compute_capability}, not {SPARK_CAPABILITY}",
                 means="Images that are known to work on a Spark may have no code for it.",
-                do="nvidia-smi -q | head -40   # and report it to sparkfleet",
+                do="nvidia-smi -q | head -40   # then report it to sparkfleet's issue tracker",
             )
 
 
@@ -59,7 +59,7 @@ def driver_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     if said := differing(values(fleet, _driver)):
         yield error(
             f"NVIDIA drivers differ: {said}",
-            means="Engines over several nodes hang or fail between different drivers, and measurements do not carry over.",
+            means="Engines over several nodes hang or fail between different drivers, and measurements are not comparable.",
             do=(
                 "sudo apt update && sudo apt full-upgrade && sudo reboot   # on all nodes",
                 "apt-cache policy 'nvidia-driver-*-open'   # shows packages that are held back",
@@ -74,7 +74,7 @@ def driver_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     source="knowledge/rules.yaml torn-driver-upgrade",
 )
 def driver_torn(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
-    """An update that waits for its reboot."""
+    """Reports an update that still needs a reboot."""
     module, library = identity.driver_module, node.gpus[0].driver if node.gpus else ""
     torn = "version mismatch" in node.unknown.get("gpus", "")
     if torn or (module and library and module != library):
@@ -93,7 +93,7 @@ def driver_torn(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[Check
     source="knowledge/rules.yaml power-wedge",
 )
 def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
-    """Busy, cold and slow, without a reason to throttle."""
+    """Reports a GPU that is busy, cold and slow, without a reason to throttle."""
     for gpu in gpus:
         busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.sm_clock_mhz
         if busy is None or power is None or clock is None or busy < thresholds.WEDGED_UTIL_PERCENT:
@@ -101,12 +101,12 @@ def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Chec
         if power < thresholds.WEDGED_POWER_W and clock < thresholds.WEDGED_CLOCK_MHZ:
             yield error(
                 f"{node.name}: power controller wedged: {busy:.0f} % busy at {power:.1f} W and {clock:.0f} MHz",
-                means="A busy GB10 takes 35 to 90 W at about 2400 MHz. The USB-C power controller is stuck:"
+                means="A busy GB10 draws 35 to 90 W at about 2400 MHz. The USB-C power controller is stuck:"
                 " everything is three to four times too slow. A reboot does not help.",
                 do=(
                     "sudo poweroff",
                     "Unplug the supply at both ends for five minutes; hold the power button ten seconds.",
-                    "Plug in, boot, and run `sparkfleet doctor` again. If it comes back: RMA.",
+                    "Plug it in, boot, run `sparkfleet doctor` again. If the fault returns, have the unit replaced.",
                 ),
                 throttled=", ".join(gpu.throttled or ()) or "no reason given",
             )
@@ -114,7 +114,7 @@ def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Chec
 
 @node_check("gpu-throttled", "the GPU is not throttled", source="nvidia-smi: clocks_event_reasons")
 def gpu_throttled(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
-    """Hardware reasons only: the software power cap is normal."""
+    """Reports hardware reasons only: the software power cap is normal."""
     for gpu in gpus:
         reasons = sorted(HARDWARE_REASONS.intersection(gpu.throttled or ()))
         hot = gpu.temperature_c is not None and gpu.temperature_c > thresholds.HOT_GPU_C

@@ -1,4 +1,4 @@
-"""Identity of the machines: Sparks, all different, all with one system."""
+"""Identity of the machines: all are Sparks, each with its own keys, all with one system."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CVE = "CVE-2026-24218"
     "machine-is-a-spark", "the machine is a Spark", source="knowledge/hardware.yaml, vendors and confusables"
 )
 def machine_is_a_spark(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
-    """Confusable machines are refused with the reason; others are told as what they are."""
+    """Reports machines that are mistaken for a Spark as errors, and others as a note."""
     found = recognise(identity, node.pci or (), node.gpus or ())
     if found.kind is MachineKind.CONFUSABLE:
         yield error(
             f"{node.name} is not a DGX Spark but {found.name}: {found.because}",
-            means="Memory sizes, images and measurements of a Spark are wrong for it, and so are plans.",
+            means="A Spark's memory, images and measurements do not apply to it, so its plans would be wrong.",
             do="Remove it from inventory.yaml.",
             machine=identity.machine,
         )
@@ -36,7 +36,7 @@ def machine_is_a_spark(node: NodeSnapshot, identity: MachineIdentity) -> Iterato
 
 
 @node_check(
-    "cx7-present", "the ConnectX-7 is there", rules=("cx7-absent-without-cable",), source="sparkbase wiki"
+    "cx7-present", "the ConnectX-7 is present", rules=("cx7-absent-without-cable",), source="sparkbase wiki"
 )
 def cx7_present(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
     """A ConnectX-7 without a cable may be absent from PCI."""
@@ -45,8 +45,8 @@ def cx7_present(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[Check
     if not any(device.id == "15b3:1021" for device in node.pci):
         yield note(
             f"{node.name} has no ConnectX-7 on PCI",
-            means="No cable is plugged in: without one its functions may be absent. The card itself is not missing.",
-            do="Plug the QSFP cable in; reboot if it does not appear.",
+            means="No cable is plugged in: without one its PCI functions may be absent. The card itself is not missing.",
+            do="Plug the QSFP cable in; reboot if the card does not appear.",
         )
 
 
@@ -60,18 +60,18 @@ def _kernel(node: NodeSnapshot) -> str | None:
 
 @fleet_check("release-same", "all nodes have one DGX OS release")
 def release_same(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """The last update counts, not the image that was installed."""
+    """Compares the last updates, not the installed images."""
     if said := differing(values(fleet, _release)):
         yield warning(
             f"DGX OS differs: {said}",
-            means="Drivers, firmware and libraries differ with it; published two-node numbers are from equal nodes.",
+            means="Drivers, firmware and libraries differ, too; published two-node numbers are from equal nodes.",
             do="sudo apt update && sudo apt full-upgrade && sudo reboot   # on the older ones",
         )
 
 
 @fleet_check("kernel-same", "all nodes have one kernel")
 def kernel_same(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Early 6.17 kernels capped RoCE: one such end is enough."""
+    """Compares kernels: early 6.17 kernels capped RoCE, and one such end is enough."""
     if said := differing(values(fleet, _kernel)):
         yield warning(
             f"kernels differ: {said}",
@@ -84,7 +84,7 @@ def kernel_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     "machine-ids-differ", "every node has a machine-id of its own", rules=("cloned-machine-id",), source=CVE
 )
 def machine_ids_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """OEM images share it."""
+    """Reports machine-ids that nodes share, as in OEM images."""
     for said, nodes in shared(
         values(fleet, lambda node: node.identity.machine_id if node.identity else None)
     ):
@@ -93,7 +93,7 @@ def machine_ids_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
             means="They were installed from one image. DHCP may give them one address; their logs look the same.",
             do=(
                 "sudo rm /etc/machine-id /var/lib/dbus/machine-id",
-                "sudo systemd-machine-id-setup && sudo reboot   # on all of them but one",
+                "sudo systemd-machine-id-setup && sudo reboot   # on all of these nodes but one",
             ),
         )
 
@@ -106,7 +106,7 @@ def _keys(node: NodeSnapshot) -> set[str]:
     "host-keys-differ", "every node has SSH host keys of its own", rules=("cloned-machine-id",), source=CVE
 )
 def host_keys_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Whoever owns one such box can pass for all of them. The pinned key of a node that is silent counts, too."""
+    """Reports host keys that nodes share: the owner of one can impersonate all. Pinned keys of silent nodes count."""
     for key in sorted(set(chain.from_iterable(_keys(node) for node in fleet.nodes))):
         nodes = [node.name for node in fleet.nodes if key in _keys(node)]
         if len(nodes) > 1:
@@ -115,7 +115,7 @@ def host_keys_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
                 means="They were installed from one image: any other machine with that key can impersonate them.",
                 do=(
                     "sudo rm /etc/ssh/ssh_host_*",
-                    "sudo ssh-keygen -A && sudo systemctl restart ssh   # on all of them",
+                    "sudo ssh-keygen -A && sudo systemctl restart ssh   # on all of these nodes",
                     "sparkfleet init HOST…   # pins the new keys",
                 ),
                 fingerprint=key,

@@ -1,4 +1,4 @@
-"""Cables: both rails up, each in a subnet of its own, at full speed and size, with RDMA on them."""
+"""Cables: both rails up, each in its own subnet, at full speed and MTU, with RDMA."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ends(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[tuple[int, EndSn
 def _netdevs(
     link: LinkSnapshot, fleet: FleetReadings
 ) -> Iterator[tuple[int, EndSnapshot, NodeSnapshot, Netdev]]:
-    """Ends whose netdev is there."""
+    """Ends whose netdev exists."""
     for number, end, node in _ends(link, fleet):
         netdev = node.netdev(end.netdev)
         if netdev is not None:
@@ -43,7 +43,7 @@ def _is_down(rail: RailSnapshot, fleet: FleetReadings) -> bool:
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: both halves of a cabled port are up",
 )
 def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Missing, switched off, or without a carrier; the other rail is named where it still works."""
+    """Reports a rail that is missing, switched off or without a carrier; a rail that still works is mentioned."""
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
     for number, rail in enumerate(link.rails, start=1):
         down = {
@@ -55,14 +55,14 @@ def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
                 + " and ".join(f"{end.netdev} on {end.node} {said}" for end, said in down.items()),
                 means=f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
                 if alive
-                else "Nothing goes over this link.",
+                else "This link carries no traffic.",
                 do=tuple(_lift(down)),
             )
 
 
 def _why_down(netdev: Netdev | None) -> str:
     if netdev is None:
-        return "is not there"
+        return "does not exist"
     if not netdev.up:
         return "is switched off"
     return "" if netdev.carrier else "has no carrier"
@@ -85,7 +85,7 @@ def _lift(down: dict[EndSnapshot, str]) -> Iterator[str]:
     source="christopherowen/dgx-spark-networking: MTU 9000 everywhere",
 )
 def rail_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Too small at an end, or unlike at both."""
+    """Reports an MTU that is too small at an end, or differs between the ends."""
     for number, rail in enumerate(link.rails, start=1):
         found = _mtus(rail, fleet)
         small = {end: mtu for end, mtu in found.items() if mtu < thresholds.RAIL_MTU}
@@ -99,7 +99,7 @@ def _small(rail: str, small: dict[EndSnapshot, int], *, unlike: bool) -> CheckFa
         f"{rail}: MTU is not {thresholds.RAIL_MTU}: {where}",
         means="The ends differ: large messages are dropped, and engines hang."
         if unlike
-        else "RoCE sends packets of 1024 instead of 4096 bytes, and TCP needs six times as many.",
+        else "RoCE sends packets of 1024 instead of 4096 bytes, and TCP needs six times as many packets.",
         do=(
             FABRIC,
             *(
@@ -122,7 +122,7 @@ def _mtus(rail: RailSnapshot, fleet: FleetReadings) -> dict[EndSnapshot, int]:
     rules=("nm-phantom-dhcp",),
 )
 def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Compares the configured addresses with the planned ones."""
+    """Compares the nodes' addresses with those of inventory.yaml."""
     for number, end, _, netdev in _netdevs(link, fleet):
         has = [str(one) for one in netdev.ipv4]
         if end.address not in has:
@@ -148,7 +148,7 @@ def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
     source="NVIDIA dgx-spark-playbooks, switch page; knowledge/rules.yaml same-subnet-halves",
 )
 def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """As it is on the nodes, not as the inventory wants it."""
+    """Checks the addresses on the nodes, not those in the inventory."""
     for name in link.nodes:
         subnets: dict[str, set[str]] = defaultdict(set)
         for _, end, _, netdev in _netdevs(link, fleet):
@@ -160,8 +160,8 @@ def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[Che
                 yield error(
                     f"{name}: both rails of {link.name} are in one subnet, {subnet} ({' and '.join(sorted(netdevs))})",
                     means="The kernel uses one device per subnet: the second rail carries nothing,"
-                    " and RDMA connections fail now and then.",
-                    do=(FABRIC, "This gives each rail its own /24."),
+                    " and RDMA connections fail from time to time.",
+                    do=f"{FABRIC}   # gives each rail its own /24",
                 )
 
 
@@ -172,7 +172,7 @@ def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[Che
     source="knowledge/rules.yaml one-half-only",
 )
 def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """One QSFP cable is two rails."""
+    """Reports a cable with one rail in the inventory: a QSFP cable has two."""
     if len(link.rails) == 1 and link.rails[0].is_rdma:
         yield warning(
             f"{link.name} has 1 rail in inventory.yaml; a QSFP cable has 2",
@@ -186,7 +186,7 @@ def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
     source="knowledge/rules.yaml bond-breaks-rdma",
 )  # fmt: skip
 def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """A bond or a bridge takes the netdev's GIDs."""
+    """Reports netdevs in a bond or a bridge, which takes their GIDs."""
     for number, end, _, netdev in _netdevs(link, fleet):
         if netdev.master:
             yield error(
@@ -201,7 +201,7 @@ def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
     source="NVIDIA dgx-spark-playbooks, switch page",
 )  # fmt: skip
 def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Negotiated link settings."""
+    """Reports a negotiated speed below 200 Gb/s."""
     for number, end, node, netdev in _netdevs(link, fleet):
         settings = node.settings.get(end.netdev)
         speed = settings.speed_mb_per_s if settings else None
@@ -210,7 +210,7 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
                 means="The switch negotiated a lower speed, or the cable is made for 100 Gb/s.",
                 do=(
-                    "On the switch: auto-negotiation off, 200G-baseCR4.",
+                    "On the switch: turn auto-negotiation off and set 200G-baseCR4.",
                     f"ethtool -m {end.netdev} | head   # shows the type of the cable",
                 ),
             )
@@ -223,7 +223,7 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: ibdev2netdev",
 )
 def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """The device is there, belongs to this netdev, and its port is active."""
+    """Checks that the RoCE device exists, belongs to this netdev, and has an active port."""
     for number, end, node, netdev in _netdevs(link, fleet):
         if end.rdma is None or not netdev.carrier:
             continue
@@ -236,7 +236,7 @@ def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
         if found is not None and found.active and found.netdev in ("", end.netdev):
             continue
         state = (
-            "is not there"
+            "does not exist"
             if found is None
             else f"is {found.state}"
             if not found.active
@@ -258,7 +258,7 @@ def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     source="show_gids; knowledge/rules.yaml gid-index-mismatch",
 )  # fmt: skip
 def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """The v2 GID of the rail's own address; and whether its index is one and the same everywhere."""
+    """Checks the v2 GID of the rail's own address, and that its index is equal everywhere."""
     indexes: dict[str, list[str]] = defaultdict(list)
     for number, end, node, _ in _netdevs(link, fleet):
         if end.rdma is None or node.gids is None or (node.rdma_links is not None and not node.rdma_links):
@@ -279,8 +279,8 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     if said := differing(indexes):
         yield note(
             f"{link.name}: the GID index differs: {said}",
-            means="A forced NCCL_IB_GID_INDEX is wrong on one of them; sparkfleet lets NCCL choose it.",
-            do="Leave NCCL_IB_GID_INDEX unset; NCCL_IB_ROCE_VERSION_NUM=2, NCCL_IB_ADDR_FAMILY=AF_INET.",
+            means="A fixed NCCL_IB_GID_INDEX would be wrong on one node; sparkfleet lets NCCL choose it.",
+            do="Leave NCCL_IB_GID_INDEX unset; set NCCL_IB_ROCE_VERSION_NUM=2 and NCCL_IB_ADDR_FAMILY=AF_INET.",
         )
 
 
@@ -291,7 +291,7 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     source="ibv_devinfo: active_mtu; MTU 9000 by christopherowen/dgx-spark-networking",
 )
 def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """It follows the netdev's MTU, once its port comes up again."""
+    """Checks the RDMA MTU, which follows the netdev's only when its port comes up again."""
     for number, end, node, netdev in _netdevs(link, fleet):
         device = node.rdma_device(end.rdma) if end.rdma else None
         jumbo = netdev.mtu >= thresholds.RAIL_MTU
@@ -311,7 +311,7 @@ def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFau
     source="lspci: LnkSta 32GT/s x4 on both functions; a BIOS before 2026-04 may train fewer lanes",
 )
 def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Narrower or slower than the board is built."""
+    """Reports a PCIe link that is narrower or slower than the board's."""
     for number, end, node in _ends(link, fleet):
         pci = node.pci_link(end.netdev)
         if (
@@ -335,10 +335,10 @@ def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     "rail-fec",
     "error correction is on",
     needs=("netdevs",),
-    source="stored 61931756456: RS on a healthy cable",
+    source="published `ethtool --show-fec` of Sparks: RS on a healthy 200 Gb/s cable",
 )
 def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """RS on a 200 Gb/s cable."""
+    """Reports a 200 Gb/s cable without RS error correction."""
     for number, end, node, netdev in _netdevs(link, fleet):
         fec = node.fec.get(end.netdev)
         if end.rdma and fec is not None and netdev.carrier and not fec.active:
@@ -354,7 +354,7 @@ def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     source="knowledge/rules.yaml avahi-name-storm",
 )  # fmt: skip
 def link_avahi(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """mDNS names wander between a node's networks."""
+    """Reports mDNS names, which change between a node's networks."""
     for name in link.nodes:
         address = fleet.node(name).address
         if address.endswith(".local"):
@@ -367,7 +367,7 @@ def link_avahi(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
 
 @fleet_check("links-known", "the cables are in inventory.yaml")
 def links_known(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Several nodes without any link."""
+    """Reports an inventory of several nodes without links."""
     if len(fleet.nodes) > 1 and not fleet.links:
         yield warning(
             "inventory.yaml declares no links",

@@ -1,4 +1,4 @@
-"""Unified memory: free of what others left behind, and ready for an engine to start."""
+"""Unified memory: no leftovers of other processes, and enough of it free for an engine's start."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def strangers(node: NodeSnapshot, found: tuple[GpuProcess, ...]) -> list[GpuProc
 
 @node_check(
     "memory-leftover",
-    "no leftover process holds memory",
+    "no leftover process uses GPU memory",
     source="vllm-project/vllm#48140: a start needs its share free",
 )
 def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[CheckFault]:
-    """Reports GPU processes that are not ours: unified memory that no plan accounts for."""
+    """Reports GPU processes that sparkfleet did not start: no plan accounts for their memory."""
     users = {one.pid: one for one in node.processes or ()}
     for one in strangers(node, gpu_processes):
         held = one.memory or 0
@@ -47,11 +47,11 @@ def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -
         )
 
 
-@node_check("memory-hogs", "nothing else holds much memory")
+@node_check("memory-hogs", "no other process uses much memory")
 def memory_hogs(
     node: NodeSnapshot, memory: MemoryMap, processes: tuple[HoldingProcess, ...]
 ) -> Iterator[CheckFault]:
-    """Processes without the GPU that hold a tenth of all memory."""
+    """Reports processes without the GPU that use a tenth of all memory."""
     for one in processes:
         if not one.ours and one.resident > memory.total // 10:
             yield warning(
@@ -71,7 +71,7 @@ def memory_hogs(
 def memory_retained(
     node: NodeSnapshot, memory: MemoryMap, gpu_processes: tuple[GpuProcess, ...]
 ) -> Iterator[CheckFault]:
-    """Memory that neither the kernel nor a process on the GPU names."""
+    """Reports memory that belongs neither to the kernel nor to a process on the GPU."""
     kept = memory.unaccounted - sum(one.memory or 0 for one in gpu_processes)
     if any(one.memory is None for one in gpu_processes) or kept <= thresholds.UNACCOUNTED_GB * GB:
         return
@@ -92,7 +92,7 @@ def memory_retained(
     source="luisefigueroa/pulsar-gb10-vllm-stack: 100 to 105 GiB for an engine",
 )
 def memory_free(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
-    """Below what a careful operator leaves to the host."""
+    """Reports less available memory than the host needs."""
     if memory.available < thresholds.AVAILABLE_GIB * GIB and memory.total > 32 * GIB and not _ours(node):
         yield warning(
             f"{node.name}: {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB are available",
@@ -108,7 +108,7 @@ def memory_free(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     source="knowledge/rules.yaml vllm-memfree-startup-check",
 )
 def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
-    """CUDA counts files in memory as used; `up` drops them before each cold start."""
+    """Reports a large page cache: CUDA counts it as used; `up` drops it before each cold start."""
     if memory.page_cache > thresholds.PAGE_CACHE_GIB * GIB and memory.total > 32 * GIB:
         yield note(
             f"{node.name}: {memory.page_cache / GIB:.0f} GiB of files are cached in memory",
@@ -117,10 +117,10 @@ def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
         )
 
 
-@node_check("swap", "swap does not turn a full memory into a freeze", rules=("swap-thrash",),
+@node_check("swap", "swap cannot freeze the host", rules=("swap-thrash",),
             source="knowledge/rules.yaml swap-thrash")  # fmt: skip
 def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[CheckFault]:
-    """Swap with the kernel's default eagerness."""
+    """Reports swap with the kernel's default swappiness."""
     if memory.swap_total and (kernel.swappiness or 0) > thresholds.SWAPPINESS:
         yield warning(
             f"{node.name}: {memory.swap_total / GIB:.0f} GiB of swap with vm.swappiness {kernel.swappiness}",
@@ -146,19 +146,19 @@ def memory_pressure(node: NodeSnapshot, kernel: Kernel) -> Iterator[CheckFault]:
 
 @node_check(
     "gpu-log",
-    "the kernel's log has no error of the GPU",
+    "the kernel's log has no GPU errors",
     rules=("nv-err-no-memory-wedge",),
     source="kernel log: NVRM, Xid",
 )
 def gpu_log(node: NodeSnapshot, kernel_log: KernelLog) -> Iterator[CheckFault]:
-    """NV_ERR_NO_MEMORY and Xids since boot."""
+    """Reports NV_ERR_NO_MEMORY and Xids since boot."""
     if kernel_log.out_of_gpu_memory:
         yield warning(
             f"{node.name}: the driver ran out of memory {kernel_log.out_of_gpu_memory} times since boot (NV_ERR_NO_MEMORY)",
             means="This precedes a freeze of the whole host.",
             do=(
                 "Keep 8 to 10 GiB free: a lower memory fraction, a shorter context.",
-                "sudo reboot   # to start clean",
+                "sudo reboot   # frees the driver's memory",
             ),
         )
     if kernel_log.xids:

@@ -14,10 +14,13 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 
 
 @node_check(
-    "memlock", "RDMA may pin memory", rules=("memlock-limit",), source="knowledge/rules.yaml memlock-limit"
+    "memlock",
+    "RDMA may pin memory without a limit",
+    rules=("memlock-limit",),
+    source="knowledge/rules.yaml memlock-limit",
 )
 def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Only if a link of the node declares RDMA."""
+    """Checks the limit only if a link of the node declares RDMA."""
     wants_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
     if wants_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
         yield error(
@@ -26,14 +29,14 @@ def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> I
             " reports the error.",
             do=(
                 f"printf '* hard memlock unlimited\\n* soft memlock unlimited\\n' | sudo tee {LIMITS_FILE}",
-                "exit   # and log in again; repeat on all nodes",
+                "exit   # then log in again; repeat on all nodes",
             ),
         )
 
 
-@node_check("open-files", "enough files may be open", source="Ray's documentation: 65,536")
+@node_check("open-files", "the limit of open files is high enough", source="Ray's documentation: 65,536")
 def enough_open_files(node: NodeSnapshot, open_files: Limit) -> Iterator[CheckFault]:
-    """The hard limit."""
+    """Checks the hard limit."""
     if not open_files.is_unlimited and open_files.most < thresholds.OPEN_FILES:
         yield warning(
             f"{node.name}: at most {open_files.most} files may be open",
@@ -49,7 +52,7 @@ def enough_open_files(node: NodeSnapshot, open_files: Limit) -> Iterator[CheckFa
     source="knowledge/rules.yaml logind-removeipc",
 )
 def linger(node: NodeSnapshot, services: Services, user: User) -> Iterator[CheckFault]:
-    """Without it Ray dies with the last login, and does not come back after a reboot."""
+    """Checks linger: without it Ray ends with the last login, and does not start after a reboot."""
     if services.systemd and not services.linger and not user.is_root:
         yield warning(
             f"{node.name}: systemd stops all processes of {user.name} when the last session ends",
@@ -58,9 +61,9 @@ def linger(node: NodeSnapshot, services: Services, user: User) -> Iterator[Check
         )
 
 
-@node_check("starts-at-boot", "something starts the fleet at boot")
+@node_check("starts-at-boot", "systemd or cron starts the fleet at boot")
 def starts_at_boot(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
-    """systemd, or cron's @reboot."""
+    """Requires systemd, or cron's @reboot."""
     if not services.systemd and not services.cron:
         yield warning(
             f"{node.name} has neither systemd nor cron",
@@ -76,11 +79,11 @@ def starts_at_boot(node: NodeSnapshot, services: Services) -> Iterator[CheckFaul
     source="knowledge/rules.yaml ec-fan-regression",
 )
 def zones_cool(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
-    """All thermal zones."""
+    """Checks the hottest thermal zone."""
     if services.hottest_c is not None and services.hottest_c >= thresholds.HOT_ZONE_C:
         yield warning(
             f"{node.name}: the hottest thermal zone is at {services.hottest_c:.0f} °C",
-            means="The fans follow a curve of the embedded controller; one of its versions (0x0300…) is too quiet.",
+            means="The embedded controller (EC) sets the fans; its firmware 0x0300… runs them too slowly.",
             do=("fwupdmgr get-devices   # EC version", "sudo nvidia-smi -lgc 200,2150"),
         )
 

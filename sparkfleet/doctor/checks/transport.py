@@ -15,18 +15,18 @@ POWER_DRAIN = "If that does not help: shut both down, unplug power and QSFP cabl
 
 @path_check(
     "transport-proof",
-    "bytes between the nodes take the rails, and only those",
+    "traffic between the nodes takes the rails only",
     source="heitor-mocelin/dgx-spark-research: RDMA moves the counters of the HCA, not of the netdev",
 )
 def transport_proof(path: PathSnapshot) -> Iterator[CheckFault]:
-    """Counters of every device before and after the rails were loaded."""
+    """Checks the counters of every device before and after the rails were loaded."""
     if path.proof is None:
         yield not_known(f"traffic between {' and '.join(path.nodes)}: its path was not measured")
     elif not path.proof.holds:
         yield error(
             f"{path.name}: {path.proof.said}",
             means="Traffic between ranks uses another network: about 1 GB/s instead of 22 on a LAN, 11 on"
-            " one rail; and everybody on the LAN can read it.",
+            " one rail; anybody on the LAN can read it.",
             do=(
                 f"ip route get {path.rails[0].there.ip}   # on {path.nodes[0]}: must show {path.rails[0].here.netdev}",
                 "sparkfleet fabric apply",
@@ -37,15 +37,15 @@ def transport_proof(path: PathSnapshot) -> Iterator[CheckFault]:
 
 @path_check(
     "rail-jumbo",
-    "full packets get through",
+    "full-size packets pass",
     source="christopherowen/dgx-spark-networking: ping -M do -s 8972",
 )
 def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
-    """Checks the MTU of the path between the ends. No finding if not even small packets pass."""
+    """Checks the MTU of the path between the ends. No finding if small packets do not pass either."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.jumbo is False and rail.ping_us is not None:
             yield error(
-                f"rail {number} of {path.name}: packets of {thresholds.RAIL_MTU} bytes do not get through",
+                f"rail {number} of {path.name}: packets of {thresholds.RAIL_MTU} bytes do not pass",
                 means="A device on the path has a smaller MTU: large messages are dropped, and engines hang.",
                 do=(
                     f"ping -M do -s 8972 -c 4 -I {rail.here.netdev} {rail.there.ip}   # on {rail.here.node}",
@@ -61,7 +61,7 @@ def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
     source="christopherowen/dgx-spark-networking",
 )
 def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
-    """Also makes the nodes know each other's MAC before the first RDMA connection."""
+    """Reports rails without an answer. The pings also resolve the MACs before the first RDMA connection."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.jumbo is False and rail.ping_us is None:
             yield error(
@@ -77,12 +77,12 @@ def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
 
 @path_check(
     "rail-bandwidth",
-    "rails reach the bandwidth of healthy ones",
+    "rails have the bandwidth of healthy ones",
     rules=("cx7-degraded-13gbps", "cx7-27w-benign"),
     source="NVIDIA/dgx-spark-playbooks: 92 to 112 Gb/s per rail healthy; 8 to 25 degraded (pull/108)",
 )
 def rail_bandwidth(path: PathSnapshot) -> Iterator[CheckFault]:
-    """By RDMA if there is `ib_write_bw`; TCP can prove that a rail is bad, and not that it is good."""
+    """Checks bandwidth by RDMA if there is `ib_write_bw`; TCP can prove that a rail is bad, not that it is good."""
     for number, rail in enumerate(path.rails, start=1):
         if rail.gbit_per_s is None:
             yield not_known(f"rail {number} of {path.name}: bandwidth not measured")
@@ -114,7 +114,7 @@ def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[CheckFault]:
             f"{said}; healthy rails give 92 to 112",
             means="Other traffic uses it, its PCIe link is too narrow, or its cable is bad.",
             do=(
-                "sparkfleet doctor   # again, with nothing running",
+                "sparkfleet doctor   # again, without load",
                 f"ethtool -S {rail.here.netdev} | grep -E 'err|discard|corrected'   # on {rail.here.node}",
             ),
             threshold_gbit_per_s=thresholds.RAIL_HEALTHY_GBIT,
@@ -123,24 +123,24 @@ def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[CheckFault]:
 
 @path_check("rails-balanced", "both rails are equally fast", source="chosen here: within a few per cent")
 def rails_balanced(path: PathSnapshot) -> Iterator[CheckFault]:
-    """Of one cable, by RDMA: TCP streams share processors, and not evenly."""
+    """Compares the rails of one cable by RDMA: TCP streams share processors unevenly."""
     speeds = [rail.gbit_per_s for rail in path.rails if rail.gbit_per_s and rail.measured_with == RDMA_TOOL]
     if len(speeds) > 1 and min(speeds) < max(speeds) * (1 - thresholds.RAILS_IMBALANCE):
         said = " and ".join(f"{speed:.1f}" for speed in speeds)
         yield warning(
             f"{path.name}: its rails give {said} Gb/s",
             means="Collectives run at the speed of the slower rail.",
-            do="sparkfleet doctor   # again, with nothing running; then look at the PCIe link and the cable",
+            do="sparkfleet doctor   # again, without load; then check the PCIe link and the cable",
         )
 
 
 @path_check(
     "rail-latency",
-    "small messages are quick",
+    "small messages have a low latency",
     source="DoctorMasterNewb/sparkbase: ping 0.4 to 1.4 ms, ib_write_lat 1.5 us",
 )
 def rail_latency(path: PathSnapshot) -> Iterator[CheckFault]:
-    """By `ib_write_lat`, and by ping there and back."""
+    """Checks latency by `ib_write_lat`, and round trips by ping."""
     for number, rail in enumerate(path.rails, start=1):
         one_way, ping = rail.one_way_us, rail.ping_us
         slow = (
@@ -151,7 +151,7 @@ def rail_latency(path: PathSnapshot) -> Iterator[CheckFault]:
         took = f"{one_way:.1f} us one way by RDMA" if slow else f"{(ping or 0) / 1000:.1f} ms there and back"
         yield warning(
             f"rail {number} of {path.name}: a small message takes {took}",
-            means="An engine on two nodes sends about 100 of them, one after the other, per token.",
+            means="An engine on two nodes sends about 100 small messages per token, one after the other.",
             do=f"ping -c 100 -i 0.01 -I {rail.here.netdev} {rail.there.ip}   # on {rail.here.node}",
         )
 

@@ -1,4 +1,4 @@
-"""Versions: sparkfleet and Ray are the same everywhere."""
+"""Versions: sparkfleet, Ray and Python are equal on all nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkfleet.doctor.findings import CheckFault, error, note
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 from sparkfleet.hostfacts.venv import PythonEnvironment
 
-UP = "sparkfleet up   # installs the same on every node"
+UP = "sparkfleet up   # installs the same versions on every node"
 
 
 def _minor(version: str) -> str:
@@ -19,7 +19,7 @@ def _minor(version: str) -> str:
 
 @fleet_check("ray-same", "Ray has one version on all nodes")
 def ray_same(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Ray refuses to join nodes of another version, of Ray or of Python."""
+    """Compares Ray's versions: Ray refuses nodes of another version of Ray or Python."""
     if said := differing(values(fleet, lambda node: node.python.ray if node.python else None)):
         yield error(
             f"Ray versions differ: {said}",
@@ -30,7 +30,7 @@ def ray_same(fleet: FleetReadings) -> Iterator[CheckFault]:
 
 @fleet_check("sparkfleet-same", "sparkfleet has one version on all nodes")
 def sparkfleet_same(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Includes the version on this machine."""
+    """Compares sparkfleet's versions, with the one on this machine."""
     found = dict(values(fleet, lambda node: node.python.sparkfleet if node.python else None))
     if fleet.sparkfleet and found:
         found[fleet.sparkfleet] = [*found.get(fleet.sparkfleet, []), "this machine"]
@@ -44,7 +44,7 @@ def sparkfleet_same(fleet: FleetReadings) -> Iterator[CheckFault]:
 
 @fleet_check("python-same", "Python has one minor version on all nodes")
 def python_same(fleet: FleetReadings) -> Iterator[CheckFault]:
-    """In the environments that Ray runs from; where Ray is not installed yet it does not matter."""
+    """Compares Python's minor versions in the environments that have Ray."""
     found = values(
         fleet, lambda node: _minor(node.python.python) if node.python and node.python.ray else None
     )
@@ -58,7 +58,7 @@ def python_same(fleet: FleetReadings) -> Iterator[CheckFault]:
 
 @node_check("sparkfleet-installed", "sparkfleet and Ray are installed")
 def sparkfleet_installed(node: NodeSnapshot, python: PythonEnvironment) -> Iterator[CheckFault]:
-    """Before the first `up` they are not."""
+    """Reports missing packages, as before the first `up`."""
     lacking = [
         name for name, version in (("sparkfleet", python.sparkfleet), ("Ray", python.ray)) if not version
     ]

@@ -1,6 +1,6 @@
-"""One launcher for all device commands: which one is meant is in argv[0].
+"""One launcher for all device commands: argv[0] selects the command.
 
-What they print replays captures of real machines; what they say of rails follows the node's real netdevs and its knobs.
+Their output replays captures of real machines; values of rails follow the node's real netdevs and its knobs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MODULES = {
 
 
 def main(argv: list[str]) -> int:
-    """Run the command that this was called as. Its exit code is the answer."""
+    """Runs the command of this name. Returns its exit code."""
     name = os.path.basename(argv[0])
     module, _, function = _MODULES[name].partition(":")
     command: Command = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
@@ -48,14 +48,14 @@ def main(argv: list[str]) -> int:
         code = command([name, *argv[1:]], simulated_state.load())
         sys.stdout.flush()
     except BrokenPipeError:
-        # `nvidia-smi | head -1` is no error of nvidia-smi's; what Python would still flush goes nowhere.
+        # `nvidia-smi | head -1` is not an error; the rest of the output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     return code
 
 
 def pass_on(name: str, arguments: list[str]) -> int:
-    """Become the system's own command of that name, if there is one outside of the lab's directory."""
+    """Executes the system's own command of that name, if there is one outside of the lab's directory."""
     for directory in (REAL, "/usr/sbin"):
         path = f"{directory}/{name}"
         if os.access(path, os.X_OK):

@@ -1,4 +1,4 @@
-"""ethtool and ip of a Spark: the veths' real state, without what tells that they are veths."""
+"""ethtool and ip of a Spark: the veths' real state, shown as physical netdevs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMESPACE = re.compile(r" link-netns(id)? \S+")
 
 
 def ip(argv: list[str], settings: SimulatedState) -> int:
-    """The system's ip; where it shows links, a veth is shown as the physical netdev that it stands for."""
+    """The system's ip; in lists of links a veth is shown as the physical netdev that it simulates."""
     words = [word for word in argv[1:] if not word.startswith("-")]
     showing = bool(words) and ("link".startswith(words[0]) or "address".startswith(words[0]))
     if not showing or any(

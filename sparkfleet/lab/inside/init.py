@@ -1,7 +1,7 @@
-"""The first process of a simulated node: furnishes it, starts sshd and cron, reaps, and keeps /sys/class/infiniband true.
+"""The first process of a simulated node: mounts its file system, starts sshd and cron, reaps, updates /sys/class/infiniband.
 
 Started as `init.py LAB NODE SPEC READY`, in namespaces of its own; SPEC is a JSON file (see `Spec`), READY the number of a
-file descriptor that is told "ready" or what went wrong.
+file descriptor that receives "ready" or the error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sparkfleet.lab.inside.sysfs import count, refresh, refresh_links
 
 INFINIBAND = Path("/sys/class/infiniband")
 LINKS = Path("/run/lab/links")
-"""Files that are seen in place of some of /sys/class/net."""
+"""Files that are mounted over some of /sys/class/net."""
 _SSHD_PID = Path("/run/sshd.pid")
-"""sshd writes it when it listens and heeds signals."""
+"""sshd writes it as soon as it listens and handles signals."""
 _SSHD_S = 60.0
 _LINK_EVENTS = 1 | 0x10 | 0x100
 """RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR."""
 _TICK_S = 1.0
-"""Byte counters have no event; they are as old as this at most."""
+"""Seconds between updates of byte counters, for which the kernel has no event."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SimulatedNodeSpec:
 
 @dataclass
 class Service:
-    """A daemon that is started again when it ends, as systemd would."""
+    """A daemon that is started again if it ends, as by systemd."""
 
     argv: tuple[str, ...]
     log: str
@@ -58,18 +58,18 @@ class Service:
     started: float = field(default=0.0)
 
     def start(self, path: str) -> None:
-        """Start it in the foreground, with its output in a log of the node."""
+        """Starts it in the foreground, with its output in a log of the node."""
         with open(self.log, "ab") as log:
             process = subprocess.Popen(
                 self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={"PATH": path, "LANG": "C.UTF-8"}, cwd="/", start_new_session=True,
             )  # fmt: skip
         self.pid, self.started = process.pid, time.monotonic()
-        process.returncode = 0  # reaped below, with everything else that init inherits
+        process.returncode = 0  # reaped below, with all other processes that init inherits
 
 
 def main(argv: list[str]) -> None:
-    """Boot, say so, and stay."""
+    """Boots the node, reports it, and runs until the node ends."""
     ready = int(argv[4])
     try:
         spec = SimulatedNodeSpec(**json.loads(Path(argv[3]).read_text()))
@@ -102,7 +102,7 @@ def _boot(spec: SimulatedNodeSpec) -> None:
 
 
 def _unlock_memory(knob: str) -> None:
-    """Set what sessions inherit. A host that denies CAP_SYS_RESOURCE lets nobody raise it: then it stays as it is."""
+    """Sets the limit that sessions inherit. It stays unchanged on a host that denies CAP_SYS_RESOURCE."""
     _, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     try:
         if knob == "unlimited":
@@ -123,7 +123,7 @@ def _services() -> list[Service]:
 
 
 def _await_sshd(sshd: Service) -> None:
-    """Return when sshd listens: whoever hears that a node is up connects at once. Raises RuntimeError."""
+    """Waits until sshd listens, because clients connect as soon as a node is reported up. Raises RuntimeError."""
     end = time.monotonic() + _SSHD_S
     while not (_SSHD_PID.exists() and _SSHD_PID.read_text()):
         _reap()
@@ -140,7 +140,7 @@ def _link_events() -> socket.socket:
 
 
 def _stay(services: list[Service], path: str, events: socket.socket) -> None:
-    """Reap children, restart daemons, follow the links. Ends only with the node."""
+    """Reaps children, restarts daemons, follows the links. Ends only with the node."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -190,7 +190,7 @@ def _restart(services: list[Service], path: str) -> None:
 
 def _drain(events: socket.socket, woken: int) -> None:
     for descriptor in (events.fileno(), woken):
-        # Ends when there is nothing more to read, or more was sent than fits (ENOBUFS), which the refresh makes good.
+        # Ends if nothing is left to read, or events were lost (ENOBUFS), for which the refresh makes up.
         with suppress(OSError):
             while os.read(descriptor, 65536):
                 pass

@@ -1,6 +1,6 @@
 """File system of a simulated node: the host's programs, read-only, and private places to write to.
 
-Runs once, in the node's own mount namespace, before anything else of the node does.
+Runs once, in the node's own mount namespace, before all other processes of the node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkfleet.lab.inside.simulated_state import REAL, TOOLS
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _HARDLY = MS_NOSUID | MS_NODEV
 _WITHOUT = ("/usr/sbin/netplan",)
-"""Programs that a host may have and that could do nothing in a node: there is no networkd that would hear of it."""
+"""Programs of the host that cannot work in a node, because no networkd runs there."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -31,14 +31,14 @@ def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, data:
 
 
 class HeldMount:
-    """A place of the host that stays reachable when something is mounted over it."""
+    """A path of the host that stays reachable after a mount over it."""
 
     def __init__(self, path: str | Path) -> None:
         self.directory = Path(path).is_dir()
         self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
 
     def bind(self, target: str | Path, flags: int = 0) -> None:
-        """Show it at `target`, which is made where it is missing."""
+        """Mounts it at `target`, which is created if it is missing."""
         self._make(Path(target))
         mount(f"/proc/self/fd/{self._descriptor}", target, "", MS_BIND | MS_REC)
         if flags:
@@ -55,9 +55,9 @@ class HeldMount:
 def furnish(
     private: Mapping[str, str], hosts: Iterable[str], shares: Iterable[str], veiled: Iterable[str]
 ) -> None:
-    """Build the node's view: `private` directories of the host by their place in the node, `shares` at their own.
+    """Builds the node's file system: `private` directories of the host by their path in the node, `shares` at their own.
 
-    `veiled` directories of the host are hidden behind empty ones; `hosts` are seen through private ones, as they are.
+    `veiled` directories of the host are hidden behind empty ones; `hosts` stay visible below private ones.
     """
     through = {path: HeldMount(path) for path in hosts}
     held = {place: HeldMount(path) for place, path in private.items()}
@@ -66,7 +66,7 @@ def furnish(
         _tmpfs(place, "1777" if place in ("/tmp", "/var/tmp") else "0711" if place == "/root" else "0755")  # noqa: S108
     for path, share in shared.items():
         share.bind(path, MS_RDONLY)
-    # Shares below a private place would be hidden by it, so the private places come by depth, /etc before /etc/x.
+    # A private directory would hide shares below it, so private ones are mounted by depth, /etc before /etc/x.
     for place in sorted(place for place in held if not place.startswith("/sys/")):
         held[place].bind(place)
     for path, directory in through.items():
@@ -80,7 +80,7 @@ def furnish(
 
 
 def _programs() -> None:
-    """Put the device commands into /usr/bin too: cron's PATH has nothing else, and some call them by their full path."""
+    """Mounts the device commands in /usr/bin, too: cron's PATH has only that, and some programs call them by full path."""
     HeldMount("/usr/bin").bind(REAL)
     mount("overlay", "/usr/bin", "overlay", MS_RDONLY, f"lowerdir={TOOLS}:{REAL}")
     for program in filter(os.path.exists, _WITHOUT):
@@ -116,7 +116,7 @@ def _kernel_files() -> None:
     mount("tmpfs", "/sys/class", "tmpfs", _HARDLY, "mode=0755")
     for name, entry in held:
         entry.bind(f"/sys/class/{name}")
-    # Containers want the one hierarchy that a Spark has; a host with others still has this one.
+    # Containers need the one hierarchy that a Spark has; a host with others has this one, too.
     with suppress(OSError):
         mount("cgroup2", "/sys/fs/cgroup", "cgroup2", _HARDLY | MS_NOEXEC)
     for name in ("infiniband", "dmi/id"):

@@ -1,4 +1,4 @@
-"""The node's real netdevs, and the RoCE devices that are told to belong to them."""
+"""The node's real netdevs, and the simulated RoCE devices on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from sparkfleet.lab.inside.simulated_state import HCAS, NETDEVS, REAL, SimulatedState
 
 IP = next((path for path in (f"{REAL}/ip", "/usr/sbin/ip") if os.path.exists(path)), "/sbin/ip")
-"""The system's own. On Ubuntu /sbin/ip leads to /usr/bin/ip, where the device command stands."""
+"""The system's own. On Ubuntu /sbin/ip is a link to /usr/bin/ip, which the device command replaces."""
 KERNELS = "/sys/class/net"
 
 
@@ -42,7 +42,7 @@ class SimulatedGid:
 
 @dataclass(frozen=True)
 class Hca:
-    """A RoCE device. Its port is as its netdev is."""
+    """A RoCE device. Its port has the state of its netdev."""
 
     name: str
     netdev: SimulatedNetdev
@@ -55,7 +55,7 @@ class Hca:
 
     @property
     def active_mtu(self) -> int:
-        """Largest InfiniBand MTU that the netdev's leaves room for."""
+        """Largest InfiniBand MTU that fits in the netdev's."""
         fits = [mtu for mtu in (4096, 2048, 1024, 512, 256) if mtu + 64 <= self.netdev.mtu]
         return fits[0] if fits and self.active else 1024
 
@@ -87,7 +87,7 @@ def _netdev(row: dict[str, Any]) -> SimulatedNetdev:
 
 
 def read_hcas(settings: SimulatedState) -> list[Hca]:
-    """The four RoCE devices in the order that ibv_devices has them."""
+    """The four RoCE devices in the order of ibv_devices."""
     netdevs = read_netdevs()
     pairs = sorted(zip(HCAS, NETDEVS, strict=True), key=lambda pair: (len(pair[0]), pair[0]))
     return [
@@ -102,7 +102,7 @@ def gid_table(netdev: SimulatedNetdev, knob: str) -> tuple[SimulatedGid, ...]:
     default = IPv6Address(_link_local(netdev.mac))
     addresses: list[IPv6Address] = [default]
     if knob == "shifted":
-        # As seen where NetworkManager had given the rail another address first.
+        # As on machines on which NetworkManager gave the rail another address first.
         addresses.append(IPv6Address(f"fd00::{netdev.mac.replace(':', '')[-4:]}"))
     addresses += [IPv6Address(a) for a in netdev.ipv6 if IPv6Address(a) != default]
     addresses += [IPv6Address(f"::ffff:{a}") for a in netdev.ipv4 if knob != "missing"]

@@ -17,20 +17,20 @@ _HOLDER = Path("/run/lab/state/holder.pid")
 _NAMES = {"jetson-thor": "NVIDIA Thor", "gh200": "NVIDIA GH200 480GB", "rtx-spark": "NVIDIA RTX Spark N1X"}
 _CAPABILITIES = {"jetson-thor": "11.0", "gh200": "9.0"}
 _MEMORY_MIB = {"gh200": 97871}
-"""Machines with memory of the GPU's own, which nvidia-smi does tell."""
+"""Machines whose GPU has its own memory, which nvidia-smi reports."""
 _LOADS = {"idle": (208, 4.05, 0, "P8"), "busy": (2418, 38.41, 96, "P0"), "wedged": (650, 14.20, 96, "P0")}
 """SM clock MHz, power W, utilisation %, state. Wedged: high use, low clock and power, and no throttle reason."""
 
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """The one GPU, as the node's settings have it."""
+    """The node's GPU, by its settings."""
 
     settings: SimulatedState
 
     @property
     def machine(self) -> str:
-        """The kind of machine that it is in."""
+        """Kind of its machine."""
         return self.settings.text("machine")
 
     @property
@@ -40,7 +40,7 @@ class SimulatedGpu:
 
     @property
     def uuid(self) -> str:
-        """A UUID of this node's."""
+        """UUID of this node's GPU."""
         digest = hashlib.sha256(socket.gethostname().encode()).hexdigest()
         return "GPU-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
@@ -50,7 +50,7 @@ class SimulatedGpu:
         return _LOADS[self.settings.text("clock")]
 
     def memory(self, part: str) -> str:
-        """Total, used or free MiB where it has memory of its own."""
+        """Total, used or free MiB, if it has its own memory."""
         total = _MEMORY_MIB.get(self.machine)
         if total is None:
             return NO_VALUE
@@ -59,14 +59,14 @@ class SimulatedGpu:
         return f"{amounts[part]} MiB"
 
     def processes(self) -> Iterator[SimulatedGpuProcess]:
-        """The leftover process, while it lives."""
+        """The leftover process, while it runs."""
         try:
             pid = int(_HOLDER.read_text())
             os.kill(pid, 0)
         except (FileNotFoundError, ValueError, ProcessLookupError):
             return
         except PermissionError:
-            pass  # somebody else's, and alive
+            pass  # another user's, and running
         yield SimulatedGpuProcess(pid, "VLLM::EngineCore", int(self.settings.text("holder_mib")))
 
 
@@ -132,7 +132,7 @@ def _reason(gpu: SimulatedGpu, reason: str) -> str:
 
 
 def nvidia_smi(argv: list[str], settings: SimulatedState) -> int:
-    """Dispatch on the options that fleets are asked with."""
+    """Dispatches on the options that sparkfleet and people use."""
     failed = _unwell(settings)
     if failed is not None:
         return failed
@@ -165,7 +165,7 @@ def _unwell(settings: SimulatedState) -> int | None:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """`--query-gpu=name` and `--format csv` alike; `-i 0` and `--id=0` mean the one GPU that is there."""
+    """Options, as `--query-gpu=name` or `--format csv`; `-i 0` and `--id=0` are the only GPU."""
     found: dict[str, str] = {}
     rest = iter(arguments)
     for argument in rest:

@@ -35,7 +35,7 @@ def _devices(settings: SimulatedState) -> list[tuple[str, str, str, str, str]]:
 
 
 def lspci(argv: list[str], settings: SimulatedState) -> int:
-    """All devices; -s SLOT, -d VENDOR:DEVICE, -n, -nn and -v to -vvv as pciutils has them."""
+    """All devices; -s SLOT, -d VENDOR:DEVICE, -n, -nn and -v to -vvv as in pciutils."""
     slot, wanted, flags = _asked(argv[1:])
     for device in _devices(settings):
         if _short(slot) in ("", _short(device[0])) and _matches(wanted, device[4]):
@@ -96,7 +96,7 @@ def _details(device: tuple[str, str, str, str, str], settings: SimulatedState, v
 
 
 def dmesg(argv: list[str], settings: SimulatedState) -> int:
-    """The lines of a Spark's boot that say something about its links, and an Xid where one was set."""
+    """The lines of a Spark's boot about its links, and an Xid if one was set."""
     lines = []
     for index, hca in enumerate(HCAS):
         width = int(settings.number("pcie_width", hca))

@@ -1,7 +1,7 @@
-"""ib_write_bw, ib_write_lat, ib_send_bw, ib_send_lat: two nodes really meet, over TCP, and data moves on the rail.
+"""ib_write_bw, ib_write_lat, ib_send_bw, ib_send_lat: two nodes really connect, over TCP, and send data on the rail.
 
-The rate and the latency that they report are not measured: they are the rail's settings, at both ends, with what a
-ConnectX-7 of a Spark reaches as the healthy value. Data is sent at about 5 MB/s for as long as the real test would run.
+The reported rate and latency are not measured: they are the rail's settings at both ends; the healthy values are those of a
+Spark's ConnectX-7. Data is sent at about 5 MB/s for as long as the real test would run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkfleet.lab.inside.simulated_state import SimulatedState
 
 _LINE = "---------------------------------------------------------------------------------------"
 _GBIT_PER_LANE = 28.0
-"""A Gen5 lane's 31.5 Gb/s less what PCIe itself needs: four reach the 112 Gb/s that one half was measured at."""
+"""A Gen5 lane's 31.5 Gb/s less PCIe's overhead: four give the 112 Gb/s that were measured on one half."""
 _SMALL_MTU_GBIT = 92.57
 """One half at MTU 1500 (NVIDIA's performance guide for two Sparks)."""
 _CHUNK = bytes(1 << 18)
@@ -26,7 +26,7 @@ _PATIENCE_S = 10.0
 
 
 class NoPath(Exception):
-    """The two ends cannot reach each other over the rail, or not by the asked GID."""
+    """The two ends cannot reach each other over the rail, or not by the given GID."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def _end(asked: argparse.Namespace, hca: Hca, settings: SimulatedState, port: int) -> tuple[End, int]:
-    """This end, and its GID index. Raises NoPath where the device has no GID to use."""
+    """This end, and its GID index. Raises NoPath if the device has no usable GID."""
     usable = {gid.index: gid for gid in hca.gids if gid.version == 2 and gid.ipv4}
     index = asked.gid_index if asked.gid_index is not None else next(iter(usable), None)
     if index not in usable:
@@ -172,7 +172,7 @@ def _exchange(control: socket.socket, mine: End) -> End:
 
 
 def _send(netdev: str, mine: End, theirs: End) -> None:
-    """Data from this rail's netdev to that of the other end, and over no other."""
+    """Sends data from this rail's netdev to that of the other end, over no other netdev."""
     with socket.socket() as data:
         data.settimeout(_PATIENCE_S)
         data.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, netdev.encode())

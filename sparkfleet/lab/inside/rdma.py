@@ -1,4 +1,4 @@
-"""ibdev2netdev, rdma, ibv_devices, ibv_devinfo, ibstat and show_gids of a ConnectX-7, as the node's netdevs are now."""
+"""ibdev2netdev, rdma, ibv_devices, ibv_devinfo, ibstat and show_gids of a ConnectX-7, by the state of the node's netdevs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _ibstat(hca: Hca, gbit: int) -> str:
 
 
 def show_gids(argv: list[str], settings: SimulatedState) -> int:
-    """The GID tables, and how many rows they have."""
+    """The GID tables, and the number of their rows."""
     print(
         "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---"
     )

@@ -15,7 +15,7 @@ STATE = Path("/run/lab/state/knobs.json")
 TOOLS = "/run/lab/bin"
 """The device commands."""
 REAL = "/run/lab/real"
-"""The host's /usr/bin, below the device commands that stand before it."""
+"""The host's /usr/bin, below the layer of device commands."""
 _NUMBER = r"-?[0-9]{1,9}(\.[0-9]{1,6})?"
 _POSITIVE = r"(?!0+(\.0+)?$)[0-9]{1,9}(\.[0-9]{1,6})?"
 _WORD = r"[A-Za-z0-9._-]{1,64}"
@@ -26,7 +26,7 @@ HCAS = ("rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1")
 
 @dataclass(frozen=True)
 class Knob:
-    """A setting: its healthy value, what it accepts, and what it does. `per` names devices it can be set for alone."""
+    """A setting: its healthy value, its accepted values, and its effect. `per`: devices that it can be set for alone."""
 
     healthy: str
     accepts: str
@@ -35,8 +35,8 @@ class Knob:
 
 
 KNOBS: dict[str, Knob] = {
-    "driver": Knob("580.159.03", r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", "driver version that nvidia-smi tells"),
-    "cuda": Knob("13.0", r"[0-9]{1,2}\.[0-9]{1,2}", "CUDA version that nvidia-smi tells"),
+    "driver": Knob("580.159.03", r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", "driver version of nvidia-smi"),
+    "cuda": Knob("13.0", r"[0-9]{1,2}\.[0-9]{1,2}", "CUDA version of nvidia-smi"),
     "gpu": Knob("present", "present|missing|no-driver", "no device found, or no driver at all"),
     "clock": Knob(
         "idle", "idle|busy|wedged", "SM clock and power: 208 MHz 4 W, 2418 MHz 38 W, 650 MHz 14 W busy"
@@ -45,22 +45,22 @@ KNOBS: dict[str, Knob] = {
     "holder_mib": Knob("0", r"[0-9]{1,6}", "a leftover process holds this much GPU memory, MiB"),
     "xid": Knob("0", r"[0-9]{1,3}", "an Xid error in dmesg"),
     "machine": Knob(
-        "spark", "spark|gx10|pgx|jetson-thor|gh200|rtx-spark", "what the machine is: DMI, GPU, release"
+        "spark", "spark|gx10|pgx|jetson-thor|gh200|rtx-spark", "kind of machine: DMI, GPU, release"
     ),
     "dgx_os": Knob("7.5.0", r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}", "DGX OS version of the last update"),
     "machine_id": Knob(
-        "own", rf"own|[0-9a-f]{{32}}|{_WORD}", "own, 32 hex digits, or the node whose id it has"
+        "own", rf"own|[0-9a-f]{{32}}|{_WORD}", "own, 32 hex digits, or a node whose id it has"
     ),
-    "host_key": Knob("own", rf"own|new|{_WORD}", "own, new (changed since), or the node whose key it has"),
+    "host_key": Knob("own", rf"own|new|{_WORD}", "own, new (changed since), or a node whose key it has"),
     "pcie_width": Knob("4", "1|2|4|8|16", "PCIe lanes of a ConnectX function", HCAS),
-    "rdma_gbit": Knob("98.04", _POSITIVE, "what ib_write_bw reports for one rail, Gb/s", HCAS),
-    "rdma_us": Knob("1.5", _POSITIVE, "what ib_write_lat reports, µs", HCAS),
-    "slow_gbit": Knob("0", _NUMBER, "set by `slow`: what the rail really carries, Gb/s", NETDEVS),
+    "rdma_gbit": Knob("98.04", _POSITIVE, "bandwidth by ib_write_bw on one rail, Gb/s", HCAS),
+    "rdma_us": Knob("1.5", _POSITIVE, "latency by ib_write_lat, µs", HCAS),
+    "slow_gbit": Knob("0", _NUMBER, "set by `slow`: the rail's real rate, Gb/s", NETDEVS),
     "slow_ms": Knob("0", _NUMBER, "set by `slow`: added delay, ms", NETDEVS),
-    "speed": Knob("200000", r"[0-9]{1,6}", "link speed that ethtool tells, Mb/s", NETDEVS),
+    "speed": Knob("200000", r"[0-9]{1,6}", "link speed by ethtool, Mb/s", NETDEVS),
     "gid": Knob("ok", "ok|missing|shifted", "RoCE v2 IPv4 GID: at index 3, absent, or at index 5", HCAS),
     "clock_skew": Knob("0", _NUMBER, "seconds that the node's clock is ahead"),
-    "ntp": Knob("yes", "yes|no", "whether timedatectl says that the clock is synchronised"),
+    "ntp": Knob("yes", "yes|no", "clock synchronised, by timedatectl"),
     "memlock": Knob("unlimited", r"unlimited|[0-9]{1,9}", "locked memory a user may have, KiB"),
     "groups": Knob(
         "docker", r"|[a-z][a-z0-9-]{0,30}(,[a-z][a-z0-9-]{0,30}){0,9}", "groups of the user, by comma"
@@ -72,7 +72,7 @@ KNOBS: dict[str, Knob] = {
     "meminfo": Knob(
         "real", "real|spark|leaked", "/proc/meminfo: the host's, a Spark's, or with 80 GiB unaccounted"
     ),
-    "sudo": Knob("no", "no|yes", "whether the user may become root with sudo, without a password"),
+    "sudo": Knob("no", "no|yes", "the user may use sudo without a password"),
 }
 
 
@@ -104,7 +104,7 @@ class SimulatedState:
     values: Mapping[str, str]
 
     def text(self, name: str, device: str = "") -> str:
-        """A knob's value, for one device where it was set for that alone."""
+        """A knob's value, for one device if it was set for that alone."""
         return self.values.get(f"{name}.{device}") or self.values.get(name, KNOBS[name].healthy)
 
     def number(self, name: str, device: str = "") -> float:
@@ -113,7 +113,7 @@ class SimulatedState:
 
 
 def load(path: Path = STATE) -> SimulatedState:
-    """The node's settings. Before any was made, all is healthy."""
+    """The node's settings; all are healthy until the first change."""
     try:
         return SimulatedState(json.loads(path.read_text()))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The files that a node's /sys/class/infiniband consists of, kept true to its netdevs by the node's first process."""
+"""Files of a node's /sys/class/infiniband, which the node's first process updates from its netdevs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRMWARE = "28.45.4028"
 
 
 def refresh(root: Path, settings: SimulatedState) -> None:
-    """Write the tree below `root` as it should be now."""
+    """Writes the tree below `root` for the current state."""
     for hca in read_hcas(settings):
         device = root / hca.name
         _replace(device, "fw_ver", FIRMWARE)
@@ -36,7 +36,7 @@ def _rate(hca: Hca, settings: SimulatedState) -> str:
 
 
 def refresh_links(root: Path, settings: SimulatedState) -> None:
-    """Write what /sys/class/net tells wrong of a veth: its speed (Mb/s), and `lowerlayerdown` where a NIC is `down`."""
+    """Writes files of /sys/class/net that differ for a veth: speed (Mb/s), and the state, which is `down` on a NIC."""
     for hca in read_hcas(settings):
         netdev = hca.netdev
         speed = settings.text("speed", netdev.name) if netdev.carrier else "-1"
@@ -45,7 +45,7 @@ def refresh_links(root: Path, settings: SimulatedState) -> None:
 
 
 def count(root: Path) -> None:
-    """The kernel's counts of every veth; data in the words of four bytes that InfiniBand counts in."""
+    """Writes the kernel's counters of every veth; data in words of four bytes, as InfiniBand counts."""
     for hca, netdev in zip(HCAS, NETDEVS, strict=True):
         kernels = Path(KERNELS, netdev, "statistics")
         for way, name in (("tx", "xmit"), ("rx", "rcv")):
@@ -65,7 +65,7 @@ def _gids(device: Path, hca: Hca) -> None:
     rows = {gid.index: gid for gid in hca.gids}
     for index in range(16):
         gid = rows.get(index)
-        # An empty row reads as zeros, and its attributes cannot be read (EINVAL): here they are not there.
+        # An empty row reads as zeros, and its attributes cannot be read (EINVAL): here they are missing.
         _replace(device, f"ports/1/gids/{index}", gid.value if gid else "0000:" * 7 + "0000")
         for name, value in (("types", "RoCE v2" if gid and gid.version == 2 else "IB/RoCE v1"),
                             ("ndevs", hca.netdev.name)):  # fmt: skip
@@ -81,10 +81,10 @@ def _colons(guid: str) -> str:
 
 
 def _replace(device: Path, place: str, text: str) -> None:
-    """Give a file below a device's directory another text, at once: who is reading it reads the old text to its end."""
+    """Replaces a file below a device's directory atomically: a reader gets the old text to its end."""
     path, content = device / place, text + "\n"
     if _read(path) != content:
-        # Beside the device's own files: who lists a port's counters must not find one that is none.
+        # Outside the device's directory: a list of a port's counters must not contain the new file.
         new = device / ".new"
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(content)
@@ -92,7 +92,7 @@ def _replace(device: Path, place: str, text: str) -> None:
 
 
 def _overwrite(path: Path, text: str) -> None:
-    """Give a file another text in its place: a bind mount shows the file that it was given, never a later one."""
+    """Overwrites a file in place: a bind mount keeps showing the file that it was made of, not a replacement."""
     content = text + "\n"
     if _read(path) != content:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""date, timedatectl, prlimit and lsb_release, as the node's settings have the clock and the limits."""
+"""date, timedatectl, prlimit and lsb_release, with the clock and the limits of the node's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkfleet.lab.inside.simulated_state import SimulatedState
 
 
 def date(argv: list[str], settings: SimulatedState) -> int:
-    """The system's date, ahead by the node's skew. A date that was asked for (-d, -r, -s) is left alone."""
+    """The system's date, ahead by the node's skew. A given date (-d, -r, -s) is not changed."""
     skew = settings.number("clock_skew")
     asked = any(
         word.startswith(("-d", "--date", "-r", "--reference", "-s", "--set", "-f")) for word in argv[1:]
@@ -41,7 +41,7 @@ def timedatectl(argv: list[str], settings: SimulatedState) -> int:
 
 
 def prlimit(argv: list[str], settings: SimulatedState) -> int:
-    """The system's prlimit, but for locked memory: a host without CAP_SYS_RESOURCE cannot give a node what a Spark has."""
+    """The system's prlimit, except for locked memory: a host without CAP_SYS_RESOURCE cannot set a Spark's limit."""
     if not any(word in ("-l", "--memlock") for word in argv[1:]) or any(
         word.startswith("--pid") for word in argv[1:]
     ):
@@ -61,7 +61,7 @@ def prlimit(argv: list[str], settings: SimulatedState) -> int:
 
 
 def lsb_release(argv: list[str], settings: SimulatedState) -> int:
-    """`lsb_release -a`; single questions are answered the same way."""
+    """`lsb_release -a`; other options give the same output."""
     print("No LSB modules are available.", file=sys.stderr)
     print("Distributor ID:\tUbuntu\nDescription:\tUbuntu 24.04.4 LTS\nRelease:\t24.04\nCodename:\tnoble")
     return 0

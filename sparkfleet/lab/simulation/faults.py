@@ -30,7 +30,7 @@ class FaultTarget(Protocol):
     people: list[tuple[str, str]]
 
     def record(self, fault: str) -> None:
-        """Count a fault and keep it for whoever replays the seed."""
+        """Counts a fault and logs it for a replay of the seed."""
         ...
 
     def set_disk_full(self, full: bool) -> None:

@@ -126,12 +126,12 @@ def stays_on_gone_nodes(
 def nothing_unwanted(
     wanted: Mapping[str, Desired], serve: SimulatedServe, fleet: SimulatedFleet
 ) -> Iterator[str]:
-    """Applications and engines that nobody wants. To be checked when all is quiet."""
+    """Applications and engines without a deployment. To be checked when nothing changes any more."""
     now = fleet.time.seconds
     groups = {group for one in wanted.values() for group in one.groups}
     for key in serve.apps:
         if key not in groups:
-            yield f"{now:.1f} s: {key} runs, and nobody wants it"
+            yield f"{now:.1f} s: {key} runs without a deployment"
     for key in fleet.engines:
         if key not in serve.apps:
             yield f"{now:.1f} s: an engine of {key} runs without an application"

@@ -170,7 +170,7 @@ class Simulation:
         self.store.set_full(full)
 
     def record(self, fault: str) -> None:
-        """Count a fault and keep it for whoever replays the seed."""
+        """Counts a fault and logs it for a replay of the seed."""
         self.report.faults[fault] += 1
         self.note(f"fault: {fault}")
 
@@ -270,7 +270,7 @@ class Simulation:
     # users
 
     async def apply(self, name: str, what: str = "apply") -> None:
-        """Somebody applies a deployment: a new one, the same anew ("again"), or a change of what there is ("edit")."""
+        """Applies a deployment for a user: a new one, an unchanged one ("again"), or a changed one ("edit")."""
         if self.controller is None:
             return
         there = self.store.desired().get(name)
@@ -355,7 +355,7 @@ class Simulation:
         ]
 
     def note(self, line: str) -> None:
-        """Keep a line for whoever replays the seed."""
+        """Logs a line for a replay of the seed."""
         self.report.log.append(f"{self.time.seconds:10.1f} {line}")
 
 

@@ -44,6 +44,7 @@ STEP_TERMS = (
     "draft_launch",
     "verify",
     "drafting",
+    "executor",
 )
 """Every term that `step_terms` may name."""
 PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed", "transfer")
@@ -60,6 +61,8 @@ class Setup(EngineConfig):
     kernel: str = ""
     """"marlin" if the format has no kernel of its own and weights are unpacked to bf16 on the way."""
     release: str = ""
+    ray: bool = False
+    """vLLM's ranks are driven by Ray (`--distributed-executor-backend ray`); plans have its own processes."""
     max_running: int | None = None
     """Most requests that run together; more wait."""
 
@@ -77,6 +80,8 @@ class Costs:
     active: float
     prompt: float
     """Active parameters that each token of a prompt passes: all but the head, which is for the last one only."""
+    prompt_share: float
+    """Share of the layers that every token of a prompt passes."""
     flops: float
     kv_token: float
     kv_window: float
@@ -135,7 +140,7 @@ def costs(setup: Setup) -> Costs:
         experts=experts.bytes / max(setup.tp, setup.ep) if experts else 0.0,
         pick=arch.top_k / arch.experts if arch.experts else 0.0,
         active=arch.active / setup.tp,
-        prompt=(arch.active - (head.active if head else 0.0)) / setup.tp,
+        prompt=arch.prompt_share * (arch.active - (head.active if head else 0.0)) / setup.tp,
         flops=physics().ceilings.flops(compute),
         kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
         * setup.kv_bytes
@@ -153,6 +158,7 @@ def costs(setup: Setup) -> Costs:
         if experts
         else 0.0,
         block=2 * DRAFT_BLOCK * arch.hidden**2 / setup.tp,
+        prompt_share=arch.prompt_share,
         head_flops=layers.head_flops / setup.tp,
         window_flops=layers.window_flops / setup.tp,
         hidden=arch.hidden,
@@ -207,12 +213,16 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
         at_once = setup.method in PARALLEL_DRAFTS or setup.method == "ngram"
         drafting = AT_ONCE_S if at_once else FIRST_S + PASS_S * setup.k
         terms |= {"verify": cost.dense / read, "drafting": drafting}
+    if setup.ray and cost.ranks * cost.pp > 1:
+        terms["executor"] = RAY_S
     if setup.eager:
         rest = sum(seconds for name, seconds in terms.items() if name != "launch")
         terms["launch"] = max(terms["launch"], cost.blocks * HOST_S - rest)
     return terms
 
 
+RAY_S = 5e-3
+"""What driving ranks through Ray is expected to take per step. Chosen, not measured: the fit finds how far off it is."""
 HOST_S = 3e-4
 """Host time per block (attention, or MLP) of a step without CUDA graphs: the step takes as long as the host's launches or
 the GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Coder-30B on two nodes), 30 layers 17.3 ms
@@ -248,20 +258,21 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
     chunk = min(total, setup.chunk)
     window = min(tokens, cost.window)
     each = chunk * cost.pick  # tokens that one expert is given; its tiles are half empty at the end
-    padded = cost.prompt + (cost.routed * TILE / 2 / max(each, 1.0) if cost.pick else 0.0)
+    share = cost.prompt_share
+    padded = cost.prompt + (share * cost.routed * TILE / 2 / max(each, 1.0) if cost.pick else 0.0)
     terms = {
         "compute": 2 * padded * total / cost.flops,
-        "traffic": total * cost.traffic / read,
+        "traffic": share * total * cost.traffic / read,
         "attention": total
-        * (cost.head_flops * (depth + tokens / 2) + cost.window_flops * window / 2)
+        * (cost.head_flops * (depth + tokens / 2) + share * cost.window_flops * window / 2)
         / (ceilings.bf16_tflops * 1e12),
-        "weights": passes * (cost.dense + cost.experts * touched(cost.pick, chunk)) / read,
+        "weights": share * passes * (cost.dense + cost.experts * touched(cost.pick, chunk)) / read,
         "linear": total * cost.scan / (ceilings.bf16_tflops * 1e12),
         "fixed": 1e-2,
     }
     if setup.link is not None:
         latency, transfer = all_reduce_s(setup.link, cost.ranks, chunk * cost.hidden * 2)
-        terms["transfer"] = passes * cost.blocks * (latency + transfer) if setup.tp > 1 else 0.0
+        terms["transfer"] = share * passes * cost.blocks * (latency + transfer) if setup.tp > 1 else 0.0
     return terms
 
 

@@ -150,7 +150,12 @@ def weight_bytes(arch: ModelShape, run: Run) -> float:
     uneven = UNEVEN if run.tp not in (1, 2, 4, 8, 16) else 1.0
     layers = sum(part.bytes for part in arch.parts if part.kind in ("attention", "mlp", "shared"))
     routed = sum(part.bytes for part in arch.parts if part.kind == "experts")
-    ends = [part.bytes / run.tp for part in arch.parts if part.kind in ("embedding", "head")]
+    tables = {"embedding": arch.table_bytes if run.disk_tables else 0.0}
+    ends = [
+        (part.bytes - tables.get(part.kind, 0.0)) / run.tp
+        for part in arch.parts
+        if part.kind in ("embedding", "head")
+    ]
     vision = (
         sum(part.bytes for part in arch.parts if part.kind == "vision") if run.vision or arch.vision else 0.0
     )

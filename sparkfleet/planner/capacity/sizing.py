@@ -323,6 +323,7 @@ def settings_of(case: VariantContext, draft: Proposal, stack: Stack) -> Settings
         kv_dtype=flags.get(KV_FLAG, "auto"),
         batch_tokens=said or CHUNK,
         link=draft.pool.site.link,
+        disk_tables=stack.disk_tables(case.outlook.checkpoint) is not None,
     )
     return (
         settings if said else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, draft, settings)))

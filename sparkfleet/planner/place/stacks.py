@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
+from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.images import Image, images_of, load_images
+from sparkfleet.knowledge.images import DiskTables, Image, images_of, load_images
 from sparkfleet.knowledge.method_support import lacks, support_of
 from sparkfleet.knowledge.speculators import speculator_with
 from sparkfleet.knowledge.versions import Truth, parse_range
@@ -26,14 +27,16 @@ ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
 MADE_FOR = {
     "aeon-ultimate": "*aeon*",
     "aeon-gemma-dflash": "*gemma-4*",
-    "anemll-dspark": "*deepseek-v4*",
-    "pulsar-pr41834": "*deepseek-v4*",
+    "anemll-dspark": "*deepseek-v4-*",
+    "pulsar-pr41834": "*deepseek-v4-*",
     "miaai-glm53-exl3": "*glm-5.3*",
     "lmsys-sglang-qwen38-27b": "*qwen3.8-27b*",
     "lmsys-sglang-qwen38-flash-next": "*qwen3.8-flash-next*",
     "eugr-node-mxfp4": "*gpt-oss*",
+    "eugr-b12x": "*qwen3.8-flash-next*|*deepseek-v4.1*",
+    "lmsys-sglang-0.5.21": "*qwen3.8-flash-next*",
 }
-"""Images that were built for one family; nothing is published about others on them (images.yaml)."""
+"""Images that were built for one family, or run with one; nothing is published about others on them (images.yaml)."""
 
 STATUS_ORDER = ("works", "limited", "unproven", "broken")
 TRUST = {"works": 1.0, "limited": 0.95, "unproven": 0.95, "broken": 0.0}
@@ -55,6 +58,12 @@ class Stack(NamedTuple):
     """The image's entry, if there is exactly one."""
     evidence: float = 1.0
     """Discount for lack of evidence, at most 1. Affects the ranking only."""
+
+    def disk_tables(self, checkpoint: Checkpoint) -> DiskTables | None:
+        """Settings with which it reads the n-gram tables of a model from the disk; None if it has none, or does not."""
+        if self.known is None or not checkpoint.table_bytes:
+            return None
+        return self.known.disk_tables(checkpoint.model_type)
 
     @property
     def release(self) -> str:
@@ -130,7 +139,8 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
     options: list[tuple[tuple[object, ...], Stack]] = []
     rejected: list[Rejection] = []
     for image in load_images():
-        elsewhere = image.id in MADE_FOR and not fnmatchcase(model, MADE_FOR[image.id])
+        made_for = MADE_FOR.get(image.id, "*").split("|")
+        elsewhere = not any(fnmatchcase(model, family) for family in made_for)
         if image.engine != engine or elsewhere:
             continue
         if image is not images_of(image.image)[-1]:

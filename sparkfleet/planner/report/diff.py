@@ -53,19 +53,26 @@ def compare(
     old_spec, old_plan = before
     there = planned_groups(old_plan) if running is None else running
     found = carried_over(plan, there)
-    asked = _differences("", old_spec.model_dump(), spec.model_dump())
     ends = tuple(one.name for one in found.ended(there))
     starts = found.kept.count(None)
-    launched = _differences("plan.", _launched(old_plan), _launched(found.plan)) if starts or ends else ()
+    asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or ends else old_plan)
     verb: Verb = "start" if starts and not there else "change" if asked or starts or ends else "keep"
     return Change(
         verb=verb,
         name=spec.name,
-        fields=(*asked, *launched),
+        fields=asked,
         keeps=tuple(one.name for one in there if one.name not in ends),
         starts=starts,
         ends=ends,
     )
+
+
+def changed_fields(
+    old_spec: Deployment, old_plan: DeploymentPlan, spec: Deployment, plan: DeploymentPlan
+) -> tuple[str, ...]:
+    """`field: before → after` for each field of a deployment, and of what its plan launches."""
+    asked = _differences("", old_spec.model_dump(), spec.model_dump())
+    return (*asked, *_differences("plan.", _launched(old_plan), _launched(plan)))
 
 
 def planned_groups(plan: DeploymentPlan) -> tuple[RunningGroup, ...]:

@@ -282,11 +282,11 @@ def _effect(change: Change) -> str:
     took = f" (the last start took {_seconds_in_words(change.expected_s)})" if change.expected_s else ""
     if not change.ends:
         return f"starts {'one more' if change.starts == 1 else change.starts} engine{took}; {goes_on}"
-    old = _names(change.ends)
+    old, ends = _names(change.ends), "ends" if len(change.ends) == 1 else "end"
     serves = {
-        True: f"{old} serves until then",
-        False: f"{old} ends first, because memory does not hold both",
-        None: f"{old} serves until then if memory holds both",
+        True: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then",
+        False: f"{old} {ends} first, because memory does not hold both",
+        None: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then if memory holds both",
     }[change.together]
     return f"restarts {'the ' if change.starts == 1 else ''}{engines}{took}; {serves}{goes_on and f'; {goes_on}'}"
 

@@ -20,6 +20,7 @@ from sparkfleet.planner.capacity.sizing import (
 )
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.stacks import Stack
+from sparkfleet.planner.rules.judgement import merge_flags
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
@@ -38,6 +39,7 @@ def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
     case, draft, stack, _ = trial
     variant, split = case.variant, draft.split
     nodes = draft.pool.nodes[: split.ranks]
+    tables = stack.disk_tables(case.outlook.checkpoint)
     return Candidate(
         model=variant.model,
         shape=GroupShape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
@@ -52,8 +54,8 @@ def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
         concurrency=sized.concurrency,
         kv_dtype=sized.kv_dtype,
         memory_fraction=fraction_of(case, draft, stack.engine, sized),
-        engine_args=variant.engine_args,
-        env=tuple(sorted(variant.env.items())),
+        engine_args=merge_flags(variant.engine_args, tables.args if tables else ())[0],
+        env=tuple(sorted({**dict(tables.env if tables else ()), **variant.env}.items())),
         media_domains=variant.media_domains,
     )
 

@@ -65,7 +65,7 @@ class ProposalEnumerator:
                 continue
             best = self._ledger.best(pool)
             drafts = [draft for engine in engines for draft in self._each(pool, split, engine)]
-            sized = [(draft, size(self._case, draft, best, self.settings(draft))) for draft in drafts]
+            sized = [(draft, self._size(draft, best)) for draft in drafts]
             fitting = any(found.verdict != "no" for _, found in sized)
             # If a share of the memory is too large, rules may have a better reason than sizes.
             able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
@@ -81,6 +81,21 @@ class ProposalEnumerator:
             for draft, found in sized:
                 if draft not in kept:
                     self._note(draft, too_large(self._case, draft, found, best))
+
+    def _size(self, draft: Proposal, room: MemoryBudget) -> Sizing:
+        """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
+        found = size(self._case, draft, room, self.settings(draft))
+        if found.verdict != "no" or not self._case.outlook.arch.table_bytes:
+            return found
+        able = (
+            stack
+            for stack in in_order(self.stacks[draft.engine], draft.speculation)
+            if stack.disk_tables(self._case.outlook.checkpoint)
+        )
+        stack = next(able, None)
+        return (
+            found if stack is None else size(self._case, draft, room, settings_of(self._case, draft, stack))
+        )
 
     def _note(self, draft: Proposal, reason: Rejection) -> None:
         where = f"{split_words(draft.split)}: {reason.reason}"

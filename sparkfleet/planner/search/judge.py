@@ -67,11 +67,15 @@ class Evaluation(NamedTuple):
 def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room: MemoryBudget) -> Evaluation:
     """The draft on the first stack that the rules let pass."""
     rejected: list[Rejection] = []
-    for stack in in_order(stacks, draft.speculation)[:STACKS_TRIED]:
+    tried = in_order(stacks, draft.speculation)[:STACKS_TRIED]
+    for stack in tried:
         settings = settings_of(case, draft, stack)
         sized = size(case, draft, room, settings)
         if sized.verdict == "no" and not sized.spare:
-            return Evaluation(draft, None, 0.0, (*rejected, too_large(case, draft, sized, room)))
+            rejected.append(too_large(case, draft, sized, room))
+            if settings.disk_tables or not any(one.disk_tables(case.outlook.checkpoint) for one in tried):
+                break  # no other stack needs less
+            continue
         found = _ruled(StackedProposal(case, draft, stack, room), sized, settings)
         if found.rung is not None:
             return found._replace(rejected=tuple(rejected))

@@ -69,8 +69,8 @@ def best_groups(case: VariantContext, draft: Proposal, settings: Settings, conte
 
 
 def published_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
-    """Factor on the predicted rate by what was published: rates of the same combination; else those of the family in this
-    format by other methods, times gains, or acceptance.
+    """Factor on the predicted rate by what was published: rates of the same combination, or on another engine; else those of
+    the family in this format by other methods, times gains, or acceptance.
 
     A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
     """
@@ -79,6 +79,7 @@ def published_factor(case: VariantContext, draft: Proposal, settings: Settings, 
         return 1.0  # the prediction follows what was measured here
     found = evidence_of(case, draft)
     same = found.correction(busy=busy)
+    same = found.elsewhere(busy=busy) if same is None else same
     if same is not None:
         return same
     return found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)

@@ -23,11 +23,11 @@ from sparkfleet.remote.unreachable import ConnectionLost, Suspected
 _log = logging.getLogger(__name__)
 
 CONNECT_S = 15.0
-"""For name resolution, TCP, key exchange and login together, jump hosts included."""
+"""Seconds for name resolution, TCP, key exchange and login together, jump hosts included."""
 FILE_S = 60.0
-"""For reading or writing a file."""
+"""Seconds for reading or writing a file."""
 _KILL_S = 5.0
-"""For a node to kill a command; after it the connection is closed."""
+"""Seconds for a node to kill a command; after them the connection is closed."""
 
 _READ = """
 [ -p "$1" ] && exit 0  # a FIFO is empty, not endless

@@ -21,11 +21,11 @@ from sparkfleet.remote.bounded_output import OUTPUT_BYTES, Output
 from sparkfleet.remote.ssh.connection import SshConnection
 
 ANSWER_S = 10.0
-"""For the node to open a channel on an open connection."""
+"""Seconds for the node to open a channel on an open connection."""
 DRAIN_S = 1.0
 """Seconds that a background child may hold the output open after the command has ended."""
 _NOISE_BYTES = 1 << 16
-"""Kept of the output of login scripts before the command's token."""
+"""Bytes kept of the output of login scripts before the command's token."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _SCRIPT = """{{
@@ -185,7 +185,7 @@ class Command:
         return NodeError(
             f"{connection.name}: the command did not begin: {noise[-400:] or 'no output'}",
             means="The user's login shell does not run commands, or a login script ends the session.",
-            do="Try `ssh NODE true`. If it fails: set a login shell (`chsh`), or mend the login script.",
+            do="Try `ssh NODE true`. If it fails: set a login shell (`chsh`), or fix the login script.",
         )
 
 
@@ -218,17 +218,17 @@ class _Quiet:
         self.over = asyncio.Event()
 
     def received(self, data: bytes) -> None:
-        """Ignored, as are the other events."""
+        """Not used, as are the other events."""
 
     received_stderr = received
 
     def drained(self) -> None:
-        """Of no interest."""
+        """Not used."""
 
     eof = drained  # ignored
 
     def exited(self, exit_code: int) -> None:
-        """Of no interest."""
+        """Not used."""
 
     def closed(self) -> None:
         self.over.set()

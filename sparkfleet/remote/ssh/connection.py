@@ -31,12 +31,12 @@ MOST_SESSIONS = 8
 MOST_KILLS = 2
 """Sessions reserved for killing commands."""
 _BETWEEN_S = 0.05
-"""Between two attempts to open a session while sshd still counts one that has ended."""
+"""Seconds between attempts to open a session while sshd still counts one that has ended."""
 MOST_TUNNELS_OPENING = 8
 
 
 class SshConnection:
-    """An open connection. Made by `Connection.open`."""
+    """An open connection. Made by `SshConnection.open`."""
 
     def __init__(self, hops: Sequence[Hop]) -> None:
         self.name = hops[-1].name

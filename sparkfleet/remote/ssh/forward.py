@@ -17,9 +17,9 @@ from sparkfleet.remote.ssh.stream import Stream
 _log = logging.getLogger(__name__)
 
 _OPEN_S = 15.0
-"""For the node to connect to the port."""
+"""Seconds for the node to connect to the port."""
 _WAITING_BYTES = 1 << 20
-"""May wait to be sent, in either direction; above that the sender is paused."""
+"""Bytes that may wait to be sent, in either direction; above that the sender is paused."""
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ ALL_KEY_TYPES = tuple(name for family in KEY_TYPES for name in family)
 
 _KEEPALIVE_S = 15
 _GONE_S = 45
-"""How long sent bytes may stay unacknowledged before the kernel gives the connection up (TCP_USER_TIMEOUT)."""
+"""Seconds for which sent bytes may stay unacknowledged before the kernel ends the connection (TCP_USER_TIMEOUT)."""
 
 
 class HostKey(Value):

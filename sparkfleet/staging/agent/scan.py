@@ -39,8 +39,8 @@ class LookRequest(Value):
     """Items to look for.
 
     Attributes:
-        wanted: things by name.
-        manifests: things whose files are known.
+        wanted: models and images by name.
+        manifests: those whose files are known.
         everything: also list the whole cache of the Hub.
         cache: the Hub's cache; "": the one of its user.
     """
@@ -52,7 +52,7 @@ class LookRequest(Value):
 
 
 class HeldVersion(Value):
-    """One version of one thing on a node.
+    """One version of a model or image on a node.
 
     Attributes:
         kind, name, commit: its identity; commit "" if there is none, or it is unknown.

@@ -19,7 +19,7 @@ Get = Callable[[File, Path, int], Awaitable[None]]
 STREAMS = 4
 """Concurrent files. One rsync keeps one processor core busy, and a Spark has two rails and 20 cores: two per rail."""
 RESERVE_BYTES = 10 << 30
-"""Kept free on every disk: logs, container layers, and compile caches of the engines need room while they start."""
+"""Bytes kept free on every disk: logs, container layers and compile caches of engines need space at their start."""
 _TRIES = 2
 """A partial file of an earlier run may be damaged: then the file is fetched once more, from its beginning."""
 

@@ -60,6 +60,6 @@ def test_the_longest_context(
         "yarn",
     ],
 )
-def test_scaling_that_makes_no_sense(llama: dict[str, object], scaling: object) -> None:
+def test_invalid_scaling_is_an_error(llama: dict[str, object], scaling: object) -> None:
     with pytest.raises(FactError, match="expected"):
         checkpoint_from_config({**llama, "rope_scaling": scaling}, id="x")

@@ -72,7 +72,7 @@ def test_an_unknown_dtype_is_an_error() -> None:
         facts("Qwen/Qwen3-8B").kv_bytes_per_token(dtype="fp3")
     with pytest.raises(FactError, match='Unknown state dtype "fp8"'):
         facts("Qwen/Qwen3.5-27B").state_bytes_per_sequence(dtype="fp8")
-    with pytest.raises(FactError, match="Tensor parallelism of 0"):
+    with pytest.raises(FactError, match="Tensor parallelism is 0; it must be at least 1"):
         facts("Qwen/Qwen3-8B").kv_bytes_per_token(tp=0)
 
 
@@ -229,7 +229,7 @@ def test_layers_of_falcon_h1_attend_and_keep_a_state() -> None:
 
 
 @pytest.mark.parametrize("dim", ["auto", 64])
-def test_a_head_of_mamba_that_is_not_said(dim: object) -> None:
+def test_mamba_heads_without_a_declared_size(dim: object) -> None:
     model = facts("bamba", mamba_d_head=dim)
     assert model.state_bytes_per_sequence() == 29 * (128 * 64 * 128 * 2 + (8_192 + 256) * 3 * 2)
 
@@ -250,7 +250,7 @@ LING = {
 }
 
 
-def test_the_last_layer_of_a_group_of_ling_3_attends_and_what_fills_no_group() -> None:
+def test_ling_3_attends_in_the_last_layer_of_a_group_and_in_an_incomplete_group() -> None:
     model = checkpoint_from_config({**LING, "num_hidden_layers": 14, "layer_group_size": 6}, id="x")
     assert model.layer_counts() == {LayerKind.LINEAR: 10, LayerKind.MLA: 4}
     # vLLM 0.32 kda_state_shape: FP32, and 16 bits for the convolution.
@@ -260,16 +260,19 @@ def test_the_last_layer_of_a_group_of_ling_3_attends_and_what_fills_no_group() -
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"layer_types": ["full_attention", "quantum_attention"]}, "unknown type 'quantum_attention'"),
+        (
+            {"layer_types": ["full_attention", "quantum_attention"]},
+            "layer type 'quantum_attention' is not known",
+        ),
         ({"layer_types": ["full_attention"]}, "has 1 entries for 2 layers"),
         ({"layer_types": "full_attention"}, "expected a list of short texts"),
-        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M?"}, "unknown type '?'"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M?"}, "layer type '?' is not known"),
         ({"model_type": "nemotron_h"}, "hybrid_override_pattern or layers_block_type is missing"),
         ({"model_type": "minimax_m2", "attn_type_list": [0, 1]}, "lightning attention"),
         ({"layer_types": ["linear_attention"] * 2}, "linear attention in a model of type 'llama'"),
         ({"model_type": "qwen3_next", "full_attention_interval": 0}, "expected between 1 and 4096"),
         ({"model_type": "deepseek_v4", "q_lora_rank": 8}, "compress_ratios is missing"),
-        ({"model_type": "deepseek_v4", "layer_types": ["x", "y"]}, "unknown type 'x'"),
+        ({"model_type": "deepseek_v4", "layer_types": ["x", "y"]}, "layer type 'x' is not known"),
         ({"model_type": "granitemoehybrid"}, "hybrid_override_pattern or layers_block_type is missing"),
         ({"model_type": "lfm2"}, "hybrid_override_pattern or layers_block_type is missing"),
         ({"model_type": "jamba"}, "attn_layer_period is missing"),
@@ -283,7 +286,7 @@ def test_the_last_layer_of_a_group_of_ling_3_attends_and_what_fills_no_group() -
         ({"num_hidden_layers": 0}, "expected between 1 and 4096"),
     ],
 )
-def test_layers_that_are_not_understood(
+def test_unknown_layers_are_an_error(
     llama: dict[str, object], change: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(FactError) as caught:
@@ -305,7 +308,7 @@ GROUPS = st.builds(
 
 
 @given(group=GROUPS, tokens=st.integers(1, 1 << 20), more=st.integers(0, 1 << 16), tp=st.integers(1, 16))
-def test_more_tokens_never_need_less_and_more_ranks_never_need_more(
+def test_memory_grows_with_tokens_and_not_with_ranks(
     group: LayerGroup, tokens: int, more: int, tp: int
 ) -> None:
     alone = group.sequence_bytes(tokens)

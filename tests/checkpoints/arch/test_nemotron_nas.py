@@ -97,7 +97,9 @@ def weights() -> Weights:
     ]
 
 
-def test_a_layer_of_which_nothing_is_left_has_no_weights(make_checkpoint: Callable[..., Path]) -> None:
+def test_a_layer_without_attention_and_feed_forward_has_no_weights(
+    make_checkpoint: Callable[..., Path],
+) -> None:
     facts = read_checkpoint(make_checkpoint(config([block(None, None), block(2, None)]), weights()))
     assert facts.parameters_by_part()[Part.ATTENTION] == 2 * 256 * (256 + 128)
     assert facts.kv_bytes_per_token(dtype="bf16") == 2 * 64 * 2 * 2
@@ -118,12 +120,15 @@ def test_a_layer_whose_weights_are_missing_is_an_error(make_checkpoint: Callable
         ({"block_configs": [1]}, "a list of objects"),
         ({"block_configs": [{"attention": {"no_op": True}}]}, "block 0: ffn is missing"),
         ({"block_configs": [{"attention": {}, "ffn": {"no_op": True}}]}, "n_heads_in_group is missing"),
-        ({"block_configs": [{"attention": {"replace_with_linear": True}}]}, "replaced by one matrix"),
+        (
+            {"block_configs": [{"attention": {"replace_with_linear": True}}]},
+            "one matrix in place of the layer's part",
+        ),
         ({"block_configs": [block(2, -1.0)]}, "ffn_mult is -1.0"),
         ({"num_hidden_layers": 5}, "has 4 entries for 5 layers"),
     ],
 )
-def test_blocks_that_are_not_understood(changes: Mapping[str, object], complaint: str) -> None:
+def test_unsupported_blocks_are_an_error(changes: Mapping[str, object], complaint: str) -> None:
     with pytest.raises(FactError) as caught:
         checkpoint_from_config({**config(MIXED), **changes}, id="x")
     assert complaint in caught.value.what

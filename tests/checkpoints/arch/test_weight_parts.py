@@ -77,7 +77,7 @@ def test_parts_by_name(name: str, part: Part) -> None:
     assert PartNames(layers=4, linear={3}).part(name) is part
 
 
-def test_what_a_model_without_experts_shares_is_its_feed_forward() -> None:
+def test_a_shared_feed_forward_without_experts_is_the_feed_forward() -> None:
     names = PartNames(layers=4, dense=True)
     assert names.part("model.layers.0.shared_mlp.input_linear.weight") is Part.MLP
 

@@ -83,7 +83,7 @@ def test_a_shard_that_was_cut_short(make_checkpoint: Maker, llama_weights: Llama
     directory = make_checkpoint(weights=shards(llama_weights()))
     path = directory / "two.safetensors"
     os.truncate(path, path.stat().st_size - 1)
-    assert "two.safetensors: its header describes" in refused(directory).what
+    assert "two.safetensors: its header declares" in refused(directory).what
 
 
 def test_a_tensor_that_the_index_names_and_no_file_has(
@@ -94,7 +94,7 @@ def test_a_tensor_that_the_index_names_and_no_file_has(
     index["weight_map"]["model.layers.0.self_attn.q_norm.weight"] = "one.safetensors"
     (directory / INDEX).write_text(json.dumps(index))
     assert (
-        "names 1 tensors that no file holds, one is 'model.layers.0.self_attn.q_norm.weight'"
+        "1 of its tensors are in no file, one is 'model.layers.0.self_attn.q_norm.weight'"
         in refused(directory).what
     )
 
@@ -105,9 +105,7 @@ def test_a_tensor_in_two_files(make_checkpoint: Maker, llama_weights: LlamaWeigh
     assert "a tensor is in two files" in refused(directory).what
 
 
-def test_layers_that_are_not_there(
-    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
-) -> None:
+def test_missing_layers(make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights) -> None:
     directory = make_checkpoint({**llama, "num_hidden_layers": 5}, llama_weights(layers=3))
     assert "no weights for 2 of 5 layers, the first is layer 3" in refused(directory).what
 
@@ -133,7 +131,7 @@ def test_an_index_that_names_files_elsewhere(
     index = (directory / INDEX).read_text().replace("one.safetensors", json.dumps(name)[1:-1])
     (directory / INDEX).write_text(index)
     error = refused(directory)
-    assert "is not one of its own directory" in error.what
+    assert "is not a file of its own directory" in error.what
     assert error.what.isprintable()
 
 
@@ -161,7 +159,7 @@ def test_a_directory_that_may_not_be_entered(
 @pytest.mark.parametrize(
     "entries", [None, {}, [], "one.safetensors", {"x": 3}, {"x": None}, {"x": ["one.safetensors"]}, {"x": {}}]
 )
-def test_an_index_that_is_none(make_checkpoint: Maker, llama_weights: LlamaWeights, entries: object) -> None:
+def test_an_invalid_index(make_checkpoint: Maker, llama_weights: LlamaWeights, entries: object) -> None:
     directory = make_checkpoint(weights=llama_weights())
     (directory / INDEX).write_text(json.dumps({"weight_map": entries}))
     assert "weight_map" in refused(directory).what

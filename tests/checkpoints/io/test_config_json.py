@@ -104,7 +104,7 @@ def test_a_key_that_is_missing_gives_facts_or_is_named(
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'; expected true or false"),
         ({"num_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok is 9; expected between 1 and 8"),
         ({"text_config": 3}, "text_config is 3; expected an object"),
-        ({"per_layer_config": {"x": {}}}, "expected an object under the number of a layer"),
+        ({"per_layer_config": {"x": {}}}, "expected an object for each layer number"),
     ],
 )
 def test_wrong_values_are_named(llama: dict[str, object], change: dict[str, object], complaint: str) -> None:

@@ -77,13 +77,13 @@ def test_a_damaged_cache_does_not_lead_elsewhere(tmp_path: Path, reference: str)
         "builtin:tiny",
     ],
 )
-def test_what_is_neither_a_directory_nor_an_id(tmp_path: Path, model: str) -> None:
+def test_neither_a_directory_nor_an_id(tmp_path: Path, model: str) -> None:
     with pytest.raises(FactError, match="neither an absolute directory nor a Hub id"):
         resolve(model, cache=tmp_path)
 
 
 @pytest.mark.parametrize("revision", ["", "../x", "/etc", "a b"])
-def test_what_is_not_a_revision(tmp_path: Path, revision: str) -> None:
+def test_an_invalid_revision(tmp_path: Path, revision: str) -> None:
     with pytest.raises(FactError, match="is not a revision"):
         resolve("Org/Name", revision=revision, cache=tmp_path)
 
@@ -98,7 +98,7 @@ def test_what_is_not_a_revision(tmp_path: Path, revision: str) -> None:
         ({"HF_HUB_CACHE": "", "HF_HOME": ""}, "/home/u/.cache/huggingface/hub"),
     ],
 )
-def test_where_the_cache_is(environment: dict[str, str], expected: str) -> None:
+def test_the_directory_of_the_cache(environment: dict[str, str], expected: str) -> None:
     assert hub_cache(environment, Path("/home/u")) == Path(expected)
 
 

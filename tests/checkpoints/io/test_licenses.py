@@ -46,7 +46,7 @@ def test_the_front_matter_of_a_model_card(front: str, name: str, kind: str) -> N
 @pytest.mark.parametrize(
     "card", ["", "# Model\nlicense: mit\n", "---\nlicense: mit\n", "text\n---\nlicense: mit\n---\n"]
 )
-def test_a_card_without_front_matter_says_nothing(card: str) -> None:
+def test_a_card_without_front_matter_has_no_licence(card: str) -> None:
     assert license_in_card(card) == ""
 
 

@@ -102,8 +102,8 @@ def test_refuses_an_entry_that_is_not_an_object(tmp_path: Path, entry: object) -
         ([6, 18], 18, "'y' overlaps the one before it"),
         ([0, 12], 12, "'y' overlaps the one before it"),
         ([24, 36], 36, "'y' leaves a gap after the one before it"),
-        ([12, 24], 23, "describes 24 bytes of tensors, the file holds 23"),
-        ([12, 24], 25, "describes 24 bytes of tensors, the file holds 25"),
+        ([12, 24], 23, "declares 24 bytes of tensors, the file has 23"),
+        ([12, 24], 25, "declares 24 bytes of tensors, the file has 25"),
     ],
 )
 def test_ranges_fill_the_file_exactly(tmp_path: Path, second: list[int], data: int, complaint: str) -> None:
@@ -118,16 +118,16 @@ def test_ranges_fill_the_file_exactly(tmp_path: Path, second: list[int], data: i
     [
         (b"", "0 bytes"),
         (b"\x01\x02\x03", "3 bytes"),
-        ((10).to_bytes(8, "little") + b"{}", "claims a header of 10 bytes in a file of 10"),
+        ((10).to_bytes(8, "little") + b"{}", "declares a header of 10 bytes in a file of 10"),
         ((HEADER_LIMIT + 1).to_bytes(8, "little"), "the format allows 100000000"),
         (b"\xff" * 16, "the format allows 100000000"),
         ((2).to_bytes(8, "little") + b"[]", "not a JSON object"),
         ((4).to_bytes(8, "little") + b"{'a'", "is not JSON"),
         ((2).to_bytes(8, "little") + b"\xff\xfe", "is not JSON"),
-        (b"GGUF\x03\x00\x00\x00" + b"\0" * 64, "claims a header"),
+        (b"GGUF\x03\x00\x00\x00" + b"\0" * 64, "declares a header"),
     ],
 )
-def test_refuses_what_is_not_safetensors(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_refuses_a_file_that_is_not_safetensors(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "a"
     path.write_bytes(content)
     with pytest.raises(FactError) as caught:

@@ -50,21 +50,21 @@ LATENTS: list[Weight] = [
     (f"model.layers.{layer}.self_attn.kv_a_proj_with_mqa.weight", "BF16", (40, 64)) for layer in range(2)
 ]
 CASES: dict[str, tuple[Config, list[Weight], Config, str]] = {
-    "hidden size": ({}, [], {"hidden_size": 128}, "a hidden size of 128, and the weights have one of 64"),
-    "fewer layers": ({}, [], {"num_hidden_layers": 1}, "says 1 layers, and the weights have a layer 1"),
+    "hidden size": ({}, [], {"hidden_size": 128}, "a hidden size of 128, but the weights have one of 64"),
+    "fewer layers": ({}, [], {"num_hidden_layers": 1}, "declares 1 layers, but the weights have a layer 1"),
     "more layers": ({}, [], {"num_hidden_layers": 3}, "no weights for 1 of 3 layers"),
     "KV heads": (
         {}, [], {"num_key_value_heads": 1},
-        "says 1 KV heads of 16 in layer 0, and the weights have keys of 32 in all",
+        "declares 1 KV heads of 16 in layer 0, but the weights have keys of 32 in all",
     ),
-    "head size": ({}, [], {"head_dim": 32}, "says 2 KV heads of 32 in layer 0"),
-    "experts": (MOE, NUMBERED, {"num_experts": 8}, "says 8 experts, and the weights have 4"),
-    "experts in one tensor": (MOE, FUSED, {"num_experts": 2}, "says 2 experts, and the weights have 4"),
+    "head size": ({}, [], {"head_dim": 32}, "declares 2 KV heads of 32 in layer 0"),
+    "experts": (MOE, NUMBERED, {"num_experts": 8}, "declares 8 experts, but the weights have 4"),
+    "experts in one tensor": (MOE, FUSED, {"num_experts": 2}, "declares 2 experts, but the weights have 4"),
     "states": (
         DELTA, STATES, {"linear_num_value_heads": 8},
-        "says a convolution of 192 channels in layer 0, and the weights have one of 128",
+        "declares a convolution of 192 channels in layer 0, but the weights have one of 128",
     ),
-    "latent": (LATENT, LATENTS, {"kv_lora_rank": 512}, "says 1 KV heads of 520 in layer 0"),
+    "latent": (LATENT, LATENTS, {"kv_lora_rank": 512}, "declares 1 KV heads of 520 in layer 0"),
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def without_attention(weights: list[Weight], config: Config) -> list[Weight]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_the_weights_contradict_is_refused(
+def test_a_config_that_contradicts_the_weights_is_refused(
     case: tuple[Config, list[Weight], Config, str],
     make_checkpoint: Maker,
     llama: Config,
@@ -104,7 +104,7 @@ def test_towers_and_other_models_in_it_have_sizes_of_their_own(
     assert (facts.vision, facts.mtp_layers) == (True, 0)
 
 
-def test_what_bitsandbytes_packs_tells_no_size(
+def test_weights_packed_by_bitsandbytes_have_no_known_size(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
     weights = [
@@ -162,7 +162,7 @@ def test_packed_keys_are_not_taken_for_a_contradiction(
     assert read_checkpoint(make_checkpoint(right, packed(llama_weights(), *stored))).weights_known
 
 
-def test_what_packed_keys_contradict_is_refused(
+def test_a_config_that_contradicts_packed_keys_is_refused(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
     config, stored = PACKED["pairs of inputs in a byte (NVFP4)"]
@@ -171,7 +171,7 @@ def test_what_packed_keys_contradict_is_refused(
         read_checkpoint(make_checkpoint(wrong, packed(llama_weights(), *stored)))
 
 
-def test_a_tower_of_another_name_beside_keys_that_tell_no_size(
+def test_a_tower_of_another_name_beside_keys_of_unknown_size(
     make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
 ) -> None:
     """MiniCPM-V: its tower is not quantised where its decoder is packed by bitsandbytes."""

@@ -26,21 +26,21 @@ INCOMPLETE = {
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": "interleave_moe_layer_step is missing",
     "moonshotai/Kimi-K2.5": "config_groups is missing",
     "moonshotai/Kimi-K3": "layer_types or full_attention_interval is missing",
-    "nvidia/DeepSeek-V3.1-NVFP4": "says NVFP4",
-    "nvidia/DeepSeek-V3.2-NVFP4": "says NVFP4",
+    "nvidia/DeepSeek-V3.1-NVFP4": "has NVFP4",
+    "nvidia/DeepSeek-V3.2-NVFP4": "has NVFP4",
     "nvidia/DeepSeek-V4-Flash-NVFP4": "quantized_layers is missing",
     "nvidia/DeepSeek-V4-Pro-NVFP4": "quantized_layers is missing",
-    "nvidia/GLM-5-NVFP4": "says NVFP4",
-    "nvidia/Llama-3.1-70B-Instruct-FP8": "says FP8",
+    "nvidia/GLM-5-NVFP4": "has NVFP4",
+    "nvidia/Llama-3.1-70B-Instruct-FP8": "has FP8",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "block_configs is missing",
     "nvidia/MiniMax-M3-NVFP4": "quantized_layers is missing",
-    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": "says NVFP4",
-    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "says FP8",
-    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4": "says NVFP4",
-    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "says FP8",
-    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4": "says NVFP4",
-    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": "says NVFP4",
-    "nvidia/Qwen3-235B-A22B-NVFP4": "says NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": "has NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "has FP8",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4": "has NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "has FP8",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4": "has NVFP4",
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": "has NVFP4",
+    "nvidia/Qwen3-235B-A22B-NVFP4": "has NVFP4",
     "nvidia/Qwen3.6-27B-NVFP4": "quantized_layers is missing",
     "nvidia/Qwen3.6-35B-A3B-NVFP4": "quantized_layers is missing",
     "mistralai/Mistral-Small-4-119B-2603": "qk_rope_head_dim is missing",
@@ -81,7 +81,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_gives_facts_or_says_what_is_missing(name: str) -> None:
+def test_every_config_gives_facts_or_an_error_with_the_missing_key(name: str) -> None:
     if name in INCOMPLETE:
         with pytest.raises(FactError) as caught:
             checkpoint_from_config(CONFIGS[name], id=name)
@@ -334,13 +334,13 @@ def test_estimated_sizes_are_those_published(
     assert facts.bytes_on_disk / unit == pytest.approx(size, rel=tolerance), source
 
 
-def test_a_published_total_that_does_not_follow_is_an_error() -> None:
+def test_a_published_total_that_contradicts_the_shape_is_an_error() -> None:
     name = "Qwen/Qwen3-Next-80B-A3B-Instruct"
     with pytest.raises(FactError, match=r"120 billion parameters are published, 79\.7 follow"):
         checkpoint_from_config({**CONFIGS[name], "params_total_b": 120}, id=name)
 
 
-def test_vision_that_is_declared_and_not_described_is_said_to_be_unsized() -> None:
+def test_vision_declared_without_a_size_is_listed_as_unsized() -> None:
     facts = facts_of("Qwen/Qwen3.5-27B")
     assert facts.declares_vision
     assert facts.unsized == (Part.VISION,)
@@ -367,7 +367,7 @@ def test_the_tower_of_glm_4_5v() -> None:
 
 
 @pytest.mark.parametrize(("topk", "complaint"), [([8, 4], "moe_topk"), ([], "moe_topk")])
-def test_experts_that_differ_from_layer_to_layer_are_not_understood(topk: list[int], complaint: str) -> None:
+def test_experts_that_differ_between_layers_are_an_error(topk: list[int], complaint: str) -> None:
     config = {**FAMILIES["hunyuan_v1_moe"]["config"], "moe_topk": topk}
     with pytest.raises(FactError, match=complaint):
         checkpoint_from_config(config, id="x")
@@ -392,7 +392,7 @@ def test_an_mtp_head_is_estimated_and_not_counted_in_the_total() -> None:
         ({"architectures": ["DFlashDraftModel"], "dflash_config": {"block_size": 16}}, None, 16),
     ],
 )
-def test_blocks_of_drafts_are_read_where_the_config_is_a_drafters(
+def test_draft_blocks_are_read_from_a_drafters_config(
     extra: Mapping[str, Any], stages: int | None, block: int | None
 ) -> None:
     found = checkpoint_from_config({**CONFIGS["Qwen/Qwen3-0.6B"], **extra}, id="o/m")

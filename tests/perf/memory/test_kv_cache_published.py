@@ -47,10 +47,8 @@ POOLS = [
         0.02,
         "knapcio: 6.32 GB and 2 GB for the index",
     ),
-    # Shapes that are not known but guessed from parameter counts: what was published lies within the band, far from its
-    # middle.
-    ("poolside/Laguna-S-2.1-NVFP4", 926_683, 262_144, 32.44, Run(), 0.5, "MiaAI-Lab"),
-    ("DeepSeek-V4.1-Flash", 1_070_168, 300_000, 5.15, Run(tp=4), 2.5, "tonyd2wild"),
+    ("poolside/Laguna-S-2.1-NVFP4", 926_683, 262_144, 32.44, Run(method="dflash", k=15), 0.1, "MiaAI-Lab"),
+    ("DeepSeek-V4.1-Flash", 1_070_168, 300_000, 5.15, Run(tp=4), 0.05, "tonyd2wild"),
 ]
 # Left out: MiMo-V2.5 (2.17M), MiniMax-M3 (965K, 1.31M), GLM-4.7 (159,440) are published without bytes; the early image of
 # DeepSeek-V4-Flash that took 18.63 GiB for 652,465 tokens (nepenth), which later ones hold in a third.

@@ -76,3 +76,21 @@ def test_secrets_are_not_shown(sparks, plan, ask):
     assert change.verb == "change"
     assert "secret" not in " ".join(change.fields)
     assert "TOKEN" in " ".join(change.fields)
+
+
+def test_a_change_of_words_starts_and_ends_nothing(sparks, plan, ask):
+    before, after = ask(), ask(keys=("ux",))
+    found = plan(sparks(1), before).deployments[0]
+    change = compare(after, found, (before, found))
+    assert (change.verb, change.starts, change.ends, change.keeps) == ("change", 0, (), ("g1/0",))
+    assert change.fields == ("keys: – → ux",)
+
+
+def test_values_are_shown_as_the_file_has_them(sparks, plan, ask):
+    before, after = ask(), ask(parallel={"tp": 1}, speculation="none", engine_args=("--a", "--b"))
+    found = plan(sparks(1), before).deployments[0]
+    text = "\n".join(compare(after, found, (before, found)).fields)
+    assert "parallel: – → tp 1" in text
+    assert "speculation: method auto → method none" in text
+    assert "engine_args: – → --a --b" in text
+    assert not set("'()[]{}") & set(text)

@@ -1,6 +1,8 @@
 import re
 
-from sparkfleet.planner.report.diff import compare
+import pytest
+
+from sparkfleet.planner.report.diff import Change, compare
 from sparkfleet.planner.report.explain import (
     explain_change,
     explain_fleet,
@@ -124,3 +126,28 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
     text = "\n".join(explain_plan(plan_deployment(ask("builtin:tiny"), [cpu_node()])))
     assert "  speed       not predicted; measured after the start" in text
     assert "1.3 GiB (1.1 to 1.8)" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"keeps": ("g1/0",)}, "restarts no engine: g1/0 goes on"),
+        ({"keeps": ("g1/0", "g1/1")}, "restarts no engine: g1/0 and g1/1 go on"),
+        ({"keeps": ("g1/0",), "ends": ("g2/1",)}, "ends g2/1; g1/0 goes on"),
+        ({"keeps": ("g1/0",), "starts": 1}, "starts one more engine; g1/0 goes on"),
+        (
+            {"starts": 1, "ends": ("g1/0",), "together": True, "expected_s": 250.0},
+            "restarts the engine (the last start took 4 min); g1/0 serves until then",
+        ),
+        (
+            {"starts": 2, "ends": ("g1/0", "g1/1"), "together": False},
+            "restarts 2 engines; g1/0 and g1/1 end first, because memory does not hold both",
+        ),
+        (
+            {"starts": 1, "ends": ("g1/1",), "keeps": ("g1/0",)},
+            "restarts the engine; g1/1 serves until then if memory holds both; g1/0 goes on",
+        ),
+    ],
+)
+def test_the_cost_of_a_change(change, words):
+    assert words in "\n".join(explain_change(Change(verb="change", name="m", **change)))

@@ -84,7 +84,7 @@ async def test_env_is_on_top_of_the_nodes_own(ssh):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "A=B", "1A", "A;reboot", "é"])
-async def test_what_is_no_name_of_a_variable_is_refused(ssh, name):
+async def test_an_invalid_variable_name_is_refused(ssh, name):
     with pytest.raises(NodeError, match="is not a variable name"):
         await ssh.run(["true"], env={name: "x"})
 
@@ -115,7 +115,7 @@ async def test_output_comes_while_the_command_runs(ssh, tmp_path):
     assert seen.decode() == done.stdout == "first\nsecond\n"
 
 
-async def test_what_on_output_raises_ends_the_command(ssh, herald, ended):
+async def test_an_exception_of_on_output_ends_the_command(ssh, herald, ended):
     def on_output(piece: bytes) -> None:
         raise ValueError(piece)
 
@@ -128,7 +128,7 @@ async def test_what_on_output_raises_ends_the_command(ssh, herald, ended):
 @pytest.mark.parametrize(
     "argv", [(), ("no-such-program-here",), ("/dev/null",), ("true", "a\0b"), ("",), ("-x",)]
 )
-async def test_what_cannot_be_run_is_a_node_error(ssh, argv):
+async def test_a_program_that_cannot_be_run_is_a_node_error(ssh, argv):
     with pytest.raises(NodeError):
         await ssh.run(argv)
 
@@ -217,7 +217,7 @@ async def test_the_noise_of_login_scripts_is_left_out(sshd, tmp_path):
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
 
 
-async def test_an_account_that_runs_no_commands_says_so(sshd):
+async def test_an_account_that_runs_no_commands_is_reported(sshd):
     with sshd.running(options="ForceCommand echo This account is not available; exit 1\n"):
         async with sshd.channel() as channel:
             with pytest.raises(NodeError, match="did not begin: This account is not available"):
@@ -252,7 +252,7 @@ async def test_cancelling_kills_the_group(ssh, herald, ended):
     await ended(child)
 
 
-async def test_closing_kills_what_runs_and_says_why(ssh, herald, ended):
+async def test_closing_kills_running_commands_with_the_reason(ssh, herald, ended):
     running = asyncio.create_task(ssh.run(herald.script(GROUP)))
     child = await herald.hear_pid()
     await ssh.close()
@@ -275,7 +275,7 @@ async def test_a_full_connection_can_still_kill(ssh, herald, ended):
     assert (await ssh.run(["echo", "alive"])).stdout == "alive\n"
 
 
-async def test_waiting_for_a_session_counts_and_is_said(ssh, herald):
+async def test_waiting_for_a_session_counts_and_is_reported(ssh, herald):
     running = [asyncio.create_task(ssh.run(herald.script(GROUP))) for _ in range(8)]
     for _ in running:
         await herald.hear_pid()
@@ -306,7 +306,7 @@ async def test_one_connection_serves_all_commands(sshd, proxied):
             assert proxy.connections == 1
 
 
-async def test_what_is_sent_after_a_commands_end_costs_no_connection(ssh, monkeypatch):
+async def test_data_sent_after_a_commands_end_keeps_the_connection(ssh, monkeypatch):
     """OpenSSH ends a connection on which anything comes for a channel that is closed. `true` reads no input."""
     send = Transport._send_user_message
 
@@ -324,7 +324,7 @@ async def test_what_is_sent_after_a_commands_end_costs_no_connection(ssh, monkey
     assert ssh._connection is connection
 
 
-async def test_a_connection_cut_in_mid_command_is_said_and_opened_again(sshd, proxied, herald, caplog):
+async def test_a_connection_lost_in_mid_command_is_reported_and_opened_again(sshd, proxied, herald, caplog):
     with sshd.running():
         async with proxied(sshd.port).listening() as proxy, sshd.channel(proxy.port) as channel:
             running = asyncio.create_task(channel.run(herald.script("tell(os.getpid()); time.sleep(5)")))
@@ -372,7 +372,7 @@ async def test_reading_a_fifo_does_not_wait(ssh, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["missing", ".", "a\0b"])
-async def test_what_cannot_be_read_is_a_node_error(ssh, tmp_path, path):
+async def test_an_unreadable_file_is_a_node_error(ssh, tmp_path, path):
     with pytest.raises(NodeError, match="cannot be read on spark1"):
         await ssh.read(f"{tmp_path}/{path}")
 
@@ -397,7 +397,7 @@ async def test_write_obeys_the_mode(ssh, tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o644
 
 
-async def test_what_cannot_be_written_leaves_nothing(ssh, tmp_path):
+async def test_a_failed_write_leaves_nothing(ssh, tmp_path):
     (tmp_path / "directory").mkdir()
     before = sorted(os.listdir(tmp_path))
     for path in ("directory", "a\0b", "sshd/log/below"):
@@ -441,7 +441,7 @@ async def test_servers_that_do_not_speak_ssh(server, error, connect_s, sshd, ser
         await channel.close()
 
 
-async def test_a_port_where_nothing_listens_is_refused(sshd):
+async def test_a_closed_port_is_refused(sshd):
     sshd.keygen("host")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -450,14 +450,14 @@ async def test_a_port_where_nothing_listens_is_refused(sshd):
                 await channel.run(["true"])
 
 
-async def test_a_name_without_an_address_is_said(sshd):
+async def test_a_name_without_an_address_is_reported(sshd):
     sshd.keygen("host")
     async with sshd.channel(host="no-such-host.invalid") as channel:
         with pytest.raises(UnknownHost, match=r"no-such-host\.invalid cannot be resolved"):
             await channel.run(["true"])
 
 
-async def test_those_who_wait_share_one_attempt(sshd, proxied, serving):
+async def test_concurrent_callers_share_one_attempt(sshd, proxied, serving):
     sshd.keygen("host")
     async with serving(silent_server) as port, proxied(port).listening() as proxy:
         channel = SshChannel("spark1", [sshd.hop(proxy.port)], connect_s=0.3)
@@ -467,7 +467,7 @@ async def test_those_who_wait_share_one_attempt(sshd, proxied, serving):
         await channel.close()
 
 
-async def test_a_server_without_sessions_says_what_is_needed(sshd, monkeypatch):
+async def test_a_server_without_sessions_is_an_error_with_the_setting(sshd, monkeypatch):
     monkeypatch.setattr("sparkfleet.remote.ssh.channel.ANSWER_S", 0.3)
     with sshd.running(options="MaxSessions 0\n"):
         async with sshd.channel() as channel:

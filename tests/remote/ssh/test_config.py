@@ -94,7 +94,7 @@ def test_several_jumps_are_taken_in_order(home):
         ("Include config\nInclude config\n", "more than 100 files, or itself"),
     ],
 )
-def test_what_cannot_be_followed_is_said(home, text, said):
+def test_unsupported_options_are_reported(home, text, said):
     with pytest.raises(NodeError, match=said):
         configured(home, text).route("spark1", node())
 

@@ -76,7 +76,7 @@ async def test_a_client_that_does_not_read_holds_the_sender(ssh, serving):
         assert (await ssh.run(["echo", "alive"])).stdout == "alive\n"
 
 
-async def test_a_port_where_nothing_listens_ends_the_connection_only(ssh):
+async def test_a_closed_port_ends_only_the_connection(ssh):
     async with ssh.forward("127.0.0.1", 1) as address:
         reader, writer = await asyncio.open_connection(*address)
         with pytest.raises(ConnectionResetError):
@@ -106,7 +106,7 @@ async def test_leaving_ends_every_connection_and_the_listener(ssh, serving):
             await asyncio.open_connection(*address)
 
 
-async def test_a_node_that_is_not_there_is_said_at_once(sshd):
+async def test_a_missing_node_is_reported_at_once(sshd):
     sshd.keygen("host")
     async with sshd.channel(1) as channel:
         with pytest.raises(Refused):
@@ -146,7 +146,7 @@ async def test_jump_hosts_are_gone_through_and_verified(sshd, tmp_path):
         await nowhere.close()
 
 
-async def test_a_port_that_speaks_first_and_much_is_heard_whole(ssh, serving):
+async def test_a_port_that_sends_first_and_much_is_read_completely(ssh, serving):
     sent = os.urandom(6_000_000)
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -63,7 +63,7 @@ async def test_without_a_pin_nothing_is_accepted(sshd):
                 await channel.run(["true"])
 
 
-async def test_reading_a_key_where_there_is_none_says_why():
+async def test_reading_a_key_without_a_server_is_an_error_with_the_reason():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(Refused):
@@ -73,7 +73,7 @@ async def test_reading_a_key_where_there_is_none_says_why():
             await fingerprint("127.0.0.1", taken.getsockname()[1], timeout_s=0.2)
 
 
-async def test_a_server_that_hangs_up_is_said(serving):
+async def test_a_server_that_hangs_up_is_reported(serving):
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -82,7 +82,7 @@ async def test_a_server_that_hangs_up_is_said(serving):
             await fingerprint("127.0.0.1", port)
 
 
-def test_paramiko_still_has_what_is_used_of_its_inside():
+def test_paramiko_still_has_the_internals_that_are_used():
     assert set(ALL_KEY_TYPES) <= set(paramiko.Transport._preferred_keys)
     for message in (paramiko.common.MSG_CHANNEL_REQUEST, paramiko.common.MSG_CHANNEL_CLOSE):
         assert message in paramiko.Transport._channel_handler_table

@@ -37,7 +37,7 @@ async def test_key_files_of_every_kind_log_in(sshd, kind):
             assert (await channel.run(["true"])).exit_code == 0
 
 
-async def test_the_agent_is_asked(sshd, agent):
+async def test_keys_of_the_agent_are_used(sshd, agent):
     agent(sshd.identity)
     with sshd.running():
         async with sshd.channel(identities=(), only_identities=False) as channel:
@@ -52,7 +52,7 @@ async def test_an_encrypted_key_is_used_through_the_agent(sshd, agent):
             assert (await channel.run(["true"])).exit_code == 0
 
 
-async def test_the_agents_other_keys_are_not_offered_where_only_ours_are_wanted(sshd, agent):
+async def test_identities_only_excludes_the_agents_other_keys(sshd, agent):
     agent(sshd.identity)
     other = sshd.keygen("other")
     with sshd.running():
@@ -62,7 +62,7 @@ async def test_the_agents_other_keys_are_not_offered_where_only_ours_are_wanted(
 
 
 @pytest.mark.parametrize("kind", [["ed25519"], ["rsa", "-b", "2048"], ["rsa", "-b", "2048", "-m", "PEM"]])
-async def test_an_encrypted_key_without_an_agent_says_what_to_do(sshd, kind):
+async def test_an_encrypted_key_without_an_agent_is_an_error_with_the_command(sshd, kind):
     key = sshd.keygen("locked", "-t", *kind, "-N", "secret")
     with sshd.running():
         async with sshd.channel(identities=(key,)) as channel:
@@ -78,7 +78,7 @@ async def test_a_full_agent_does_not_exhaust_the_servers_patience(sshd, agent):
             assert (await channel.run(["true"])).exit_code == 0
 
 
-async def test_no_key_at_all_says_so(sshd):
+async def test_a_missing_key_is_reported(sshd):
     with sshd.running():
         async with sshd.channel(identities=(sshd.home / "missing",)) as channel:
             with pytest.raises(AuthenticationFailed, match=r"no key was found[^$]*ssh-copy-id"):
@@ -86,7 +86,7 @@ async def test_no_key_at_all_says_so(sshd):
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n"])
-async def test_what_is_no_key_is_named(sshd, content):
+async def test_an_invalid_key_file_is_reported(sshd, content):
     broken = sshd.home / "broken"
     broken.write_bytes(content)
     with sshd.running():
@@ -103,7 +103,7 @@ async def test_an_agent_that_is_gone_is_no_obstacle(sshd, monkeypatch):
 
 
 @pytest.mark.parametrize("user", ["no-such-user", "$(reboot)", "root; id", "a\nb", "é" * 200])
-async def test_a_user_who_does_not_exist_is_not_let_in(sshd, user):
+async def test_an_unknown_user_is_denied(sshd, user):
     with sshd.running():
         async with sshd.channel(user=user) as channel:
             with pytest.raises(AuthenticationFailed, match=r"(?s)SSH login as .* was denied"):
@@ -113,7 +113,7 @@ async def test_a_user_who_does_not_exist_is_not_let_in(sshd, user):
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="a server that wants more than a key needs PAM or root's password"
 )
-async def test_a_server_that_wants_more_than_a_key_is_said(sshd):
+async def test_a_server_that_requires_more_than_a_key_is_reported(sshd):
     options = "AuthenticationMethods publickey,password\nPasswordAuthentication yes\n"
     with sshd.running(options=options):
         async with sshd.channel() as channel:

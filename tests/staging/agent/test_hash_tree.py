@@ -94,7 +94,7 @@ def test_a_name_that_rsync_would_read_otherwise_is_refused(model, name):
     assert "Rename" in refused.value.do
 
 
-def test_what_is_no_directory_and_what_is_empty(model, tmp_path):
+def test_missing_and_empty_directories(model, tmp_path):
     with pytest.raises(StagingError, match="not a directory"):
         sealed(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()

@@ -83,7 +83,7 @@ def described(**more):
     return json.dumps([{"Id": f"sha256:{ID}", "Size": 1000, **more}])
 
 
-def test_look_says_what_is_there(tool, tmp_path):
+def test_look_reports_the_image(tool, tmp_path):
     tool(answer=described())
     found = work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
     assert (found.tool, found.id, found.size) == ("docker", ID, 1000)
@@ -125,7 +125,7 @@ def test_it_is_pulled_by_its_full_name_and_by_its_digest_alone(tool, tmp_path):
     ]
 
 
-def test_a_node_without_a_way_to_the_registry_says_what_else_can_be_done(tool, tmp_path, monkeypatch):
+def test_a_node_without_the_registry_gets_an_error_with_alternatives(tool, tmp_path, monkeypatch):
     monkeypatch.setenv("OFFLINE", "1")
     tool()
     with pytest.raises(StagingError, match=r"could not download it: .no such host") as refused:
@@ -133,7 +133,7 @@ def test_a_node_without_a_way_to_the_registry_says_what_else_can_be_done(tool, t
     assert "`docker load` it on one node" in refused.value.do
 
 
-def test_what_was_built_on_a_node_is_asked_of_no_registry(tool, tmp_path):
+def test_an_image_built_on_a_node_is_not_requested_from_a_registry(tool, tmp_path):
     tool()
     with pytest.raises(StagingError, match="built on a node"):
         work(ImageRequest(action="pull", image="localhost/tts:latest", cache=str(tmp_path)), LineReporter())
@@ -159,7 +159,7 @@ def test_a_docker_that_does_not_answer_gives_way_to_podman(tool, tmp_path):
     assert (found.tool, found.id) == ("podman", ID)
 
 
-def test_a_docker_that_this_user_may_not_ask_is_said(tool, tmp_path):
+def test_docker_without_permission_is_reported(tool, tmp_path):
     tool("docker", version=1)
     with pytest.raises(StagingError, match="permission denied") as refused:
         work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path), tool="docker"), LineReporter())

@@ -46,7 +46,7 @@ def test_with_the_last_commit_everything_goes(place, tmp_path):
     assert not place.root.exists()
 
 
-def test_what_has_begun_to_arrive_for_another_commit_stays(place, tmp_path):
+def test_partial_files_of_another_commit_are_kept(place, tmp_path):
     coming = File(path="model.safetensors", size=9, digest="d" * 64)
     place.note(Manifest(kind="hub", name="org/name", commit="3" * 40, files=(coming,)))
     place.part(coming).write_bytes(b"xyz")
@@ -55,7 +55,7 @@ def test_what_has_begun_to_arrive_for_another_commit_stays(place, tmp_path):
     assert place.part(coming).read_bytes() == b"xyz"
 
 
-def test_what_is_being_staged_is_not_removed(place, tmp_path):
+def test_a_model_that_is_being_staged_is_not_removed(place, tmp_path):
     handle = try_lock(place.lock)
     try:
         with pytest.raises(StagingError, match="being staged"):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sparkfleet.staging.agent import rsync_serve
 from sparkfleet.staging.agent.rsync_fetch import From, command
 from sparkfleet.staging.agent.rsync_serve import Listen, ServeRequest, Serving, configuration
-from sparkfleet.staging.agent_client import Line, understood
+from sparkfleet.staging.agent_client import Line, validated
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 
@@ -66,7 +66,7 @@ def test_the_command_names_no_secret_and_leaves_by_the_rail(kind, address, url):
     assert SECRET not in " ".join(argv)
 
 
-def test_what_another_one_removes_while_it_is_seen_is_no_matter(tmp_path, monkeypatch):
+def test_files_that_another_sweep_removes_are_skipped(tmp_path, monkeypatch):
     gone = tmp_path / f"sparkfleet-serve-{os.getuid()}-{1 << 30}-x"
     monkeypatch.setattr(Path, "glob", lambda directory, pattern: iter([gone]))
     rsync_serve._sweep()
@@ -99,7 +99,7 @@ class Sender:
 def _serving(line):
     if line.event == "error":
         raise StagingError(line.what, means=line.means, do=line.do)
-    return understood("n1", line.value, Serving)
+    return validated("n1", line.value, Serving)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ async def test_it_ends_on_request_and_leaves_nothing(sender, tmp_path):
 
 
 @pytest.mark.integration
-async def test_it_ends_when_nobody_listens(sender, tmp_path):
+async def test_a_server_ends_with_its_reader(sender, tmp_path):
     serving = await sender()
     serving.process._transport.get_pipe_transport(1).close()
     await ended(serving.process)
@@ -198,7 +198,7 @@ async def test_it_ends_when_its_time_is_up(sender):
 
 
 @pytest.mark.integration
-async def test_what_a_killed_one_left_is_swept_by_the_next(sender, tmp_path):
+async def test_remains_of_a_killed_server_are_removed_by_the_next(sender, tmp_path):
     first = await sender()
     first.process.kill()
     await ended(first.process)

@@ -75,7 +75,7 @@ async def test_at_most_so_many_files_at_a_time_the_largest_first(tmp_path, notes
     assert order[:2] == ["f5", "f4"]
 
 
-async def test_a_failure_keeps_what_has_arrived(tmp_path, notes):
+async def test_a_failure_keeps_transferred_bytes(tmp_path, notes):
     place = HubPlace(tmp_path, "o/n")
 
     async def get(file, part, stream):
@@ -117,7 +117,7 @@ async def test_a_file_of_a_person_is_not_overwritten(tmp_path, notes):
     assert (target / "f5").read_bytes() == b"mine"
 
 
-async def test_who_waits_says_so_and_finds_it_done(tmp_path, notes):
+async def test_a_waiting_run_reports_it_and_finds_the_files(tmp_path, notes):
     place = HubPlace(tmp_path, "o/n")
     first, second = Notes(), Notes()
     calls = []
@@ -145,7 +145,7 @@ async def test_a_download_by_huggingface_hub_is_waited_for(tmp_path, notes):
     assert (await work).moved_bytes == sum(map(len, CONTENT.values())) - 50
 
 
-def test_a_lock_file_that_was_removed_locks_nobody(tmp_path):
+def test_a_removed_lock_file_locks_no_process(tmp_path):
     path = tmp_path / "lock"
     first = try_lock(path)
     assert try_lock(path) is None

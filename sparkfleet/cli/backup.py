@@ -1,0 +1,149 @@
+"""`sparkfleet backup` and `sparkfleet restore`: copies of the fleet's store, and what to do if it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    YesOption,
+    open_session,
+    run,
+)
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, size_text
+from sparkfleet.controlplane.store_safety.copies import StoreCopy
+from sparkfleet.controlplane.store_safety.restore import RestoredStore
+from sparkfleet.errors import SpecError
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
+from sparkfleet.remote.atomic_write import write_atomically
+
+CHUNK = 1 << 20
+
+ToOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--to", metavar="FILE", help="Write the copy into FILE on this machine, too.", dir_okay=False
+    ),
+]
+CopyArgument = Annotated[
+    str, typer.Argument(metavar="[COPY]", help="Name of a copy, or `latest`. Without it: list them.")
+]
+
+
+def backup(
+    to: ToOption = None, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
+) -> int:
+    """Make a checked copy of the store now. The controller makes one after each change and every hour by itself."""
+    return run(_backup(open_session(inventory), to, json))
+
+
+def restore(  # noqa: PLR0917  # its parameters are the command line's
+    copy: CopyArgument = "",
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Make a store of exactly what runs, if the store is lost.")
+    ] = False,
+    anew: Annotated[
+        str,
+        typer.Option(
+            "--begin-anew",
+            metavar="FLEET",
+            help="Forget deployments and keys, and end what runs. Takes the fleet's name.",
+        ),
+    ] = "",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> int:
+    """List the copies of the store, or put one in place. The file that was there is kept."""
+    if sum(map(bool, (copy, adopt, anew))) > 1:
+        raise SpecError(
+            "COPY, `--adopt` and `--begin-anew` exclude each other.",
+            do="Give one of them, or none to list the copies.",
+        )
+    session = open_session(inventory)
+    if not (copy or adopt or anew):
+        return run(_list(session, json))
+    agree = partial(confirm, yes=yes)
+    if adopt:
+        return run(_restore(session, adopt_running(session, agree), json))
+    if anew:
+        return run(_restore(session, begin_anew(session, anew, agree), json))
+    return run(_restore(session, restore_copy(session, copy, agree), json))
+
+
+async def _backup(session: Session, to: Path | None, json: bool) -> int:
+    made = await copy_store(session)
+    if to is not None:
+        write_atomically(to, await _content(session, made.path), durable=True)
+    if json:
+        print_json({"version": OUTPUT_VERSION, "path": made.path, **made.copy.model_dump(mode="json")})
+        return Exit.DONE
+    console.print(
+        f"Copied and checked: {made.copy.name} in {Path(made.path).parent} on {session.inventory.head}."
+    )
+    if to is not None:
+        console.print(f"The same is in {to} on this machine.", markup=False)
+    return Exit.DONE
+
+
+async def _content(session: Session, path: str) -> bytes:
+    parts: list[bytes] = []
+    while part := await session.head.read(path, offset=sum(map(len, parts)), limit=CHUNK):
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _list(session: Session, json: bool) -> int:
+    found = await list_copies(session)
+    if json:
+        print_json({"version": OUTPUT_VERSION, "copies": [copy.model_dump(mode="json") for copy in found]})
+        return Exit.DONE
+    for line in _lines(found):
+        console.print(line, markup=False)
+    return Exit.DONE
+
+
+def _lines(found: Sequence[StoreCopy]) -> list[str]:
+    if not found:
+        return ["There is no copy of the store."]
+    lines = []
+    for copy in found:
+        at = datetime.fromtimestamp(copy.at).strftime("%Y-%m-%d %H:%M:%S")
+        content = copy.trouble or f"{copy.changes} changes; {', '.join(copy.deployments) or 'no deployment'}"
+        lines.append(f"{copy.name}  {at}  {copy.occasion}  {size_text(copy.bytes)}  {content}")
+    return [*lines, "", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one."]
+
+
+async def _restore(session: Session, work: Coroutine[Any, Any, RestoredStore], json: bool) -> int:
+    done = await work
+    if json:
+        print_json(
+            {"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, **done.model_dump(mode="json")}
+        )
+    else:
+        _show(done)
+    return Exit.DONE
+
+
+def _show(done: RestoredStore) -> None:
+    served = ", ".join(done.deployments) or "no deployment"
+    console.print(f"The store was made from {done.source}: {served}, {done.keys} keys.", markup=False)
+    if done.left_out:
+        names = ", ".join(done.left_out)
+        console.print(
+            f"Not adopted, because it does not run: {names}. `sparkfleet apply FILE` brings it back."
+        )
+    if done.set_aside:
+        console.print(f"The file that was there is now {done.set_aside}.", markup=False)
+    console.print("A controller that waits continues within seconds: `sparkfleet status`.")

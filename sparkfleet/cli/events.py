@@ -1,0 +1,52 @@
+"""`sparkfleet events`: prints what happened in the fleet, and follows it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
+from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.fleet.deployments import follow_events, read_events
+from sparkfleet.fleet.session import Session
+
+
+def events(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The deployment's name; left out: the whole fleet.", metavar="[NAME]", show_default=False
+        ),
+    ] = None,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Number of events.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events as they happen.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Print events of the fleet, each with its reason, oldest first."""
+    return run(_events(name, open_session(inventory), last, follow=follow, json=json))
+
+
+async def _events(name: str | None, session: Session, last: int, *, follow: bool, json: bool) -> int:
+    found, seen = await read_events(session, name, last)
+    if json and not follow:
+        listed = [event.model_dump(mode="json") for event in found]
+        print_json({"version": OUTPUT_VERSION, "events": listed})
+        return Exit.DONE
+    for event in found:
+        _print(event, json)
+    if follow:
+        await follow_events(session, name, seen, lambda event: _print(event, json))
+    if not found and not json:
+        console.print(f"No events{f' of {name}' if name else ''}.")
+    return Exit.DONE
+
+
+def _print(event: Event, json: bool) -> None:
+    if json:
+        print_json({"version": OUTPUT_VERSION, "event": event.model_dump(mode="json")})
+    else:
+        console.print(event_line(event))

@@ -1,0 +1,57 @@
+"""Everything that is applied, once more as JSON in the run directory: what `sparkfleet restore --adopt` builds a store from.
+
+It lasts as long as what runs: until the head reboots.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.values import Value
+
+
+class StandingEntry(Value):
+    """Ladder position of one group."""
+
+    deployment: str
+    generation: int
+    replica: int
+    standing: Standing
+
+
+class Applied(Value):
+    """Deployments with their plans, positions of their groups, and keys (their hashes)."""
+
+    deployments: tuple[Desired, ...] = ()
+    standings: tuple[StandingEntry, ...] = ()
+    keys: tuple[KeyEntry, ...] = ()
+
+
+def applied_in(store: Store) -> Applied:
+    """Content of a store that must not be lost."""
+    return Applied(
+        deployments=tuple(store.desired().values()),
+        standings=tuple(
+            StandingEntry(deployment=name, generation=generation, replica=replica, standing=standing)
+            for (name, generation, replica), standing in sorted(store.standings().items())
+        ),
+        keys=store.keys(),
+    )
+
+
+def write_applied(paths: FleetPaths, applied: Applied) -> None:
+    """Writes it. Raises OSError."""
+    write_atomically(paths.applied, applied.model_dump_json().encode())
+
+
+def read_applied(paths: FleetPaths) -> Applied | None:
+    """The last one; None if there is none, or it cannot be read."""
+    try:
+        return Applied.model_validate_json(paths.applied.read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,151 @@
+"""Checked copies of the store, made while it is in use: one after each change and one an hour, the last seven of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
+from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.values import Value
+
+KEPT = 7
+"""Copies kept of each occasion."""
+HOURLY_S = 3600.0
+
+Occasion = Literal["change", "hourly", "asked", "other"]
+
+
+class StoreCopy(Value):
+    """A copy of the store on the head's disk."""
+
+    name: str
+    at: float
+    """Unix seconds."""
+    occasion: Occasion
+    bytes: int
+    fleet: str = ""
+    id: str = ""
+    changes: int = 0
+    deployments: tuple[str, ...] = ()
+    """Each as `name (generation n)`."""
+    trouble: str = ""
+    """Reason for not using it; "" if it is sound."""
+
+
+def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -> Path:
+    """Copies the store, checks the copy, and drops old ones of the same occasion. The store may be in use meanwhile.
+
+    Args:
+        paths: the fleet's directories on the head.
+        occasion: the reason for it.
+        now: Unix seconds; None: read the clock.
+
+    Raises:
+        StoreError: there is no store, it cannot be read, or the copy is not sound.
+        OSError: the copy cannot be written.
+    """
+    if not paths.database.exists():
+        raise StoreError(StoreFault.MISSING, f"There is no store {paths.database} to copy.")
+    paths.backups.mkdir(mode=0o700, exist_ok=True)
+    at = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    path = paths.backups / f"{at:%Y%m%dT%H%M%S%fZ}-{occasion}.db"
+    beside = paths.backups / f".{path.name}"
+    try:
+        with named_errors(paths.database):
+            copy_database(paths.database, beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    for old in _of(paths, occasion)[KEPT:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copies a database as a whole, and checks the copy; it is on the disk when the call returns.
+
+    Raises:
+        sqlite3.Error: it cannot be read or written.
+        StoreError: the copy is damaged.
+    """
+    target.unlink(missing_ok=True)
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with (
+        contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as db,
+        contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy,
+    ):
+        db.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")  # a copy is one file
+        (verdict,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise StoreError(StoreFault.UNREADABLE, f"The store {source} is damaged: {verdict}.")
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:
+    """All copies, newest first, each checked."""
+    return tuple(map(_described, _of(paths)))
+
+
+def find_copy(paths: FleetPaths, name: str) -> Path:
+    """A copy by its name, or "latest". Raises StoreError if there is none, naming those that exist."""
+    found = {path.name: path for path in _of(paths)}
+    sound = [path for path in found.values() if not _described(path).trouble] if name == "latest" else []
+    path = sound[0] if sound else found.get(name) or found.get(f"{name}.db")
+    if path is None:
+        raise StoreError(
+            StoreFault.MISSING,
+            f"There is no copy {name!r} of the store.",
+            means="",
+            do=f"Copies: {', '.join(found) or 'none'}.",
+        )
+    return path
+
+
+def _of(paths: FleetPaths, occasion: Occasion | None = None) -> list[Path]:
+    ending = f"-{occasion}.db" if occasion else ".db"
+    found = (path for path in paths.backups.glob(f"*{ending}") if not path.name.startswith("."))
+    return sorted(found, key=_taken, reverse=True)
+
+
+def _taken(path: Path) -> float:
+    """The moment in a copy's name, Unix seconds: times of files change if somebody copies them."""
+    stamp = path.name.partition("-")[0]
+    try:
+        return datetime.strptime(stamp, "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return path.stat().st_mtime
+
+
+def _described(path: Path) -> StoreCopy:
+    occasion = path.stem.rpartition("-")[2]
+    known: Occasion = occasion if occasion in ("change", "hourly", "asked") else "other"  # type: ignore[assignment]
+    copy = StoreCopy(name=path.name, at=_taken(path), occasion=known, bytes=path.stat().st_size)
+    try:
+        content = read_content(path)
+        if content is None:
+            return copy.model_copy(update={"trouble": "it is empty"})
+        named = {"deployments": tuple(_deployments(path))}
+        if content.identity is not None:
+            named |= content.identity.model_dump()
+        return copy.model_copy(update=named)
+    except StoreError as error:
+        return copy.model_copy(update={"trouble": error.what})
+
+
+def _deployments(path: Path) -> Iterator[str]:
+    with (
+        named_errors(path),
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as db,
+    ):
+        for name, generation in db.execute("SELECT name, generation FROM deployments ORDER BY name"):
+            yield f"{name} (generation {generation})"

@@ -1,0 +1,99 @@
+"""Keeps copies of an open store: a checked file after each change and every hour, and what is applied as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, write_applied
+from sparkfleet.controlplane.store_safety.copies import HOURLY_S, Occasion, copies, take_copy
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+AGAIN_S = 30.0
+"""Seconds until a copy that failed is tried again."""
+
+Warn = Callable[[str], None]
+
+
+class Safekeeping:
+    """Copies one store while it is in use.
+
+    Args:
+        paths: the fleet's directories on the head.
+        store: open, in this thread.
+        warn: receives the reason if a copy cannot be made; "" as soon as it can.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, paths: FleetPaths, store: Store, warn: Warn, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._paths = paths
+        self._store = store
+        self._warn = warn
+        self._clock = clock
+        self._writes = -1
+        self._applied: Applied | None = None
+        self._copied, self._hourly_at = self._last_copies()
+        self._wait_until = 0.0
+
+    async def run(self) -> None:
+        """Copies until it is cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Copies what has changed since the last look."""
+        if self._store.writes != self._writes:
+            self._writes = self._store.writes
+            self._write_applied()
+        if time.monotonic() >= self._wait_until and (occasion := self._due()):
+            await self._copy(occasion)
+
+    def _write_applied(self) -> None:
+        applied = applied_in(self._store)
+        if applied == self._applied:
+            return
+        try:
+            write_applied(self._paths, applied)
+            self._applied = applied
+        except OSError as error:
+            log.warning("%s could not be written: %s", self._paths.applied, error)
+
+    def _due(self) -> Occasion | None:
+        if self._store.identity().changes != self._copied:
+            return "change"
+        # A clock that was set back counts as an hour.
+        return "hourly" if not 0 <= self._clock() - self._hourly_at < HOURLY_S else None
+
+    async def _copy(self, occasion: Occasion) -> None:
+        changes = self._store.identity().changes
+        try:
+            await asyncio.to_thread(take_copy, self._paths, occasion, self._clock())
+        except (StoreError, OSError) as error:
+            words = error.what if isinstance(error, SparkfleetError) else str(error)
+            log.warning("the store could not be copied: %s", words)
+            self._warn(f"The store could not be copied: {words}")
+            self._wait_until = time.monotonic() + AGAIN_S
+            return
+        self._warn("")
+        if occasion == "change":
+            self._copied = changes
+        else:
+            self._hourly_at = self._clock()
+
+    def _last_copies(self) -> tuple[int, float]:
+        """Changes that the newest copy of this store has, -1 if there is none; and the moment of the last hourly one."""
+        id_ = self._store.identity().id
+        own = [copy for copy in copies(self._paths) if copy.id == id_ and not copy.trouble]
+        hourly = [copy.at for copy in own if copy.occasion == "hourly"]
+        return max((copy.changes for copy in own), default=-1), max(hourly, default=float("-inf"))

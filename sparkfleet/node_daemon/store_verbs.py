@@ -1,0 +1,73 @@
+"""Verbs on the store of this head: lists, makes and restores copies, with or without a controller."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.controller_note import read_note
+from sparkfleet.controlplane.desired import Generation
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.store_safety import restore
+from sparkfleet.controlplane.store_safety.copies import copies, find_copy, take_copy
+from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+
+def answer(request: StoreRequest) -> dict[str, Any]:
+    """The result of a verb as JSON, or `error` with its parts."""
+    try:
+        return _carry_out(request, request.paths)
+    except SparkfleetError as error:
+        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
+    except OSError as error:
+        return {"error": {"what": f"{error.filename}: {error.strerror}.", "means": "", "do": ""}}
+
+
+def _carry_out(request: StoreRequest, paths: FleetPaths) -> dict[str, Any]:
+    match request.verb:
+        case "list":
+            return {"copies": [copy.model_dump(mode="json") for copy in copies(paths)]}
+        case "copy":
+            made = take_copy(paths, "asked")
+            return {"path": str(made), **_shown(paths, made)}
+        case "restore":
+            copy = find_copy(paths, request.name)
+            if request.dry:
+                return _shown(paths, copy)
+            done = restore.restore_copy(paths, request.fleet, copy, _running(paths))
+        case "adopt":
+            if request.dry:
+                return {"running": _require_held(paths)}
+            done = restore.adopt_running(paths, request.fleet, _require_held(paths))
+        case "begin_anew":
+            done = restore.begin_anew(paths, request.fleet, request.name, _running(paths), dry=request.dry)
+    return done.model_dump(mode="json")
+
+
+def _shown(paths: FleetPaths, copy: Path) -> dict[str, Any]:
+    return next(one for one in copies(paths) if one.name == copy.name).model_dump(mode="json")
+
+
+def _require_held(paths: FleetPaths) -> tuple[Generation, ...]:
+    """The generations that run, from the note of a controller that waits. Raises ControlError if none waits."""
+    note = read_note(paths)
+    if note is None or note.state != "held" or not _lives(paths, note.pid):
+        raise ControlError(
+            "No controller waits for its store, so there is nothing to adopt.",
+            means="Either it works with its store, or the fleet is down.",
+            do="`sparkfleet status` shows which; `sparkfleet up` brings a fleet up.",
+        )
+    return note.running
+
+
+def _running(paths: FleetPaths) -> tuple[Generation, ...]:
+    note = read_note(paths)
+    return note.running if note is not None and _lives(paths, note.pid) else ()
+
+
+def _lives(paths: FleetPaths, pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}") and processes.carries(pid, {LABEL: paths.label})

@@ -1,0 +1,97 @@
+"""Copies of the store: made while it is in use, checked, and few."""
+
+import pytest
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.store_safety import copies as module
+from sparkfleet.controlplane.store_safety.copies import KEPT, copies, find_copy, take_copy
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
+
+
+@pytest.fixture
+def store(paths):
+    store = open_store(paths, "home")
+    yield store
+    store.close()
+
+
+def test_a_copy_of_an_open_store_has_its_last_change_and_is_one_file(paths, store):
+    store.put(deployment(), plan(), "me")
+    take_copy(paths, "asked", now=1000.0)
+    (copy,) = copies(paths)
+    assert (copy.fleet, copy.id, copy.changes) == ("home", store.identity().id, 1)
+    assert (copy.deployments, copy.at, copy.occasion, copy.trouble) == (
+        ("tiny (generation 1)",),
+        1000.0,
+        "asked",
+        "",
+    )
+    assert [path.name for path in paths.backups.iterdir()] == [copy.name]
+    assert (paths.backups / copy.name).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_last_seven_of_each_occasion_are_kept(paths, store):
+    for at in range(KEPT + 3):
+        take_copy(paths, "change", now=1000.0 + at)
+    take_copy(paths, "hourly", now=1.0)
+    found = copies(paths)
+    assert [copy.at for copy in found] == [*(1000.0 + at for at in range(KEPT + 2, 2, -1)), 1.0]
+
+
+def test_a_damaged_store_gives_no_copy(paths, store):
+    store.put(deployment(), plan(), "me")
+    store.close()
+    with paths.database.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(4096 * b"\xee")
+    with pytest.raises(StoreError):
+        take_copy(paths, "change")
+    assert list(paths.backups.iterdir()) == []
+
+
+def test_a_damaged_copy_is_listed_as_such_and_is_not_the_latest(paths, store):
+    sound = take_copy(paths, "change", now=1000.0)
+    take_copy(paths, "change", now=1001.0).write_bytes(b"garbage" * 1000)
+    newest, _ = copies(paths)
+    assert "cannot be used" in newest.trouble
+    assert find_copy(paths, "latest") == sound
+    with pytest.raises(StoreError, match="no copy 'other'") as caught:
+        find_copy(paths, "other")
+    assert sound.name in caught.value.do
+
+
+async def test_each_change_is_copied_once_and_an_hour_without_any_too(paths, store, clock):
+    warned = []
+    keeping = Safekeeping(paths, store, warned.append, clock)
+    await keeping.look()  # the first sight of the store
+    await keeping.look()
+    assert {copy.occasion for copy in copies(paths)} == {"change", "hourly"}
+    store.put(deployment(), plan(), "me")
+    clock.now += 10
+    for _ in range(3):
+        await keeping.look()
+    assert next(copy.changes for copy in copies(paths)) == 1
+    assert len(copies(paths)) == 3
+    clock.now += module.HOURLY_S
+    for _ in range(3):
+        await keeping.look()
+    assert len(copies(paths)) == 4
+    assert copies(paths)[0].occasion == "hourly"
+    again = Safekeeping(paths, store, warned.append, clock)
+    await again.look()
+    assert len(copies(paths)) == 4, "a controller that starts again copies nothing that is copied"
+    assert set(warned) == {""}
+
+
+async def test_a_copy_that_cannot_be_made_is_a_warning(paths, store, clock, monkeypatch):
+    warned = []
+    keeping = Safekeeping(paths, store, warned.append, clock)
+    paths.backups.write_text("in the way")
+    await keeping.look()
+    assert "could not be copied" in warned[-1]
+    paths.backups.unlink()
+    keeping._wait_until = 0.0
+    await keeping.look()
+    assert warned[-1] == ""

@@ -1,0 +1,208 @@
+"""A store that is missing, unreadable, foreign, old or of a newer release is not used, and not taken for an empty one."""
+
+import sqlite3
+
+import pytest
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.state.schema import SCHEMAS
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety import opening
+from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
+from sparkfleet.controlplane.store_safety.mark import read_mark
+from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.gateway.keys import generate
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+
+def refused(paths, running=(), known=None):
+    """The reason for not opening it."""
+    with pytest.raises(StoreError) as caught:
+        open_store(paths, "home", running, known).close()
+    assert str(paths.database) in caught.value.what
+    assert caught.value.do
+    return caught.value
+
+
+def test_a_new_fleet_gets_a_store_and_a_mark(paths):
+    store = open_store(paths, "home")
+    mark = read_mark(paths)
+    assert (mark.id, mark.fleet, mark.changes) == (store.identity().id, "home", 0)
+    store.close()
+
+
+def test_the_mark_follows_each_change_and_the_store_opens_again(used):
+    mark = read_mark(used)
+    assert (mark.changes, mark.generations) == (2, {"tiny": 2})
+    store = open_store(used, "home", [("tiny", 2)])
+    assert store.desired()["tiny"].generation == 2
+    store.add_key(generate("laptop")[1])
+    assert read_mark(used).changes == 3
+    store.close()
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_missing_one_is_not_made_again(used, empty):
+    used.database.unlink()
+    if empty:
+        used.database.touch()
+    assert refused(used).fault is StoreFault.MISSING
+    assert not used.database.exists() or used.database.stat().st_size == 0
+
+
+@pytest.mark.parametrize("mark", ["store_mark", "run_store_mark"])
+def test_one_of_the_two_marks_is_enough(used, mark):
+    used.database.unlink()
+    getattr(used, mark).unlink()
+    assert refused(used).fault is StoreFault.MISSING
+
+
+def test_a_mark_that_cannot_be_read_is_a_sign_of_a_store(used):
+    used.database.unlink()
+    used.run_store_mark.unlink()
+    used.store_mark.write_bytes(b"garbage")
+    assert refused(used).fault is StoreFault.MISSING
+
+
+def test_a_mark_that_cannot_be_read_does_not_keep_the_store_from_being_used(used):
+    used.run_store_mark.unlink()
+    used.store_mark.write_bytes(b"garbage")
+    open_store(used, "home").close()
+    assert read_mark(used).changes == 2
+
+
+def test_without_any_mark_what_runs_is_a_sign_of_a_store(paths):
+    error = refused(paths, [("tiny", 3)])
+    assert error.fault is StoreFault.MISSING
+    assert "tiny (generation 3)" in error.what
+
+
+def test_the_mark_that_a_process_remembers_counts(used):
+    mark = read_mark(used)
+    for path in (used.database, used.store_mark, used.run_store_mark):
+        path.unlink()
+    assert refused(used, known=mark).fault is StoreFault.MISSING
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 1000, b"SQLite format 3\0" + 5000 * b"\xff"])
+def test_garbage_is_named_and_left_as_it_is(used, content):
+    for path in used.root.glob("sparkfleet.db*"):
+        path.unlink()
+    used.database.write_bytes(content)
+    assert refused(used).fault is StoreFault.UNREADABLE
+    assert used.database.read_bytes() == content
+
+
+def test_a_page_in_the_middle_that_is_damaged_is_found(used):
+    with used.database.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(4096 * b"\xee")
+    assert refused(used).fault is StoreFault.UNREADABLE
+
+
+def test_a_directory_in_its_place(used):
+    used.database.unlink()
+    used.database.mkdir()
+    assert refused(used).fault is StoreFault.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("free", "may", "words", "remedy"),
+    [(0, True, "its disk is full", "Free space"), (1 << 40, False, "may not read and write it", "ls -l")],
+)
+def test_the_reason_is_named_if_sqlite_only_reports_that_it_cannot_open(
+    used, monkeypatch, free, may, words, remedy
+):
+    class Usage:
+        pass
+
+    def connect(*_, **__):
+        raise sqlite3.OperationalError("unable to open database file")
+
+    Usage.free = free
+    monkeypatch.setattr(opening.shutil, "disk_usage", lambda _: Usage)
+    monkeypatch.setattr(opening.os, "access", lambda *_: may)
+    monkeypatch.setattr(opening.sqlite3, "connect", connect)
+    error = refused(used)
+    assert words in error.what
+    assert remedy in error.do
+
+
+def test_one_of_another_fleet(used, tmp_path):
+    other = FleetPaths(tmp_path / "other")
+    other.create()
+    open_store(other, "other").close()
+    used.database.write_bytes(other.database.read_bytes())
+    error = refused(used)
+    assert (error.fault, "belongs to fleet other" in error.what) == (StoreFault.FOREIGN, True)
+
+
+def test_another_one_of_the_same_fleet(used):
+    used.database.unlink()
+    Store(used.database).close()
+    assert refused(used).fault is StoreFault.FOREIGN
+
+
+def test_an_older_copy(used):
+    before = used.database.read_bytes()
+    store = open_store(used, "home")
+    store.remove("tiny")
+    store.close()
+    used.database.write_bytes(before)
+    error = refused(used)
+    assert (error.fault, "it has 2 of 3 changes" in error.what) == (StoreFault.OLDER, True)
+
+
+def test_one_that_is_older_than_what_runs(used):
+    error = refused(used, [("tiny", 3)])
+    assert (error.fault, "generation 3 of tiny runs, its newest is 2" in error.what) == (
+        StoreFault.OLDER,
+        True,
+    )
+
+
+def test_what_runs_of_a_deleted_deployment_is_no_reason(used):
+    store = open_store(used, "home")
+    store.remove("tiny")
+    store.close()
+    open_store(used, "home", [("tiny", 2), ("tiny", 1)]).close()
+
+
+def test_one_of_a_newer_release_names_what_to_do_and_is_not_changed(used):
+    db = sqlite3.connect(used.database)
+    db.execute(f"PRAGMA user_version = {len(SCHEMAS) + 1}")
+    db.close()
+    before = used.database.read_bytes()
+    error = refused(used)
+    assert error.fault is StoreFault.NEWER_RELEASE
+    assert f"its schema is {len(SCHEMAS) + 1}" in error.what
+    assert "newer release" in error.do
+    assert used.database.read_bytes() == before
+
+
+def test_one_of_an_older_release_is_copied_and_taken_over(paths):
+    db = sqlite3.connect(paths.database)
+    for statement in ";".join(SCHEMAS[:4]).split(";"):
+        db.execute(statement)
+    db.execute("INSERT INTO generations VALUES ('tiny', 4)")
+    db.execute("PRAGMA user_version = 4")
+    db.commit()
+    db.close()
+    store = open_store(paths, "home", [("tiny", 4)])
+    assert (store.identity().fleet, store.generations()) == ("home", {"tiny": 4})
+    store.close()
+    (copy,) = paths.backups.glob("before-schema-*.db")
+    assert sqlite3.connect(copy).execute("PRAGMA user_version").fetchone() == (4,)
+
+
+def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, monkeypatch):
+    store = open_store(used, "home")
+    monkeypatch.setattr(
+        "sparkfleet.controlplane.store_safety.mark.write_atomically",
+        lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
+    assert store.put(deployment(), plan(concurrency=2), "me")[1]
+    monkeypatch.undo()
+    store.close()
+    open_store(used, "home").close()
+    assert read_mark(used).changes == 3
