@@ -162,7 +162,7 @@ async def change(
     check: Callable[[Mapping[str, Channel]], Awaitable[list[str]]],
     rollback_s: int,
 ) -> FabricOutcome:
-    """Change nodes, reach them anew, check, then confirm or take back everywhere.
+    """Change nodes, connect to them again, check, then confirm or take back everywhere.
 
     Args:
         what: the helper's command, and its request by node.

@@ -226,8 +226,7 @@ def firewall_unit(nft: str, file: Path) -> str:
 [Unit]
 Description=Closes the ports of sparkfleet to machines that are no nodes of its fleet
 DefaultDependencies=no
-Before=network-pre.target
-Wants=network-pre.target
+Before=network.target
 
 [Service]
 Type=oneshot
@@ -323,7 +322,7 @@ def checked_firewall(text: str) -> dict[str, Any]:
             raise ValueError("open")
         return {"netdevs": netdevs, "peers": [_peer(one) for one in peers], "open": ports}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RailsHelperError(f"the request is not understood: {error!r}"[:200]) from None
+        raise RailsHelperError(f"the request cannot be read: {error!r}"[:200]) from None
 
 
 def _peer(text: Any) -> str:
