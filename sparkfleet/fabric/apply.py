@@ -162,7 +162,7 @@ async def change(
     check: Callable[[Mapping[str, Channel]], Awaitable[list[str]]],
     rollback_s: int,
 ) -> FabricOutcome:
-    """Change nodes, connect to them again, check, then confirm or take back everywhere.
+    """Changes nodes, opens new connections to them, checks, then confirms or reverts on all of them.
 
     Args:
         what: the helper's command, and its request by node.

@@ -2,8 +2,8 @@
 """Sets the addresses of a node's rails, as root, and takes them back unless somebody confirms in time.
 
 This program is copied to nodes and is all that sparkfleet may do there as root. It needs nothing but Python, never
-starts a shell, checks all of its input, and touches four things: /etc/netplan/60-sparkfleet.yaml (or, where there
-is no netplan, the running addresses), `netplan`, its own table of nftables with the file and the unit that load it after a
+starts a shell, checks all of its input, and touches four things: /etc/netplan/60-sparkfleet.yaml (or, if there is no
+netplan, the running addresses), `netplan`, its own table of nftables with the file and the unit that load it after a
 reboot, and its own directory in /run.
 
     apply SECONDS    reads {"ports": [{"netdev", "address", "mtu"}]} from stdin; prints {"token": …}
@@ -322,7 +322,7 @@ def checked_firewall(text: str) -> dict[str, Any]:
             raise ValueError("open")
         return {"netdevs": netdevs, "peers": [_peer(one) for one in peers], "open": ports}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RailsHelperError(f"the request cannot be read: {error!r}"[:200]) from None
+        raise RailsHelperError(f"the request is not valid: {error!r}"[:200]) from None
 
 
 def _peer(text: Any) -> str:

@@ -15,8 +15,10 @@ from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.known_models import known_checkpoint, load_models
 from sparkfleet.planner.search.planner import drafts_of
+from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
+from sparkfleet.runtime.builtin_models import PREFIX, builtin_model
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.hub_outline import AtHub, at_hub
@@ -142,8 +144,23 @@ async def search(
     }
 
 
+def embedded_of(specs: Iterable[Deployment]) -> dict[str, EmbeddedModel]:
+    """Capabilities of the built-in models that deployments name, as models or as drafts, built or not.
+
+    Raises:
+        SpecError: there is no built-in model of that name.
+    """
+    variants = [variant for spec in specs for variant in spec.resolved()]
+    named = [*(one.model for one in variants), *(one.speculation.draft or "" for one in variants)]
+    return {name: builtin_model(name) for name in dict.fromkeys(named) if name.startswith(PREFIX)}
+
+
 def _needed(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> tuple[str, ...]:
-    return () if all(node.gpu is None for node in facts) else models_of(specs)
+    """Checkpoints that planning needs. Nodes without a GPU serve directories only: they download no weights."""
+    models = models_of(specs)
+    if any(node.gpu is not None for node in facts):
+        return models
+    return tuple(model for model in models if model.startswith("/"))
 
 
 def _of_node(node: str, answer: Sequence[Outline | None] | SparkfleetError, at: int) -> NodeAnswer:

@@ -29,7 +29,8 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, a
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fabric.node_addresses import seats
-from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, ignored
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, UseCaseEvent, ignored
+from sparkfleet.fleet.surroundings import NodeRole, NodeSurroundings, require_free, surroundings_of
 from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
@@ -67,6 +68,8 @@ class FoundState(Value):
     """Files that do not exist."""
     runs: int = 0
     """Number of the fleet's processes on the node; counted only if a file is missing or unreadable."""
+    joined: NodeRole | None = None
+    """The node's role if it is not a head."""
 
 
 class Session:
@@ -84,6 +87,10 @@ class Session:
         self.left_by_a_reboot: tuple[str, ...] = ()
         """Nodes started by `bring_up` that have neither systemd nor cron, and stay down after a reboot."""
         self._on_event = on_event
+
+    def report(self, event: UseCaseEvent) -> None:
+        """Send an event to the session's receiver."""
+        self._on_event(event)
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,7 +120,7 @@ class Session:
         Raises:
             UnreachableError: the head cannot be reached.
             UnreadableStateError: the fleet's state cannot be read, or its controller does not answer although Ray runs.
-            WrongFleetError: another fleet's controller answers.
+            WrongFleetError: another fleet's controller answers, or the node has joined another head.
         """
         found = await self._found_on_head()
         if found.address is None:
@@ -153,7 +160,13 @@ class Session:
             ) from error
 
     def _require_down(self, found: FoundState) -> None:
-        """Raises UnreadableStateError if the address is missing although the fleet may run."""
+        """Raises an error if the fleet may run although this node has no address of a head.
+
+        A node that has joined another head has none; if that head is gone, this node's own fleet is down.
+        """
+        if found.joined is not None:
+            require_free(self.inventory, {self.inventory.head: NodeSurroundings(role=found.joined)})
+            return
         reasons = list(found.unreadable)
         if found.runs:
             reasons += [f"{path} is missing" for path in found.missing]
@@ -233,6 +246,7 @@ class Session:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
             ControlError: the fleet did not come up, or a node did not join it.
         """
+        require_free(self.inventory, await surroundings_of(self.inventory, self.channels))
         pythons = await self.pythons(on_event, wheels)
         request = UpRequest(
             fleet=self.inventory.fleet,
@@ -285,6 +299,8 @@ class Session:
         Raises:
             ControlError: something could not be stopped.
         """
+        around = await surroundings_of(self.inventory, self.channels)
+        require_free(self.inventory, around, verb="stops")
         await self._down(self.inventory.head)
         await asyncio.gather(*map(self._down, self._others()))
 
@@ -339,6 +355,7 @@ class Session:
             state_dir=self._state_dir(name),
             node=name,
             host=seats(self.inventory)[name].address,
+            head=self.inventory.head,
             ray=prepared.address.ray,
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,

@@ -12,6 +12,7 @@ from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -47,7 +48,9 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         return
     try:
         for apply in request.apply:
-            store.put(apply.spec, apply.plan, apply.who, apply.retry)
+            # One that another apply has overtaken is refused by the controller, when the command applies it there.
+            with contextlib.suppress(OvertakenError):
+                store.put(apply.spec, apply.plan, apply.who, apply.retry, base=apply.base)
         desired = store.desired().values()
         launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
         here = request.inventory.head

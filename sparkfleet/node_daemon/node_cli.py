@@ -22,7 +22,7 @@ from pathlib import Path
 from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, StoreRequest, UpRequest
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, store_verbs
-from sparkfleet.node_daemon.node_lifecycle import down, prepare
+from sparkfleet.node_daemon.node_lifecycle import prepare
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
 
@@ -45,9 +45,7 @@ def main() -> int:
         elif verb == "store":
             print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
         else:
-            paths = OnNode.model_validate_json(given).paths
-            ray_watchdog.forget(paths)
-            asyncio.run(down(paths))
+            asyncio.run(ray_watchdog.take_down(OnNode.model_validate_json(given).paths))
     except SparkfleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -35,6 +35,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.gateway.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
+from sparkfleet.node_daemon.role_guard import require_no_other_head
 from sparkfleet.node_daemon.start_controller import RAY_START_S, no_answer, start_controller
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
@@ -48,8 +49,13 @@ STOP_S = 60.0
 
 
 def prepare(request: UpRequest) -> Prepared:
-    """Creates the head's directories and secrets, and chooses its addresses. Starts nothing."""
+    """Creates the head's directories and secrets, and chooses its addresses. Starts nothing.
+
+    Raises:
+        ControlError: this node has joined another head that lives.
+    """
     paths = request.paths
+    require_no_other_head(paths)
     paths.create()
     address = _address(paths, request)
     return Prepared(

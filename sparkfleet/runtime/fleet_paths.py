@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkfleet.errors import ControlError
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.state_probe import fleet_label, run_directory, state_root
+from sparkfleet.runtime.state_probe import ENDED_ROLE, fleet_label, run_directory, state_root
 
 STATE_VARIABLE = "SPARKFLEET_STATE"
 """Variable in every process that Ray starts on a node: the fleet's state directory on that node."""
@@ -45,6 +45,8 @@ class FleetPaths:
         """Durations of the steps of the last starts, on the machine that requested them."""
         self.role = root / "role.json"
         """This node's role in the fleet, for its start after a reboot."""
+        self.ended_role = root / ENDED_ROLE
+        """The role of a node that is being taken down."""
         self.kernels = root / "kernels"
         """Compiled kernels of engines in containers: a container itself loses them, and compiling takes minutes."""
         self.encodings = root / "encodings"

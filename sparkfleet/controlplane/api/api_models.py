@@ -13,6 +13,13 @@ from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
+API_VERSION = 1
+"""Version of the controller's API. It is raised whenever a request means something else to another release, or an answer is
+read differently: a command and a controller of different versions change nothing. Releases before it have version 0."""
+
+API_HEADER = "x-sparkfleet-api"
+"""Header with the version in every request and every answer."""
+
 
 class ApplyRequest(Value):
     """A deployment and the plan that its owner confirmed."""
@@ -22,6 +29,8 @@ class ApplyRequest(Value):
     who: str
     retry: bool = False
     """Start at the top of the ladders, even if nothing else would change."""
+    base: int | None = None
+    """Generation that the plan was made from; 0: there was none. None: not known, and not checked."""
 
 
 class KeyRequest(Value):
@@ -83,6 +92,8 @@ class JoinRequest(OnNode):
     """Its address towards the other nodes."""
     ray: str
     """Address of the head's Ray, `address:port`."""
+    head: str = ""
+    """The head's name; "" in a role that an older release stored."""
     ray_token: str
     engine_secret: str
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent.futures import Future
 from typing import Any
 
 import ray
@@ -97,7 +98,13 @@ class ControllerReporter:
         with contextlib.suppress(Exception):
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            self._controller.report.remote(report.model_dump_json())
+            sent = self._controller.report.remote(report.model_dump_json())
+            sent.future().add_done_callback(self._arrived)
+
+    def _arrived(self, sent: Future[None]) -> None:
+        """Looks the controller up again after a failure: another actor may have its name by now."""
+        if sent.exception() is not None:
+            self._controller = None
 
 
 @serve.deployment(
