@@ -25,7 +25,7 @@ from sparkfleet.gateway.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -194,6 +194,9 @@ class Group:
                 await healthy
         finally:
             await cancel(progress, healthy)
+        if self._engine.checks_token or is_forwarded(self._launch, 0):
+            paths = {"/v1/models", self._health or "/", self._engine.metrics_path or "/"}
+            await self._probe.refuses_strangers(*sorted(paths))
         if self._is_custom:
             return {}  # its API is unknown: only its health can be checked
         self._say(GroupPhase.PROBING, "requesting a first token")

@@ -36,6 +36,8 @@ class FleetPaths:
         self.ray_token = root / "ray.token"
         self.api_token = root / "api.token"
         self.engine_secret = root / "engine.secret"
+        self.metrics_token = root / "metrics.token"
+        """The token for the engines' metrics pages, for Prometheus: derived from the engine secret, on the head."""
         self.address = root / "address.json"
         """Addresses of Ray and the controller, written at their start."""
         self.outcome = root / "boot.json"
