@@ -3,9 +3,11 @@
 import contextlib
 import json
 import re
+import signal
 
 import pytest
 import yaml
+from on_terminal import OnTerminal
 from pair_fleet import NODES, TINY
 
 pytestmark = pytest.mark.integration
@@ -101,6 +103,33 @@ def test_the_head_is_moved_with_deployments_and_keys_and_engines_live_on(fleet):
     fleet.until(lambda: all_ready(fleet), timeout=120)
     assert pids(fleet, fleet.status()) == before
     assert fleet.is_sound(fleet.chat())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("then", ["complete", "cancel"])
+def test_a_move_whose_command_is_killed_is_completed_or_cancelled(fleet, then):
+    """Meanwhile no controller acts, `status` names what to do, and the engines serve."""
+    before = pids(fleet, fleet.status())
+    try:
+        with OnTerminal(fleet, "move-head", "spark2", "--yes") as moving:
+            moving.until_shown("starting Ray")
+            moving.end(signal.SIGKILL)
+        code, out, err = fleet.run("status")
+        assert code == 5, (out, err)
+        assert "`sparkfleet move-head spark2` completes it" in " ".join((out + err).split())
+        if then == "cancel":
+            fleet.ok("move-head", "spark2", "--cancel")
+            assert inventory(fleet)["head"] == "spark1"
+        else:
+            fleet.ok("move-head", "spark2", "--yes")
+            assert inventory(fleet)["head"] == "spark2"
+        fleet.until(lambda: all_ready(fleet), timeout=120)
+        assert pids(fleet, fleet.status()) == before
+        controllers = [commands(fleet, node, "ray::ControllerActor") for node in NODES]
+        assert controllers == ([1, 0] if then == "cancel" else [0, 1])
+    finally:
+        if inventory(fleet)["head"] == "spark2":
+            fleet.ok("move-head", "spark1", "--yes")
 
 
 def all_ready(fleet):
