@@ -66,6 +66,15 @@ KnownOption = Annotated[
     bool,
     typer.Option("--known-hosts", help="Accept host keys that are in ~/.ssh/known_hosts without asking."),
 ]
+HostKeysOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-key",
+        metavar="FINGERPRINT",
+        help="Accept this host key (SHA256:…) without asking. Repeatable. --yes accepts no other new key.",
+        show_default=False,
+    ),
+]
 AnyOption = Annotated[bool, typer.Option("--any", help="Also accept machines that are no Sparks.")]
 FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet.")]
 
@@ -80,6 +89,7 @@ class Options(NamedTuple):
     known: bool
     any: bool
     fleet: str
+    host_keys: tuple[str, ...]
 
 
 class Host(NamedTuple):
@@ -99,9 +109,11 @@ def init(  # noqa: PLR0917  # its parameters are the command line's
     known: KnownOption = False,
     everything: AnyOption = False,
     fleet: FleetOption = "home",
+    host_keys: HostKeysOption = None,
 ) -> int:
     """Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node."""
-    options = Options(inventory, user, identity, yes, known, everything, fleet)
+    keys = tuple(host_keys or ())
+    options = Options(inventory, user, identity, yes, known, everything, fleet, keys)
     return run(_init([parse_host(host) for host in hosts or ()], options))
 
 
@@ -229,7 +241,11 @@ def _agree(
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        confirm(f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?", options.yes)
+        confirm(
+            f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?",
+            alone="--yes pins no key that nobody has compared: add --host-key FINGERPRINT for each machine, as its own"
+            " console shows it, or --known-hosts if you have logged in to it before.",
+        )
 
 
 def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Options) -> str:
@@ -237,6 +253,8 @@ def _note(where: tuple[str, int], key: HostKey, pinned: str | None, options: Opt
         return "  (pinned)"
     if pinned is not None:
         return f"  (pinned is {pinned})"
+    if key.fingerprint in options.host_keys:
+        return "  (as given)"
     return "  (in known_hosts)" if options.known and _is_known(where, key) else ""
 
 

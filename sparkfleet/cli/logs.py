@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Annotated
 
 import typer
 
 from sparkfleet.cli.describe import NameArgument
+from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.errors import ControlError
@@ -39,11 +39,12 @@ async def _logs(name: str, session: Session, follow: bool, tail: int, which: tup
     channel = session.channels[found.node]
     text, offset = await _all(channel, found.log_path, 0)
     lines = text.splitlines(keepends=True)
-    _write(b"".join(lines[-tail:] if tail else []))
+    output = RawOutput()
+    output.write(b"".join(lines[-tail:] if tail else []))
     while follow:
         await asyncio.sleep(FOLLOW_S)
         text, offset = await _all(channel, found.log_path, offset)
-        _write(text)
+        output.write(text)
     return Exit.DONE
 
 
@@ -73,8 +74,3 @@ def _rank(groups: tuple[GroupReport, ...], name: str, replica: int, rank: int) -
             do=f"`sparkfleet describe {name}` shows its groups and ranks.",
         )
     return max(found, key=lambda pair: pair[0])[1]
-
-
-def _write(text: bytes) -> None:
-    sys.stdout.buffer.write(text)
-    sys.stdout.buffer.flush()
