@@ -60,6 +60,15 @@ KnownOption = Annotated[
     bool,
     typer.Option("--known-hosts", help="Accept host keys that are in ~/.ssh/known_hosts without asking."),
 ]
+HostKeysOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-key",
+        metavar="FINGERPRINT",
+        help="Accept this host key (SHA256:…) without asking. Repeatable. --yes accepts no other new key.",
+        show_default=False,
+    ),
+]
 AnyOption = Annotated[bool, typer.Option("--any", help="Also accept machines that are no Sparks.")]
 FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet.")]
 
@@ -74,6 +83,7 @@ class Options(NamedTuple):
     known: bool
     any: bool
     fleet: str
+    host_keys: tuple[str, ...]
 
 
 def init(  # noqa: PLR0917  # its parameters are the command line's
@@ -85,9 +95,11 @@ def init(  # noqa: PLR0917  # its parameters are the command line's
     known: KnownOption = False,
     everything: AnyOption = False,
     fleet: FleetOption = "home",
+    host_keys: HostKeysOption = None,
 ) -> int:
     """Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node."""
-    options = Options(inventory, user, identity, yes, known, everything, fleet)
+    keys = tuple(host_keys or ())
+    options = Options(inventory, user, identity, yes, known, everything, fleet, keys)
     return run(_init([parse_host(host) for host in hosts or ()], options))
 
 
@@ -124,7 +136,7 @@ async def _discovered() -> list[Host]:
 
 async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
     """The nodes, each with a host key that was confirmed."""
-    keys = await read_keys(hosts, old, accept_known=options.known)
+    keys = await read_keys(hosts, old, accept_known=options.known, given=options.host_keys)
     _confirm_keys(keys, options)
     return pinned_nodes(hosts, keys, old, user=options.user, identity=options.identity)
 
@@ -144,7 +156,11 @@ def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        confirm(f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?", options.yes)
+        confirm(
+            f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?",
+            alone="--yes pins no key that nobody has compared: add --host-key FINGERPRINT for each machine, as its own"
+            " console shows it, or --known-hosts if you have logged in to it before.",
+        )
 
 
 def _note(one: ShownKey) -> str:
@@ -152,6 +168,8 @@ def _note(one: ShownKey) -> str:
         return f"  (pinned is {one.pinned})"
     if one.pinned is not None:
         return "  (pinned)"
+    if one.is_given:
+        return "  (as given)"
     return "  (in known_hosts)" if one.is_known else ""
 
 
