@@ -117,6 +117,7 @@ VERBS: Mapping[str, Verb] = {
         "accuracy",
         "Predict every row of a file of measurements and show the errors.",
     ),
+    "knowledge": Verb("knowledge", "app", "The knowledge that plans are made from: its age, part by part."),
     "version": Verb("version", "version", "Print the version."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
