@@ -35,6 +35,8 @@ MEMORY_S = 1.0
 """Seconds between two readings of a node's memory: an engine that loads takes gigabytes in that time."""
 FOLLOWED_S = 1.0
 """Time limit for a node with a shortage to report which group started last: its memory is not read meanwhile."""
+RELEASE_S = 3.0
+"""Time limit for a node to release its rank."""
 TAIL_LINES = 500
 TAIL_S = 5.0
 """Time limit for a node to return a log: its reader has a failure to report."""
@@ -132,6 +134,15 @@ class Ranks:
         for rank, error in zip(self.holders, ended, strict=True):
             if error is not None:
                 log.warning("rank on %s was not stopped: %r", rank.node, error)
+
+    async def release(self) -> None:
+        """Lets the held ranks run on for the next holder. A node that does not answer is not waited for: its rank's holder
+        ends with this group's placement group."""
+        waiting = (asyncio.wait_for(rank.release(), RELEASE_S) for rank in self.holders)
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        for rank, error in zip(self.holders, ended, strict=True):
+            if error is not None:
+                log.warning("rank on %s was not released: %r", rank.node, error)
 
     async def watch_memory(self) -> None:
         """Reads every node's memory once a second, for ever, and independently: a node that does not answer delays no other.

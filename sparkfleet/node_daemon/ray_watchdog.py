@@ -12,6 +12,8 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
@@ -21,6 +23,7 @@ from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.log_limit import limit
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ PAUSES = Timeouts()
 """The pauses of engines: Ray takes about as long to start."""
 
 LOOK_S = 0.2
+LIMIT_S = 60.0
+"""Seconds between two looks at the sizes of logs."""
 
 
 def begin_up(request: UpRequest) -> dict[str, str]:
@@ -101,11 +106,19 @@ async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | No
 
 async def _watched(paths: FleetPaths, ray: subprocess.Popen[bytes]) -> int:
     """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
-    watch = asyncio.create_task(_watch_controller(paths))
+    logs = (paths.logs / "boot.log", paths.logs / "ray.log")
+    works = [asyncio.create_task(_watch_controller(paths)), asyncio.create_task(_limit_logs(logs))]
     try:
         return await _ended(ray)
     finally:
-        watch.cancel()
+        for work in works:
+            work.cancel()
+
+
+async def _limit_logs(logs: Sequence[Path]) -> None:
+    while True:
+        limit(logs)
+        await asyncio.sleep(LIMIT_S)
 
 
 async def _watch_controller(paths: FleetPaths) -> None:

@@ -308,3 +308,34 @@ async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monke
     world.runtime.exit(world.rank_id(), -9, "ended by signal 9")
     assert "ended by signal 9 (" in await asyncio.wait_for(watched, 5)
     await group.stop(drain_s=0)
+
+
+async def answer(wanted):
+    return wanted
+
+
+async def test_an_engine_that_is_still_wanted_runs_on_when_its_actor_is_stopped_and_is_adopted(world):
+    group = world.group(wanted=lambda: answer(True))
+    await group.start()
+    await group.stop(drain_s=5)
+    assert world.runtime.stopped == []
+    last = world.reports[-1]
+    assert (last.phase, "the next actor adopts it" in last.detail) == (GroupPhase.STOPPED, True)
+    following = world.group(after="it did not run for 8 s and was ended")
+    await following.start()
+    assert world.reports[-1].adopted
+    assert "its last actor" not in world.reports[-1].detail
+    words = [report.detail for report in world.reports if report.phase is GroupPhase.STARTING]
+    assert "the group's last actor: it did not run for 8 s and was ended" in words
+    await following.stop(drain_s=0)
+    assert world.runtime.stopped == [world.rank_id()], "nobody wants it now"
+
+
+async def test_one_that_failed_is_stopped_although_it_is_wanted(world, monkeypatch):
+    group = world.group(wanted=lambda: answer(True))
+    await group.start()
+    monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+    await asyncio.wait_for(group.watch(), 5)
+    await group.stop(drain_s=0)
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    assert world.runtime.stopped == [world.rank_id()]

@@ -70,6 +70,7 @@ def test_rays_environment_is_safe_and_not_the_users(paths):
     assert env["RAY_memory_monitor_refresh_ms"] == "0"
     assert env["RAY_worker_niceness"] == "0"
     assert env["RAY_raylet_liveness_self_check_interval_ms"] == "3000"
+    assert int(env["RAY_ROTATION_MAX_BYTES"]) * (1 + int(env["RAY_ROTATION_BACKUP_COUNT"])) <= 20 << 20
     assert env[LABEL] == paths.label
     assert env["PATH"] == "/bin"
     assert "RAY_ADDRESS" not in env
