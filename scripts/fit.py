@@ -14,8 +14,8 @@ logarithm of time then finds, all at once:
     acceptance     logits by method, content, family, with normal priors around typical values
     effects        one per key (calibration.py), shrunk to zero by a ridge: rare cells keep what the general ones say
 
-Errors count as in a Cauchy distribution (patched stacks and boots differ by 2x), and a source with n rows counts as n^0.7 of
-them. Validation repeats the whole fit without each group of sources (LOSO), of runs, and of families of models (LOMO);
+Errors count as in a Cauchy distribution (patched stacks and boots differ by 2x), and a source with n rows counts as n^0.65
+of them. Validation repeats the whole fit without each group of sources (LOSO), of runs, and of families of models (LOMO);
 head-to-heads are scored by fits that had not seen the rows of their source. Bands are the 80 % quantiles of errors on what
 sources that were left out show, by how much was known about the setup; a source with n rows counts as n^0.8.
 

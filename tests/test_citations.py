@@ -50,7 +50,30 @@ def test_nothing_that_is_shipped_cites_a_file_outside_the_repository() -> None:
     assert found == {}
 
 
-def test_what_it_looks_for_is_found() -> None:
+MODULE = re.compile(r"(?<![\w./:-])((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|yaml))\b")
+
+
+def stale_modules(text: str) -> list[str]:
+    """Files of sparkfleet's packages that a text cites and that do not exist. Paths of other projects are left out."""
+    package = ROOT / "sparkfleet"
+    own = {directory.name for directory in package.iterdir() if directory.is_dir()} | {"tests", "scripts"}
+    return [
+        name
+        for name in MODULE.findall(text)
+        if name.split("/")[0] in own and not (ROOT / name).exists() and not (package / name).exists()
+    ]
+
+
+def test_documents_cite_modules_that_exist() -> None:
+    documents = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    assert len(documents) > 8
+    found = {path.name: names for path in documents if (names := stale_modules(path.read_text()))}
+    assert found == {}
+    assert stale_modules("see `planner/heard.py` and `planner/report/diff.py`") == ["planner/heard.py"]
+    assert stale_modules("vLLM's `engine/arg_utils.py`") == []
+
+
+def test_the_check_finds_citations_outside_the_repository() -> None:
     assert cited("until it exits (research/real-engines.md, section 4e).")
     assert cited("closed its port (research on how Sparks are run, 4.2)")
     assert cited('source="spark-ops 6.1"')

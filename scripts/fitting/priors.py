@@ -91,7 +91,7 @@ def _ridge(times: float, **changed: float) -> Mapping[str, float]:
     return collections.defaultdict(lambda: 0.4 * times, {k: v * times for k, v in strengths.items()})
 
 
-DECODE_RIDGE = _ridge(2.0, spec_and_family_and_engine=0.15, spec_and_method_and_engine=0.15)
+DECODE_RIDGE = _ridge(2.8, spec_and_family=0.18, spec_and_method_and_engine=0.15)
 PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1)
 """What validates best. A prefill is nearer to physics than a decode step."""
 ACCEPTANCE_RIDGE: Mapping[str, float] = collections.defaultdict(

@@ -57,8 +57,8 @@ def run_of(case: PublishedCase) -> str:
     return f"{case.source} {case.model} {case.quant}"
 
 
-CROWDING = 0.3
-"""Rows of a source with n of them count as n^-0.3 each: they repeat its box and its habits. What validates best."""
+CROWDING = 0.35
+"""Rows of a source with n of them count as n^-0.35 each: they repeat its box and its habits. What validates best."""
 
 
 @dataclass

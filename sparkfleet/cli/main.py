@@ -1,4 +1,4 @@
-"""The command line: collects the verbs, one file each."""
+"""The command line: options without a verb, exit codes, and errors. The verbs are in `verbs.py`, one module each."""
 
 from __future__ import annotations
 
@@ -9,74 +9,26 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli import (
-    accuracy,
-    apply,
-    ask,
-    backup,
-    delete,
-    describe,
-    doctor,
-    down,
-    events,
-    explain,
-    fabric,
-    history,
-    init,
-    inspect,
-    keys,
-    logs,
-    models,
-    plan,
-    restart,
-    rollback,
-    scale,
-    status,
-    up,
-    version,
-)
+from sparkfleet import __version__
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.output import errors, print_error
+from sparkfleet.cli.verbs import LazyGroup
 from sparkfleet.errors import SparkfleetError
 
 EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
     "4 head unreachable · 5 state unreadable · 6 another fleet answers · 130 interrupted (the fleet continues)"
 )
-VERBS = (
-    init.init,
-    plan.plan,
-    inspect.inspect,
-    doctor.doctor,
-    explain.explain,
-    apply.apply,
-    status.status,
-    describe.describe,
-    logs.logs,
-    events.events,
-    history.history,
-    rollback.rollback,
-    scale.scale,
-    restart.restart,
-    ask.ask,
-    delete.delete,
-    up.up,
-    down.down,
-    backup.backup,
-    backup.restore,
-    accuracy.accuracy,
-    version.version,
-)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        version.version()
+        typer.echo(f"sparkfleet {__version__}")
         raise typer.Exit
 
 
 app = typer.Typer(
     name="sparkfleet",
+    cls=LazyGroup,
     help="Serve open models well on NVIDIA DGX Sparks.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -95,13 +47,6 @@ def _options(
     """Options that need no verb."""
 
 
-for verb in VERBS:
-    app.command()(verb)
-app.add_typer(keys.app, name="keys")
-app.add_typer(fabric.app, name="fabric")
-app.add_typer(models.app, name="models")
-
-
 SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 """Errors of the file system that are no defect of sparkfleet."""
 
@@ -118,10 +63,10 @@ def _code() -> int:
     try:
         return app(standalone_mode=False) or Exit.DONE
     except SparkfleetError as error:
-        print_error(error)
+        _print_error(error)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("Interrupted. The fleet continues with everything that was applied.")
+        typer.echo("Interrupted. The fleet continues with everything that was applied.", err=True)
         return Exit.INTERRUPTED
     except BrokenPipeError:  # `sparkfleet logs NAME | head`
         sys.stderr.close()
@@ -130,7 +75,7 @@ def _code() -> int:
         if error.errno not in SURROUNDINGS:
             raise
         what = error.filename or "standard output or another file"
-        print_error(
+        _print_error(
             SparkfleetError(
                 f"{what}: {error.strerror}.", do="Free disk space there, or give this user the permission."
             )
@@ -142,6 +87,12 @@ def _code() -> int:
             raise
         error.show()
         return Exit.ERROR
+
+
+def _print_error(error: SparkfleetError) -> None:
+    from sparkfleet.cli.output import print_error  # a slow import, needed for errors only
+
+    print_error(error)
 
 
 if __name__ == "__main__":

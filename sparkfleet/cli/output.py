@@ -8,18 +8,20 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.group.report import GroupReport
-from sparkfleet.staging.progress import TransferProgress
 from sparkfleet.units import GIB
+
+if TYPE_CHECKING:  # slow imports, of which only the types are used
+    from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+    from sparkfleet.controlplane.state.store import Event
+    from sparkfleet.group.report import GroupReport
+    from sparkfleet.staging.progress import TransferProgress
 
 OUTPUT_VERSION = 1
 _TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")

@@ -9,6 +9,7 @@ from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments import fleet_state
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.surroundings import SHOWING_S, other_fleet_lines, other_fleets, surroundings_of
 
 
 def status(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
@@ -19,6 +20,9 @@ def status(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = Fa
 async def _status(session: Session, json: bool) -> int:
     found = await fleet_state(session)
     fleet, trouble = found.status, found.trouble
+    around = await surroundings_of(session.inventory, session.channels, SHOWING_S)
+    for line in () if json else other_fleet_lines(around):
+        errors.print(line, markup=False)
     if json:
         print_json(
             {
@@ -26,6 +30,10 @@ async def _status(session: Session, json: bool) -> int:
                 "condition": found.condition.value,
                 "reason": None if trouble is None else _parts(trouble),
                 **fleet.model_dump(mode="json"),
+                "other_fleets": {
+                    name: [other.model_dump(mode="json") for other in others]
+                    for name, others in other_fleets(around).items()
+                },
             }
         )
     elif trouble is not None:

@@ -117,10 +117,10 @@ class Controller:
     # requests of the API
 
     async def put(
-        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False
+        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False, base: int | None = None
     ) -> tuple[Desired, bool]:
         """Applies a deployment (see `Store.put`); returns the desired state, and True if it changed."""
-        desired, changed = self._store.put(spec, plan, who, retry, self._older(spec.name))
+        desired, changed = self._store.put(spec, plan, who, retry, self._older(spec.name), base=base)
         if changed:
             await self._journal.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
             self._wake.set()

@@ -81,8 +81,10 @@ class ControllerLife:
 
     async def run(self) -> None:
         """Works and waits until a controller's own work fails; raises that."""
+        loop = asyncio.get_running_loop()
         while True:
             store = await self._opened()
+            began = loop.time()
             try:
                 await self._live(store)
             except StoreError as error:
@@ -92,7 +94,8 @@ class ControllerLife:
             finally:
                 self.controller = None
                 store.close()
-            await asyncio.sleep(AGAIN_S)
+            # At once after a long time: what is in the place of the store gives the better reason.
+            await asyncio.sleep(max(0.0, AGAIN_S - (loop.time() - began)))
 
     async def _live(self, store: Store) -> None:
         self._mark = mark_of(store)

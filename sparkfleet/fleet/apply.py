@@ -11,8 +11,8 @@ from typing import NamedTuple
 from sparkfleet.controlplane.api.api_models import ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.events import FleetStep, KeyCreated, OnEvent, ignored
-from sparkfleet.fleet.plan import FleetPlan, Planned, plan_deployments
+from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
+from sparkfleet.fleet.plan import FleetPlan, plan_deployments
 from sparkfleet.fleet.session import Session, who
 from sparkfleet.fleet.stage import bring, pinned
 from sparkfleet.fleet.step_times import (
@@ -23,6 +23,7 @@ from sparkfleet.fleet.step_times import (
     save_step_times,
     started_by,
 )
+from sparkfleet.fleet.surroundings import require_free
 from sparkfleet.fleet.watch import until_settled
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -74,8 +75,14 @@ async def prepare_apply(
     Raises:
         NodeError: a node cannot be reached, or a command on it failed.
         FactError: a checkpoint cannot be found, or is of an unknown kind.
+        ControlError: the controller has another version of the API, or a node has another head.
     """
-    return PreparedApply(await plan_deployments(session, specs, renew=renew, retry=retry), renew, retry)
+    planned = await plan_deployments(session, specs, renew=renew, retry=retry)
+    if planned.client is not None:
+        planned.client.require_same_api()
+    else:
+        require_free(session.inventory, planned.around)
+    return PreparedApply(planned, renew, retry)
 
 
 async def carry_out(
@@ -101,7 +108,7 @@ async def carry_out(
     subject = started_by(tuple(one.plan for one in pending))
     with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
         plans = await _ready_to_start(session, prepared, timer)
-        requests = _requests(pending, plans, prepared.retry)
+        requests = _requests(prepared, plans)
         client, settled = await _applied(session, prepared.planned.client, requests, timer, wait=wait)
     if all_ready(settled):
         save_step_times(file, subject, timer.times)
@@ -137,14 +144,30 @@ async def _applied(
         after = 0 if cold else (await client.fleet()).last_event
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
         await _first_key(client, on_event)
-        settled = await until_settled(client, wanted, after, on_event) if wait else {}
+        own = {request.spec.name: request.spec for request in requests}
+        told = _of_generations(wanted, on_event) if cold else on_event
+        settled = await until_settled(client, wanted, after, told, own) if wait else {}
     return client, settled
 
 
-def _requests(pending: Sequence[Planned], plans: Sequence[DeploymentPlan], retry: bool) -> list[ApplyRequest]:
+def _of_generations(wanted: Mapping[str, int], on_event: OnEvent) -> OnEvent:
+    """Receiver without the events of earlier generations: the log of a fleet that was down has those of its past."""
+
+    def receive(event: UseCaseEvent) -> None:
+        if isinstance(event, FleetEvent) and event.event.generation < wanted[event.event.deployment]:
+            return
+        on_event(event)
+
+    return receive
+
+
+def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[ApplyRequest]:
+    planned = prepared.planned
     return [
-        ApplyRequest(spec=p.spec, plan=plan, who=who(), retry=retry)
-        for p, plan in zip(pending, plans, strict=True)
+        ApplyRequest(
+            spec=p.spec, plan=plan, who=who(), retry=prepared.retry, base=planned.base_of(p.spec.name)
+        )
+        for p, plan in zip(planned.decided.pending, plans, strict=True)
     ]
 
 

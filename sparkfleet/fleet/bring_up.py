@@ -45,6 +45,8 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
     client = await _controller(session)
     if client is not None and await session.is_complete(client):
         return BroughtUp(client, changed=False, left_by_a_reboot=())
+    if client is not None:
+        client.require_same_api()
     file = FleetPaths.default(session.inventory.fleet).step_times
     with StepTimer(on_event, expected_times(load_step_times(file), FLEET)) as timer:
         client = await session.bring_up((), timer, wheels)

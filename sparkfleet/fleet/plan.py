@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -13,11 +14,13 @@ from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.fleet.assumed_nodes import assume
-from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
+from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, embedded_of
 from sparkfleet.fleet.collect_node_facts import survey
+from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.measured import measured_lines, measurements_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.step_times import StepTimes, last_start_s, load_step_times
+from sparkfleet.fleet.surroundings import SHOWING_S, NodeSurroundings, other_fleet_lines, surroundings_of
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -67,6 +70,17 @@ class FleetPlan(NamedTuple):
     """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
     checkpoints: Mapping[str, Checkpoint]
     """Facts, by model."""
+    generations: Mapping[str, int] | None = None
+    """Desired generation of each deployment when the plan was made; None: not known."""
+    around: Mapping[str, NodeSurroundings] = MappingProxyType({})
+    """Parts that the nodes have in a fleet already."""
+
+    def base_of(self, name: str) -> int | None:
+        """Generation that a deployment's plan was made from; 0: there was none. None: not known, or it is being ended."""
+        ending = (
+            {one.name for one in self.status.deployments if one.state == "stopping"} if self.status else set()
+        )
+        return None if self.generations is None or name in ending else self.generations.get(name, 0)
 
     def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
         """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
@@ -128,11 +142,20 @@ async def plan_deployments(
     fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
+    around = await _around(session, assumed)
+    for line in other_fleet_lines(around):
+        session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
-    return FleetPlan(tuple(specs), fleet, status, expecting(decided, times), client, checkpoints)
+    generations = (
+        {one.name: one.generation for one in status.deployments}
+        if status
+        else around.get(session.inventory.head, NodeSurroundings()).generations
+    )
+    decided = expecting(decided, times)
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, generations, around)
 
 
 def expecting(decided: Decided, times: StepTimes) -> Decided:
@@ -143,6 +166,12 @@ def expecting(decided: Decided, times: StepTimes) -> Decided:
 def _expecting(one: Planned, times: StepTimes) -> Planned:
     took = last_start_s(times, one.plan) if one.change.starts else None
     return one.model_copy(update={"change": one.change.model_copy(update={"expected_s": took})})
+
+
+async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurroundings]:
+    if assumed is not None:
+        return {}
+    return await surroundings_of(session.inventory, session.channels, SHOWING_S)
 
 
 async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
@@ -213,11 +242,11 @@ def planned_with(
     A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
     replace one, the plan is made without them.
     """
-    own = measurements_of(status)
-    plain = plan_fleet(specs, fleet, checkpoints, _running(status))
+    own, embedded = measurements_of(status), embedded_of(specs)
+    plain = plan_fleet(specs, fleet, checkpoints, _running(status), embedded=embedded)
     if not own:
         return plain
-    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own)
+    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own, embedded=embedded)
     kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
 

@@ -20,6 +20,7 @@ from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
     JoinRequest,
+    MoveRequest,
     OnNode,
     Prepared,
     StoreRequest,
@@ -29,7 +30,8 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, a
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fabric.node_addresses import seats
-from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, ignored
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, UseCaseEvent, ignored
+from sparkfleet.fleet.surroundings import NodeRole, NodeSurroundings, require_free, surroundings_of
 from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
@@ -67,6 +69,8 @@ class FoundState(Value):
     """Files that do not exist."""
     runs: int = 0
     """Number of the fleet's processes on the node; counted only if a file is missing or unreadable."""
+    joined: NodeRole | None = None
+    """The node's role if it is not a head."""
 
 
 class Session:
@@ -84,6 +88,10 @@ class Session:
         self.left_by_a_reboot: tuple[str, ...] = ()
         """Nodes started by `bring_up` that have neither systemd nor cron, and stay down after a reboot."""
         self._on_event = on_event
+
+    def report(self, event: UseCaseEvent) -> None:
+        """Send an event to the session's receiver."""
+        self._on_event(event)
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,7 +121,7 @@ class Session:
         Raises:
             UnreachableError: the head cannot be reached.
             UnreadableStateError: the fleet's state cannot be read, or its controller does not answer although Ray runs.
-            WrongFleetError: another fleet's controller answers.
+            WrongFleetError: another fleet's controller answers, or the node has joined another head.
         """
         found = await self._found_on_head()
         if found.address is None:
@@ -153,7 +161,13 @@ class Session:
             ) from error
 
     def _require_down(self, found: FoundState) -> None:
-        """Raises UnreadableStateError if the address is missing although the fleet may run."""
+        """Raises an error if the fleet may run although this node has no address of a head.
+
+        A node that has joined another head has none; if that head is gone, this node's own fleet is down.
+        """
+        if found.joined is not None:
+            require_free(self.inventory, {self.inventory.head: NodeSurroundings(role=found.joined)})
+            return
         reasons = list(found.unreadable)
         if found.runs:
             reasons += [f"{path} is missing" for path in found.missing]
@@ -170,7 +184,7 @@ class Session:
         quick = bool(found.controller.get("api"))  # it has written down that nobody reaches it
         patience_s = (QUICK_S if quick else PATIENCE_S) if found.ray else 0.0
         try:
-            return await answering(address, found.api_token, self._reach, patience_s)
+            return await answering(address, found.api_token, self.reach, patience_s)
         except WrongFleetError as error:
             raise WrongFleetError(
                 f"The controller at {address.api} on {self.inventory.head} refuses this fleet's token.",
@@ -186,7 +200,7 @@ class Session:
         """
         request = UpRequest(
             fleet=self.inventory.fleet,
-            state_dir=self._state_dir(self.inventory.head),
+            state_dir=self.state_dir(self.inventory.head),
             inventory=self.inventory,
         )
         await self._boot(self.inventory.head, await self.pythons(), "controller", request)
@@ -200,11 +214,37 @@ class Session:
         """
         there = await self._found(self.inventory.head)
         pythons = {self.inventory.head: there.python} if there.python else await self.pythons()
-        full = request.model_copy(update={"state_dir": self._state_dir(self.inventory.head)})
+        full = request.model_copy(update={"state_dir": self.state_dir(self.inventory.head)})
         answer = await self._boot(self.inventory.head, pythons, "store", full)
         if "error" in answer:
             raise ControlError(**answer["error"])
         return answer
+
+    async def move_step(self, node: str, request: MoveRequest) -> dict[str, Any]:
+        """Carries out a step of moving the head on one node.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the node cannot be reached.
+        """
+        full = request.model_copy(update={"state_dir": self.state_dir(node)})
+        answer = await self._boot(node, await self.pythons(), "move", full)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        return answer
+
+    async def prepared(self) -> Prepared:
+        """Addresses and secrets of the head, for nodes that join it. Starts nothing. Raises NodeError."""
+        head = self.inventory.head
+        request = UpRequest(
+            fleet=self.inventory.fleet, state_dir=self.state_dir(head), inventory=self.inventory
+        )
+        answer = await self._boot(head, await self.pythons(), "prepare", request)
+        return Prepared.model_validate_json(json.dumps(answer))
+
+    async def join(self, node: str, request: JoinRequest) -> None:
+        """Starts Ray on a node that is not the head. Raises NodeError if the node refuses."""
+        await self._boot(node, await self.pythons(), "join", request)
 
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError if none answers."""
@@ -233,10 +273,11 @@ class Session:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
             ControlError: the fleet did not come up, or a node did not join it.
         """
+        require_free(self.inventory, await surroundings_of(self.inventory, self.channels))
         pythons = await self.pythons(on_event, wheels)
         request = UpRequest(
             fleet=self.inventory.fleet,
-            state_dir=self._state_dir(self.inventory.head),
+            state_dir=self.state_dir(self.inventory.head),
             inventory=self.inventory,
             apply=tuple(apply),
         )
@@ -246,30 +287,30 @@ class Session:
         nodes = (self.inventory.head, *self._others())
         begun = await asyncio.gather(
             self._boot(self.inventory.head, pythons, "up", request),
-            *(self._boot(name, pythons, "join", self._joining(name, prepared)) for name in nodes[1:]),
+            *(self._boot(name, pythons, "join", self.joining(name, prepared)) for name in nodes[1:]),
         )
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
         )
-        address = await self._booted(begun[0]["outcome"], on_event)
-        client = FleetClient(address, prepared.api_token, reach=self._reach)
-        await self._all_joined(client, on_event)
+        address = await self.until_up(begun[0]["outcome"], on_event)
+        client = FleetClient(address, prepared.api_token, reach=self.reach)
+        await self.until_joined(client, on_event)
         return client
 
     @contextlib.asynccontextmanager
     async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:
         """A base URL of the gateway from here: through SSH if it listens only on the head's loopback."""
         address = client.address
-        if self._reach is None or not address.is_private:
+        if self.reach is None or not address.is_private:
             yield address.endpoint
             return
-        async with self._reach(address.gateway_host, address.gateway_port) as (host, port):
+        async with self.reach(address.gateway_host, address.gateway_port) as (host, port):
             yield f"http://{host}:{port}/v1"
 
     def endpoint_words(self, client: FleetClient) -> str:
         """Address of the gateway, for a person."""
         address = client.address
-        if self._reach is None or not address.is_private:
+        if self.reach is None or not address.is_private:
             return f"Endpoint: {address.endpoint}"
         open_ = "`gateway: {host: 0.0.0.0}` in the inventory opens it to the network"
         return f"Endpoint: {address.endpoint} (only on {self.inventory.head}; {open_})"
@@ -285,6 +326,8 @@ class Session:
         Raises:
             ControlError: something could not be stopped.
         """
+        around = await surroundings_of(self.inventory, self.channels)
+        require_free(self.inventory, around, verb="stops")
         await self._down(self.inventory.head)
         await asyncio.gather(*map(self._down, self._others()))
 
@@ -292,10 +335,11 @@ class Session:
         return [name for name in self.inventory.nodes if name != self.inventory.head]
 
     @property
-    def _reach(self) -> Reach | None:
+    def reach(self) -> Reach | None:
+        """Makes the head's loopback reachable from here; None if this is the head."""
         return None if self.inventory.nodes[self.inventory.head].is_local else self.head.forward
 
-    def _state_dir(self, node: str) -> str | None:
+    def state_dir(self, node: str) -> str | None:
         """State directory from this process's environment for this machine; None: from the node's environment."""
         return str(state_root(self.inventory.fleet)) if self.inventory.nodes[node].is_local else None
 
@@ -333,12 +377,14 @@ class Session:
                 )
         return self._known_pythons
 
-    def _joining(self, name: str, prepared: Prepared) -> JoinRequest:
+    def joining(self, name: str, prepared: Prepared) -> JoinRequest:
+        """The request with which a node joins the head."""
         return JoinRequest(
             fleet=self.inventory.fleet,
-            state_dir=self._state_dir(name),
+            state_dir=self.state_dir(name),
             node=name,
             host=seats(self.inventory)[name].address,
+            head=self.inventory.head,
             ray=prepared.address.ray,
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,
@@ -356,12 +402,14 @@ class Session:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    async def _booted(self, result: str, on_event: OnEvent) -> HeadAddress:
+    async def until_up(self, result: str, on_event: OnEvent, node: str | None = None) -> HeadAddress:
+        """Waits for the outcome of a head's start, a file on it. Raises ControlError if it does not come up."""
+        channel = self.channels[node or self.inventory.head]
         began = asyncio.get_running_loop().time()
         while asyncio.get_running_loop().time() - began < BOOT_S:
             on_event(StepRunning(step=FleetStep.STARTING_RAY))
             try:
-                answer = json.loads(await self.head.read(result))
+                answer = json.loads(await channel.read(result))
             except NodeError:
                 await asyncio.sleep(0.1)
                 continue
@@ -370,10 +418,10 @@ class Session:
             return HeadAddress.model_validate(answer)
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
-            do=f"Look at the logs beside {result} on {self.head.node}.",
+            do=f"Look at the logs beside {result} on {channel.node}.",
         )
 
-    async def _all_joined(self, client: FleetClient, on_event: OnEvent) -> None:
+    async def until_joined(self, client: FleetClient, on_event: OnEvent) -> None:
         """Wait until Ray on every node is part of the fleet."""
         began = asyncio.get_running_loop().time()
         async with client.again() as asking:
@@ -394,7 +442,7 @@ class Session:
             python = (await self.pythons())[node]
         if python is None:
             return  # the node has never been in the fleet
-        request = OnNode(fleet=self.inventory.fleet, state_dir=self._state_dir(node))
+        request = OnNode(fleet=self.inventory.fleet, state_dir=self.state_dir(node))
         done = await self.channels[node].run(
             (python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
             stdin=request.model_dump_json().encode(),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import Phase
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FleetEvent, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.planner.report.diff import compare
+from sparkfleet.specs.deployment import Deployment
 
 WAIT_S = 1.0
 """Longest wait of a call for events; then the step is determined again."""
@@ -21,7 +25,11 @@ STEPS = PASSING | {"wanted", "starting", "preparing", "probing"}
 
 
 async def until_settled(
-    client: FleetClient, wanted: Mapping[str, int], after: int, on_event: OnEvent = ignored
+    client: FleetClient,
+    wanted: Mapping[str, int],
+    after: int,
+    on_event: OnEvent = ignored,
+    own: Mapping[str, Deployment] = MappingProxyType({}),
 ) -> dict[str, DeploymentStatus]:
     """Send events until every wanted deployment is ready or has failed. Returns their last status.
 
@@ -30,9 +38,10 @@ async def until_settled(
         wanted: generations by the deployments' names.
         after: number of the last event that was seen.
         on_event: receives the events of these deployments, and the current step of the start.
+        own: what was applied, by name, for the difference from a newer generation.
 
     Raises:
-        ControlError: one of them was deleted meanwhile.
+        ControlError: one of them was deleted meanwhile, or replaced by a newer generation.
     """
     while True:
         for event in await client.events(after, wait_s=WAIT_S):
@@ -44,6 +53,7 @@ async def until_settled(
             raise ControlError(
                 f"{', '.join(sorted(lost))}: was deleted, or the fleet was taken down, in the meantime."
             )
+        _require_own(fleet, wanted, own)
         settled = _settled(fleet, wanted)
         if len(settled) == len(wanted):
             return settled
@@ -61,11 +71,30 @@ async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEve
                 on_event(FleetEvent(event=event))
 
 
+def _require_own(status: FleetStatus, wanted: Mapping[str, int], own: Mapping[str, Deployment]) -> None:
+    """Raises ControlError if somebody else's generation has replaced a wanted one: its state is not that of this one."""
+    for one in status.deployments:
+        if one.generation > wanted.get(one.name, one.generation):
+            raise ControlError(
+                f"{one.name}: generation {wanted[one.name]}, which this command applied, was replaced by generation"
+                f" {one.generation} of {one.who}, {when(one.since)}.",
+                means=f"This command's generation does not serve. {_difference(one, own.get(one.name))}".strip(),
+                do=f"`sparkfleet describe {one.name}` shows the newer one; the same command again plans from it.",
+            )
+
+
+def _difference(newer: DeploymentStatus, own: Deployment | None) -> str:
+    if own is None or newer.plan is None or not newer.spec:
+        return ""
+    fields = compare(Deployment.model_validate_json(newer.spec), newer.plan, (own, newer.plan)).fields
+    return f"The newer one has {'; '.join(fields)}." if fields else ""
+
+
 def _settled(status: FleetStatus, wanted: Mapping[str, int]) -> dict[str, DeploymentStatus]:
     return {
         d.name: d
         for d in status.deployments
-        if d.name in wanted and d.generation >= wanted[d.name] and d.state in ("ready", "failed")
+        if d.name in wanted and d.generation == wanted[d.name] and d.state in ("ready", "failed")
     }
 
 

@@ -61,6 +61,9 @@ class ModelEntry(Value):
     keys: tuple[str, ...] = ()
     """Names of the keys that may use it; empty means every key."""
 
+    media_domains: tuple[str, ...] = ()
+    """Hosts from which requests may name images, video and sound by URL."""
+
     @property
     def apps(self) -> tuple[str, ...]:
         """Serve applications that serve it, one per group that is ready."""

@@ -25,7 +25,7 @@ from sparkfleet.gateway.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import watch_sockets
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
@@ -92,7 +92,7 @@ class Group:
         self._wanted = wanted
         self._after = f"{ACTOR}: {after}" if after else ""
         self._engine: Engine = engine_by_name(launch.candidate.engine)
-        self._began = time.time()
+        self._began = time.monotonic()
         self._report = GroupReport(
             deployment=launch.deployment,
             generation=launch.generation,
@@ -101,7 +101,7 @@ class Group:
             node=launch.seats[0].node,
             engine=launch.candidate.engine,
             rung=launch.rung,
-            since=self._began,
+            since=time.time(),
         )
         self._is_custom = launch.candidate.engine == "custom"
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
@@ -152,7 +152,7 @@ class Group:
             raise
         self._say(
             GroupPhase.READY,
-            started_s=round(time.time() - self._began, 3),
+            started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
             ranks=self._ranks.reports(statuses),
         )
@@ -234,6 +234,9 @@ class Group:
                     ended.result()  # it ends early only by raising the reason
         finally:
             await cancel(*watching, healthy)
+        if self._engine.checks_token or is_forwarded(self._launch, 0):
+            paths = {"/v1/models", self._health or "/", self._engine.metrics_path or "/"}
+            await self._probe.refuses_strangers(*sorted(paths))
         if self._is_custom:
             return {}  # its API is unknown: only its health can be checked
         self._say(GroupPhase.PROBING, "requesting a first token")
@@ -280,8 +283,7 @@ class Group:
         def say(words: str) -> None:
             self._misplaced = words
 
-        host, _, port = self._report.url.removeprefix("http://").rpartition(":")
-        await watch_sockets(self._ranks.holders[0].sockets, host.strip("[]"), int(port), say)
+        await watch_sockets(self._ranks.holders[0].sockets, say)
 
     async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
         """Result of the first of these tasks; EngineError as soon as a rank exits or a node runs out of memory."""

@@ -9,13 +9,23 @@ from typing import NoReturn
 
 from sparkfleet.errors import EngineError
 from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.values import Value
 
 LOOK_S = 3.0
 """Seconds between two readings of its sockets."""
 CONCLUSIVE_S = 20.0
 """Seconds for which it may have its port on a wrong address: a server may bind a second time. A minute is the limit."""
 
-Sockets = Callable[[], Awaitable[Sequence[ListeningSocket]]]
+
+class Listening(Value):
+    """Listening sockets of a workload, and the address that it has to listen on, from the environment of its processes."""
+
+    address: str
+    port: int
+    sockets: tuple[ListeningSocket, ...]
+
+
+Sockets = Callable[[], Awaitable[Listening | None]]
 
 
 def elsewhere(found: Sequence[ListeningSocket], address: str, port: int) -> tuple[str, bool]:
@@ -30,13 +40,11 @@ def elsewhere(found: Sequence[ListeningSocket], address: str, port: int) -> tupl
     return ", ".join(places), any(one.port == port for one in found)
 
 
-async def watch_sockets(read: Sockets, address: str, port: int, say: Callable[[str], None]) -> NoReturn:
+async def watch_sockets(read: Sockets, say: Callable[[str], None]) -> NoReturn:
     """Compares the sockets of a starting workload with the expected one, until it is cancelled.
 
     Args:
-        read: reads the listening sockets of all its processes.
-        address: at which its requests arrive.
-        port: the same.
+        read: reads the listening sockets of all its processes; None while that is not possible.
         say: receives what differs, in words, at each reading; "" if nothing does.
 
     Raises:
@@ -45,8 +53,10 @@ async def watch_sockets(read: Sockets, address: str, port: int, say: Callable[[s
     since: float | None = None
     while True:
         await asyncio.sleep(LOOK_S)
-        places, same_port = elsewhere(await read(), address, port)
-        expected = _place(address, port)
+        if (now := await read()) is None:
+            continue
+        places, same_port = elsewhere(now.sockets, now.address, now.port)
+        expected = _place(now.address, now.port)
         say(f"it listens on {places}, and its requests arrive at {expected}" if places else "")
         if not same_port:
             since = None

@@ -9,15 +9,16 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
-from sparkfleet.group.launch_plan import GroupLaunch, Ports, keys_dir
+from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir
+from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.mpi_keys import write_keys
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.hostfacts.listening_sockets import ListeningSocket, ReadSockets
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
@@ -27,7 +28,7 @@ from sparkfleet.runtime.container_tools import tool_for
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
-from sparkfleet.runtime.processes import descendants, labelled, processes
+from sparkfleet.runtime.processes import descendants, labelled, process, processes, variable
 from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.values import Value
 
@@ -40,7 +41,7 @@ TAIL_BYTES = 64 << 10
 SOCKETS_S = 5.0
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """Line that a supervisor writes at a start: the log before it belongs to an earlier start."""
-_ANY_PORTS = Ports(http=65_431, rendezvous=65_432)
+_ANY_PORTS = Ports(http=65_431, rendezvous=65_432, inner=65_433)
 """Ports for the digest, in which ports do not count: numbers that are unlikely elsewhere in a command."""
 
 
@@ -82,8 +83,8 @@ class RankHolder(Protocol):
         """Gives the rank up and lets it run, if it is held: the next holder adopts it, or its lease runs out."""
         ...
 
-    async def sockets(self) -> tuple[ListeningSocket, ...]:
-        """Listening sockets of all its processes; () if they cannot be read, and for a rank on another node."""
+    async def sockets(self) -> Listening | None:
+        """Listening sockets of all its processes; None if they cannot be read, and for a rank on another node."""
         ...
 
     async def tail(self) -> str:
@@ -144,9 +145,11 @@ class LocalRank:
             await page_cache.drop(LocalChannel(self.node))
         if keys := keys_dir(self._paths, self._launch, self._index):
             await asyncio.to_thread(write_keys, keys, self._secret, self._launch)
+        await asyncio.to_thread(prepare_cache, self._paths, self._launch)
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
-            ports = Ports(http=free_port(self._launch.seats[self._index].address), rendezvous=rendezvous_port)
+            http, inner = free_port(self._launch.seats[self._index].address), free_port(ALONE)
+            ports = Ports(http=http, inner=inner, rendezvous=rendezvous_port)
             status = await self._runtime.start(await self._spec(ports))
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:
@@ -182,14 +185,14 @@ class LocalRank:
             rank, self._rank = self._rank, None
             await rank.close()
 
-    async def sockets(self) -> tuple[ListeningSocket, ...]:
+    async def sockets(self) -> Listening | None:
         """See `RankHolder.sockets`."""
         with suppress(SparkfleetError):
             pid = (await self._held.status()).pid
             listed = await LocalChannel(self.node).run(ReadSockets.argv, timeout_s=SOCKETS_S)
             pids = await asyncio.to_thread(_processes, pid, labels(self._paths.label, str(self._id)))
-            return tuple(one for one in ReadSockets.parse(listed.stdout) if one.pid in pids)
-        return ()
+            return _listening(pids, ReadSockets.parse(listed.stdout))
+        return None
 
     async def tail(self) -> str:
         """See `RankHolder.tail`."""
@@ -284,9 +287,9 @@ class RemoteRank:
         """See `RankHolder.release`."""
         await self._ask(self._actor.release.remote)
 
-    async def sockets(self) -> tuple[ListeningSocket, ...]:
+    async def sockets(self) -> Listening | None:
         """See `RankHolder.sockets`."""
-        return ()
+        return None
 
     async def tail(self) -> str:
         """See `RankHolder.tail`."""
@@ -323,9 +326,23 @@ def available_memory() -> int:
 
 
 def _processes(pid: int | None, carried: Mapping[str, str]) -> set[int]:
-    """A rank's processes on this node: by descent, and by label."""
-    below = descendants(pid, processes()) if pid is not None else []
-    return {one.pid for one in (*below, *labelled(carried))} | ({pid} if pid is not None else set())
+    """A rank's processes on this node, by descent and by label, without its supervisor."""
+    if pid is None:
+        return set()
+    own = process(pid)
+    found = {one.pid for one in (*descendants(pid, processes()), *labelled(carried))} | {pid}
+    return found - {own.parent if own else 0}
+
+
+def _listening(pids: Collection[int], found: Sequence[ListeningSocket]) -> Listening | None:
+    """Sockets of these processes beside the address in their environment."""
+    for pid in pids:
+        host, port = variable(pid, "SPARKFLEET_HOST"), variable(pid, "SPARKFLEET_PORT")
+        if host and port and port.isdigit():
+            return Listening(
+                address=host, port=int(port), sockets=tuple(one for one in found if one.pid in pids)
+            )
+    return None
 
 
 def _tail(path: Path) -> str:

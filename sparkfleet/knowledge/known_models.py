@@ -39,6 +39,7 @@ _QUANT_IN_NAME = (
 """What names of checkpoints say, in the words of `checkpoint_from_config`; the first that fits."""
 _QUANTISED_BY_THEIR_MAKERS = re.compile(r"/(?:DeepSeek-(?:V[34]|R1)|MiniMax-M2|MiMo-V2|gpt-oss)")
 """Entries of configs.json whose weights are published as their config says, and as nothing larger: fine-tunes keep that."""
+_EXL3 = re.compile(r"exl3.*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
 _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
 """Ways to store weights that no config of ours tells the size of."""
 
@@ -111,7 +112,8 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
     parts = published(name)
-    if (one is None or one.quant is None) and _OTHERWISE.search(name.rpartition("/")[2].lower()):
+    is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and not exl3_in_name(name)
+    if (one is None or one.quant is None) and is_otherwise:
         raise _of_another_engine(name, None if parts is None else parts.bytes)
     try:
         found = known_as(name)
@@ -175,7 +177,14 @@ def config_name(model: str) -> str | None:
 def quant_in_name(model: str) -> str | None:
     """The quantisation that a name claims; None if it claims none."""
     text = model.rpartition("/")[2].lower()
-    return next((quant for pattern, quant in _QUANT_IN_NAME if re.search(pattern, text)), None)
+    named = next((quant for pattern, quant in _QUANT_IN_NAME if re.search(pattern, text)), None)
+    return exl3_in_name(model) or named
+
+
+def exl3_in_name(model: str) -> str | None:
+    """EXL3 with its bits per weight, if a name claims both ("exl3-3.5bpw")."""
+    found = _EXL3.search(model.rpartition("/")[2].lower())
+    return None if found is None else f"exl3-{float(found[1]):g}bpw"
 
 
 def _shapes_of(name: str) -> str | None:

@@ -11,6 +11,8 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
@@ -21,7 +23,6 @@ from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.crash_pause import pause_s
-from sparkfleet.node_daemon.start_controller import start_controller
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.state_probe import listens
@@ -36,6 +37,8 @@ GONE_S = 4.0
 """Silence after which a controller without a process is made again: Ray starts another process within that time."""
 HUNG_S = 45.0
 """Silence after which a controller with a process is ended: pauses of a disk and of a busy machine are shorter."""
+MAKE_S = 90.0
+"""Time limit for making a controller."""
 PAUSES = Timeouts()
 
 
@@ -109,9 +112,24 @@ def watch_of(paths: FleetPaths, request: UpRequest) -> ControllerWatch:
     """The watch over a head's controller."""
 
     async def make(address: HeadAddress) -> None:
-        await asyncio.to_thread(start_controller, paths, request, address, None)
+        await _make(request.model_copy(update={"state_dir": str(paths.root), "apply": ()}))
 
     return ControllerWatch(paths, make, answers)
+
+
+async def _make(request: UpRequest) -> None:
+    """Makes a controller in a process of its own: this one may have been connected to another cluster before."""
+    argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "controller")
+    process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(MAKE_S):
+            await process.communicate(request.model_dump_json().encode())
+    except TimeoutError:
+        log.error("it was not made in %.0f s", MAKE_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def answers(url: str) -> bool:

@@ -12,14 +12,15 @@ from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
 from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.group.launch_plan import GroupLaunch, Ports
+from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import RankId, Runtime
@@ -47,7 +48,9 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         return
     try:
         for apply in request.apply:
-            store.put(apply.spec, apply.plan, apply.who, apply.retry)
+            # One that another apply has overtaken is refused by the controller, when the command applies it there.
+            with contextlib.suppress(OvertakenError):
+                store.put(apply.spec, apply.plan, apply.who, apply.retry, base=apply.base)
         desired = store.desired().values()
         launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
         here = request.inventory.head
@@ -93,5 +96,7 @@ async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> No
     seat = launch.seats[0]
     if launch.candidate.device == "cuda":
         await page_cache.drop(LocalChannel(seat.node))
-    ports, secret = Ports(http=free_port(seat.address)), paths.engine_secret.read_text()
+    ports = Ports(http=free_port(seat.address), inner=free_port(ALONE))
+    prepare_cache(paths, launch)
+    secret = paths.engine_secret.read_text()
     await runtime.start(spec_here(paths, launch, 0, ports, secret, box=await box_of(launch)))

@@ -7,6 +7,7 @@ from `role.json`; `service_manager` starts it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import subprocess
@@ -17,10 +18,11 @@ from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
+from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.log_limit import limit
@@ -34,15 +36,19 @@ PAUSES = Timeouts()
 LOOK_S = 0.2
 LIMIT_S = 60.0
 """Seconds between two looks at the sizes of logs."""
+WATCH_S = 2.0
+"""Seconds between two readings of the role on a node that is not the head."""
 
 
 def begin_up(request: UpRequest) -> dict[str, str]:
     """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot."""
+    require_no_other_head(request.paths)
     return _begin(request.paths, Role(python=sys.executable, up=request))
 
 
 def begin_join(request: JoinRequest) -> dict[str, str]:
-    """Starts a watchdog on another node."""
+    """Starts a watchdog on another node. Raises ControlError if it has another head that lives."""
+    require_joinable(request)
     paths = request.paths
     paths.create()
     paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
@@ -50,22 +56,35 @@ def begin_join(request: JoinRequest) -> dict[str, str]:
     return _begin(paths, Role(python=sys.executable, join=bare))
 
 
-def forget(paths: FleetPaths) -> None:
-    """Removes the node from its fleet: its watchdog is stopped and does not start at boot."""
+async def take_down(paths: FleetPaths) -> None:
+    """Removes the node from its fleet, and stops everything of it. Its watchdog does not start at boot.
+
+    Until the end its role is kept under another name, so that a stop that is interrupted is found and repeated.
+    """
     service_manager.stop(paths.label)
-    paths.role.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        paths.role.replace(paths.ended_role)
+    if paths.root.exists():  # for whoever waits for a start that is under way
+        _write_outcome(paths, _error(taken_down()))
+    await node_lifecycle.down(paths)
+    paths.ended_role.unlink(missing_ok=True)
 
 
-async def keep(paths: FleetPaths) -> int:
-    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails."""
+async def keep(paths: FleetPaths, next_head: bool = False) -> int:
+    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails.
+
+    Args:
+        paths: the fleet's directories.
+        next_head: until the head is moved here, the role is that in `role.next.json`.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     ends, first = 0, True
     while True:
         began = time.monotonic()
         try:
-            ray = await _start(paths, first)
+            ray = await _start(paths, first, next_head)
         except SparkfleetError as error:
-            _write_outcome(paths, {"error": {"what": error.what, "means": error.means, "do": error.do}})
+            _write_outcome(paths, _error(error))
             log.error("%s", error)
             if first:
                 return error.exit_code
@@ -89,14 +108,20 @@ async def keep(paths: FleetPaths) -> int:
         await asyncio.sleep(pause)
 
 
-async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | None:
-    role = Role.model_validate_json(paths.role.read_text())
+async def _start(paths: FleetPaths, first: bool, next_head: bool) -> subprocess.Popen[bytes] | None:
+    coming = next_head and paths.next_role.exists()
+    role = Role.model_validate_json(paths.next_role.read_text()) if coming else read_role(paths)
+    if role is None:
+        raise taken_down()
     if role.join is not None:
         ray = await node_lifecycle.join(role.join)
         _write_outcome(paths, {})
         return ray
     assert role.up is not None
     address, head = await node_lifecycle.up(role.up)
+    if not coming and not paths.role.exists():
+        await node_lifecycle.down(paths)
+        raise taken_down()
     if role.up.apply:  # the deployments are in the store now, and may change there
         _write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
     if first:
@@ -122,9 +147,9 @@ async def _limit_logs(logs: Sequence[Path]) -> None:
 
 
 async def _watch_controller(paths: FleetPaths) -> None:
-    role = Role.model_validate_json(paths.role.read_text())
-    if role.up is not None:
-        await watch_of(paths, role.up).run()
+    while (role := read_role(paths)) is None or role.up is None:
+        await asyncio.sleep(WATCH_S)  # another node than the head, which it may become
+    await watch_of(paths, role.up).run()
 
 
 async def _ended(ray: subprocess.Popen[bytes]) -> int:
@@ -140,6 +165,20 @@ def _begin(paths: FleetPaths, role: Role) -> dict[str, str]:
     argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
     comes_back = service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
     return {"outcome": str(paths.outcome), "comes_back": comes_back}
+
+
+def taken_down() -> ControlError:
+    """Error of a start that `down` has ended."""
+    return ControlError(
+        "The fleet was taken down while it started.",
+        means="Nothing is served; what was applied before is kept.",
+        do="`sparkfleet up` starts it.",
+    )
+
+
+def _error(error: SparkfleetError) -> dict[str, object]:
+    """An outcome that is an error."""
+    return {"error": {"what": error.what, "means": error.means, "do": error.do}}
 
 
 def _write_role(paths: FleetPaths, role: Role) -> None:

@@ -45,6 +45,7 @@ FORMATS = {
     "mxfp4": "mxfp4",
     "int4": "int4",
     "nf4": "int4",
+    "exl3": "exl3",
 }
 """Formats of weights as physics.yaml calls them."""
 BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8", 8.0))

@@ -6,6 +6,7 @@ of that fleet. It supports Python 3.9 and later, for any python3 of a node.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,12 @@ import socket
 import sys
 from pathlib import Path
 
+WATCHDOG = b"sparkfleet.node_daemon.node_cli"
+"""Module of the watchdog, a word of its command line: `python -m MODULE keep STATE_DIR`."""
 RAY_LABEL = "SPARKFLEET_RAY"
 """Variable with the fleet's label in every process of Ray, and in the watchdog."""
+ENDED_ROLE = "role.ended.json"
+"""Name of a node's role from the begin of `down` to its end."""
 LISTENS_S = 2.0
 """Time limit of a connection to this node itself: its kernel accepts or refuses at once."""
 
@@ -47,7 +52,8 @@ def found(root: Path) -> dict[str, object]:
     """
     unreadable: list[str] = []
     missing: list[str] = []
-    python = _parsed(root / "role.json", missing, unreadable).get("python")
+    role = _parsed(root / "role.json", missing, unreadable) or _parsed(root / ENDED_ROLE, [], [])
+    python = role.get("python")
     address = _parsed(root / "address.json", missing, unreadable) or _in_run_directory(root, "address.json")
     token = _text(root / "api.token", missing, unreadable)
     state: dict[str, object] = {
@@ -58,9 +64,28 @@ def found(root: Path) -> dict[str, object]:
     }
     if isinstance(python, str):
         state["python"] = python
+    if role.get("join"):
+        state["joined"] = role_of(root, set())
     if address and token is not None:
         state.update(address=address, api_token=token, ray=listens(str(address.get("ray"))))
     return state
+
+
+def generations(database: Path) -> dict[str, int] | None:
+    """The desired generation of each deployment in a fleet's store, empty if there is none; None if it cannot be read."""
+    try:
+        import sqlite3  # a python3 without it does everything else
+    except ImportError:
+        return None
+    try:
+        if not database.exists():
+            return {}
+        with contextlib.closing(
+            sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
+        ) as store:
+            return dict(store.execute("SELECT name, generation FROM deployments"))
+    except (sqlite3.Error, OSError, ValueError):
+        return None
 
 
 def _text(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
@@ -119,5 +144,80 @@ def listens(address: str) -> bool:
         return False
 
 
+def surroundings(root: Path) -> dict[str, object]:
+    """The node's part in a fleet, and the other fleets on it: the input of `NodeSurroundings` in `fleet/surroundings.py`."""
+    watched = watchdogs()
+    return {
+        "root": str(root),
+        "id": fleet_id(root),
+        "role": role_of(root, watched),
+        "store": (root / "sparkfleet.db").exists(),
+        "generations": generations(root / "sparkfleet.db"),
+        "others": [
+            {"fleet": other.name, "root": str(other), "role": role_of(other, watched)}
+            for other in sorted({*_siblings(root), *watched} - {root})
+        ],
+    }
+
+
+def fleet_id(root: Path) -> str:
+    """Name of the fleet by the secret that its nodes share, which moves with its head; "" if there is none."""
+    try:
+        return hashlib.sha256((root / "ray.token").read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def role_of(root: Path, watched: set[Path]) -> dict[str, object] | None:
+    """The node's role in a fleet, the fleet's head, and if that lives as seen from here; None if it has none."""
+    try:
+        role = json.loads((root / "role.json").read_text())
+        up, join = role.get("up"), role.get("join")
+        if join:
+            ray, head = join["ray"], join.get("head", "")
+            return {"verb": "join", "node": join["node"], "head": head, "ray": ray, "live": listens(ray)}
+        ray = (
+            json.loads((root / "address.json").read_text())["ray"] if (root / "address.json").exists() else ""
+        )
+        head = up["inventory"]["head"]
+        live = root in watched or listens(ray)
+        return {"verb": "up", "node": head, "head": head, "ray": ray, "live": live}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def watchdogs() -> set[Path]:
+    """State directories of all fleets, of any user, whose watchdog runs on this node."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it has ended
+            is_watchdog = WATCHDOG in words and words[words.index(WATCHDOG) + 1 :][:1] == [b"keep"]
+            if is_watchdog and _is_of_this_machine(entry):
+                found.add(Path(os.fsdecode(words[words.index(WATCHDOG) + 2])))
+    return found
+
+
+def _is_of_this_machine(pid: str) -> bool:
+    """False for a process in a container or in a simulated Spark: its memory is ours, its ports and files are not."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def _siblings(root: Path) -> list[Path]:
+    """State directories beside this one whose fleet has a role here and lives."""
+    try:
+        beside = [path for path in root.parent.iterdir() if (path / "role.json").exists()]
+    except OSError:
+        return []
+    return [path for path in beside if (role_of(path, set()) or {}).get("live")]
+
+
 if __name__ == "__main__":
-    print(json.dumps(found(state_root(sys.argv[1]))))
+    probe = surroundings if sys.argv[2:] == ["surroundings"] else found
+    print(json.dumps(probe(state_root(sys.argv[1]))))

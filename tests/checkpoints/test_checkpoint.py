@@ -328,6 +328,17 @@ PACKINGS: dict[str, tuple[Config, Callable[[str, int, int], list[Weight]], str, 
         "int8",
         8,
     ),
+    "exl3": (
+        {"quant_method": "exl3", "version": "0.0.43", "bits": 3.0, "head_bits": 6, "codebook": "mcg"},
+        lambda name, out, inner: [
+            (name + "trellis", "I16", (inner // 16, out // 16, 48)),
+            (name + "suh", "F16", (inner,)),
+            (name + "svh", "F16", (out,)),
+            (name + "mcg", "I32", ()),
+        ],
+        "exl3",
+        3,
+    ),
     "bitsandbytes": (
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         lambda name, out, inner: [

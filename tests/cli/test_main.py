@@ -1,13 +1,16 @@
 import errno
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from sparkfleet import __version__
 from sparkfleet.cli import main as module
+from sparkfleet.cli import verbs
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.errors import ControlError, Infeasible
 
@@ -133,8 +136,69 @@ def test_a_terminal_without_our_signs(tmp_path):
     assert (done.returncode, done.stderr.splitlines()[0]) == (1, 'error: no rule is called "no?rule".')
 
 
-def test_the_command_line_does_not_import_ray():
-    code = "import sys, sparkfleet.cli.main; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+@pytest.mark.parametrize("verb", list(verbs.VERBS))
+def test_the_line_of_help_is_that_of_the_verb(verb):
+    target = verbs.VERBS[verb].load()
+    text = target.info.help if isinstance(target, typer.Typer) else inspect.getdoc(target)
+    assert verbs.VERBS[verb].help == " ".join(text.split("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("verb", list(verbs.VERBS))
+def test_every_verb_has_its_help(verb, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["sparkfleet", verb, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+
+
+def loaded(*argv, **env):
+    """Modules that a command line has imported, and its output."""
+    code = (
+        "import sys\n"
+        "from sparkfleet.cli.main import main\n"
+        f"sys.argv = ['sparkfleet', *{argv!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(' '.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split()), done.stdout
+
+
+LIGHT = {"", ".errors", ".cli", ".cli.main", ".cli.verbs", ".cli.exit_codes"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "shown"),
+    [
+        (["--version"], {}, f"sparkfleet {__version__}"),
+        (["--help"], {}, "Show what `apply` would do"),
+        (
+            [],
+            {"_SPARKFLEET_COMPLETE": "complete_bash", "COMP_WORDS": "sparkfleet in", "COMP_CWORD": "1"},
+            "inspect",
+        ),
+    ],
+    ids=["--version", "--help", "completion"],
+)
+def test_lists_of_verbs_import_no_verb(argv, env, shown):
+    modules, output = loaded(*argv, **env)
+    assert shown in output
+    assert {name for name in modules if name.split(".")[0] == "sparkfleet"} == {
+        f"sparkfleet{name}" for name in LIGHT
+    }
+    assert modules.isdisjoint({"ray", "torch", "numpy", "yaml", "paramiko"})
+
+
+def test_verbs_import_neither_ray_nor_torch():
+    code = (
+        "import sys\n"
+        "from sparkfleet.cli.verbs import VERBS\n"
+        "for verb in VERBS.values(): verb.load()\n"
+        "sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

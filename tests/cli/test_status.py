@@ -7,6 +7,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.session import NoControllerError
+from sparkfleet.fleet.surroundings import NodeSurroundings, OtherFleet
 
 UP = FleetStatus(
     fleet="home",
@@ -49,10 +50,26 @@ def status(sparkfleet, monkeypatch, tmp_path):
                 raise client
             return client
 
+        async def around(*_):
+            return status.around
+
         monkeypatch.setattr(module.Session, "find_controller", found)
+        monkeypatch.setattr("sparkfleet.cli.status.surroundings_of", around)
         return sparkfleet("status", "-i", file, *argv)
 
+    status.around = {}
     return status
+
+
+def test_another_fleet_on_the_same_nodes_is_named(status):
+    other = OtherFleet(fleet="lab", root="/x/lab")
+    status.around = {"a": NodeSurroundings(others=(other,)), "b": NodeSurroundings()}
+    code, _, err = status(Controller())
+    assert code == 0
+    assert "Fleet lab (state in /x/lab) also runs on a: " in err
+    _, out, err = status(Controller(), "--json")
+    assert json.loads(out)["other_fleets"] == {"a": [{"fleet": "lab", "root": "/x/lab", "role": None}]}
+    assert err == ""
 
 
 def test_a_fleet_that_is_down_is_told_with_what_to_do(status):
@@ -105,9 +122,9 @@ def test_what_is_not_known_is_not_called_down_and_is_no_success(status, error, c
 
 
 def test_warnings_are_shown_on_standard_error(status):
-    class Warned(Controller):
+    class Troubled(Controller):
         async def fleet(self):
             return UP.model_copy(update={"warnings": ("The disk is full.",)})
 
-    code, _, err = status(Warned())
+    code, _, err = status(Troubled())
     assert (code, err) == (0, "warning: The disk is full.\n")

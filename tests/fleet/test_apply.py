@@ -2,9 +2,12 @@
 
 import pytest
 
+from sparkfleet.controlplane.api.api_models import API_VERSION
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.errors import Infeasible
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.errors import ControlError, Infeasible
 from sparkfleet.fleet import apply as module
 from sparkfleet.fleet.apply import carry_out, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
@@ -32,6 +35,8 @@ class Controller:
 
     def __init__(self, state="ready"):
         self.address = ADDRESS
+        self.api = API_VERSION
+        self.version = "0"
         self.asked = []
         self.made = []
         self._state = state
@@ -66,6 +71,9 @@ class Controller:
             groups=(),
             spec=request.spec.model_dump_json(),
         )
+
+    def require_same_api(self):
+        FleetClient.require_same_api(self)
 
     async def apply(self, request):
         self.asked.append(request)
@@ -156,3 +164,39 @@ async def test_of_an_infeasible_plan_nothing_is_carried_out(session, controller,
     with pytest.raises(Infeasible, match="this fleet cannot serve large"):
         await carry_out(session, prepared)
     assert controller.asked == []
+
+
+async def test_a_plan_names_the_generation_that_it_was_made_from(session, controller):
+    prepared = await prepare_apply(session, [TINY])
+    assert prepared.planned.base_of("tiny") == 0, "no fleet has been here"
+    await carry_out(session, prepared)
+    assert controller.asked[0].base == 0
+    changed = TINY.model_copy(update={"concurrency": 8})
+    await carry_out(session, await prepare_apply(session, [changed]))
+    assert controller.asked[-1].base == 1
+
+
+async def test_a_fleet_that_is_down_has_the_generations_of_its_store(session, controller):
+    prepared = await prepare_apply(session, [TINY])
+    paths = FleetPaths.default("home")
+    paths.create()
+    (plan,) = prepared.planned.decided.plan.deployments
+    store = Store(paths.database)
+    store.put(TINY, plan, "anna")
+    store.close()
+    assert (await prepare_apply(session, [TINY])).planned.base_of("tiny") == 1
+    paths.database.write_bytes(b"garbage")
+    assert (await prepare_apply(session, [TINY])).planned.base_of("tiny") is None, "unreadable is not none"
+
+
+@pytest.mark.parametrize(("theirs", "remedy"), [(API_VERSION + 1, "newer"), (0, "`sparkfleet down`")])
+async def test_a_controller_with_another_api_stops_an_apply_before_it_is_asked_for(
+    session, controller, theirs, remedy
+):
+    await carry_out(session, await prepare_apply(session, [TINY]))
+    controller.api, controller.version = theirs, "9.9"
+    asked = len(controller.asked)
+    with pytest.raises(ControlError, match=f"sparkfleet 9.9 with version {theirs} of its API") as caught:
+        await prepare_apply(session, [TINY.model_copy(update={"concurrency": 8})])
+    assert remedy in caught.value.do
+    assert len(controller.asked) == asked

@@ -1,6 +1,7 @@
 """Waiting for deployments: it ends with what became of them, and sends the step that each is at meanwhile."""
 
 import pytest
+from control_values import plan
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.controlplane.state.store import Event
@@ -9,6 +10,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FleetEvent, FleetStep, StepRunning
 from sparkfleet.fleet.watch import starting_step, until_settled
 from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
+from sparkfleet.specs.deployment import Deployment
 
 
 class Told:
@@ -124,3 +126,16 @@ def test_of_several_groups_the_step_is_the_earliest():
     assert starting_step([deployment("b", groups=(late,)), deployment("a", groups=(early,))]) == StepRunning(
         step=FleetStep.LOADING, subjects=("a", "b")
     )
+
+
+async def test_nobody_is_told_ready_for_anothers_file():
+    mine = Deployment(name="a", model="builtin:tiny", concurrency=4)
+    theirs = mine.model_copy(update={"concurrency": 8})
+    newer = deployment("a", "ready").model_copy(
+        update={"generation": 2, "who": "anna@lab", "spec": theirs.model_dump_json(), "plan": plan("a")}
+    )
+    told = fleet(a="starting")
+    client = Told(told, told.model_copy(update={"deployments": (newer,)}))
+    with pytest.raises(ControlError, match="was replaced by generation 2 of anna@lab") as caught:
+        await until_settled(client, {"a": 1}, 0, own={"a": mine})
+    assert "concurrency: 4 → 8" in caught.value.means

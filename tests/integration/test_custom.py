@@ -113,7 +113,7 @@ def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fle
 
 @pytest.mark.full
 def test_one_that_listens_on_the_wrong_address_is_named_within_a_minute(fleet):
-    text = custom("astray", 5010).replace('"0.0.0.0"', '"127.0.0.1"') + "health: /health\n"
+    text = custom("astray", 5010).replace('"0.0.0.0"', '"127.0.0.9"') + "health: /health\n"
     code, out, err = fleet.run("apply", "--yes", fleet.write("astray.yaml", text))
     assert code != 0, out
     _, events = events_of(fleet, "astray")
@@ -121,7 +121,7 @@ def test_one_that_listens_on_the_wrong_address_is_named_within_a_minute(fleet):
     named = [
         event
         for event in events
-        if "istens on 127.0.0.1:5010, and its requests arrive at 10." in event["message"]
+        if "istens on 127.0.0.9:5010, and its requests arrive at 127.0.0.1:5010" in event["message"]
     ]
     assert named, f"{out}\n{err}"
     assert named[0]["at"] - began < 60

@@ -74,6 +74,21 @@ def test_what_a_name_does_not_tell_the_size_of_is_no_guess(model):
 
 
 @pytest.mark.parametrize(
+    ("model", "bits"),
+    [
+        ("turboderp/GLM-5.3-Flash-exl3 4.05bpw", 4.05),
+        ("Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw", 4.0),
+        ("somebody/Qwen3.6-27B-EXL3-3.5bpw-tuned", 3.5),
+    ],
+)
+def test_exl3_is_known_by_the_bits_in_a_name(model, bits):
+    found = known_checkpoint(model)
+    scheme = found.quantization.scheme
+    assert (scheme.format, scheme.stored_bits) == ("exl3", pytest.approx(bits))
+    assert found.quantization.scheme_of(Part.HEAD).stored_bits == 6
+
+
+@pytest.mark.parametrize(
     ("model", "tokens"), [("stepfun-ai/Step-3.7-Flash-NVFP4", 262144), ("XiaomiMiMo/MiMo-V2.5", 1048576)]
 )
 def test_contexts_that_were_served_are_possible(model, tokens):

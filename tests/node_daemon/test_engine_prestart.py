@@ -98,3 +98,14 @@ async def test_what_is_given_up_is_not_started_until_it_is_applied_again(head):
     assert head.started == []
     await head.up(plan())
     assert [spec.id.generation for spec in head.runtime.started] == [2]
+
+
+async def test_a_plan_that_another_apply_has_overtaken_starts_nothing_and_stops_no_start(head):
+    await head.up(plan(), plan("other"))
+    late = ApplyRequest(spec=deployment(), plan=plan(concurrency=8), who="late", base=0)
+    request = UpRequest(fleet="home", inventory=inventory(), apply=(late,))
+    await engine_prestart.start_engines(head.paths, request, head.runtime)
+    store = head.store
+    assert {name: one.generation for name, one in store.desired().items()} == {"tiny": 1, "other": 1}
+    store.close()
+    assert sorted(head.started) == ["other", "tiny"]

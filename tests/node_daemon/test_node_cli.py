@@ -1,16 +1,20 @@
 """What is left of a fleet that was brought down."""
 
+import json
 import socket
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from control_values import inventory
 
+from sparkfleet.controlplane.api.api_models import Role, UpRequest
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.node_daemon import node_lifecycle
+from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.state_probe import found
 
 
 async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it(tmp_path):
@@ -92,3 +96,44 @@ def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(tmp_p
         assert node_lifecycle._patience_s(paths) == 0
         ray.listen()
         assert node_lifecycle._patience_s(paths) == PATIENCE_S
+
+
+ROLE = Role(python="/opt/python", join=None, up=None).model_dump_json()
+
+
+async def test_a_down_that_is_interrupted_is_found_and_repeated(tmp_path, monkeypatch):
+    """The role used to be removed first: the second `down` took the node for one that had never been in the fleet."""
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    paths.role.write_text(ROLE)
+
+    async def cut_off(paths):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node_lifecycle, "down", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            await ray_watchdog.take_down(paths)
+    assert not paths.role.exists(), "no watchdog starts it again"
+    assert found(paths.root)["python"] == "/opt/python"
+    await ray_watchdog.take_down(paths)
+    assert "python" not in found(paths.root)
+
+
+async def test_a_start_that_is_taken_down_ends_and_says_so(tmp_path, monkeypatch):
+    """Whoever waits for it used to wait for minutes, and the role came back with the end of the start."""
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    request = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(), apply=())
+    address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
+    paths.role.write_text(Role(python="p", up=request).model_dump_json())
+
+    async def up(request):
+        paths.role.replace(paths.ended_role)  # as `down` does while it waits for this start
+        return address, None
+
+    monkeypatch.setattr(node_lifecycle, "up", up)
+    assert await ray_watchdog.keep(paths) == 1
+    assert json.loads(paths.outcome.read_text())["error"]["what"] == ray_watchdog.taken_down().what
+    assert not paths.role.exists()
+    assert await ray_watchdog.keep(paths) == 1, "nor does one begin without a role"

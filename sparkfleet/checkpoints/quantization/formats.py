@@ -93,6 +93,12 @@ def integer(
     )
 
 
+def exl3(bits: float) -> Scheme:
+    """ExLlamaV3's trellis: as many bits per weight as its maker chose, scales included (3, 3.5, 4.05)."""
+    whole = int(bits)
+    return Scheme(format="exl3", bits=whole, group_size=100, scale_bits=round(100 * (bits - whole)))
+
+
 def nf4() -> Scheme:
     """bitsandbytes' 4-bit normal float: an 8-bit scale per 64 weights."""
     return Scheme(format="nf4", bits=4, group_size=64, scale_bits=8)

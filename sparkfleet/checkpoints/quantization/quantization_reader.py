@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
@@ -11,6 +12,7 @@ from sparkfleet.checkpoints.quantization.formats import (
     Cover,
     Quantization,
     Scheme,
+    exl3,
     fp8,
     integer,
     mxfp4,
@@ -57,6 +59,9 @@ NAMED: Mapping[str, tuple[str, Scheme]] = {
     "fp8+mxfp4-experts": ("fp8", fp8(block=(128, 128))),
 }
 """Quantisations by their usual short names."""
+EXL3_NAMED = re.compile(r"exl3-([1-8](?:\.\d{1,2})?)bpw")
+EXL3_HEAD_BITS = 6.0
+"""Of the head, as ExLlamaV3's converter stores it if nothing else is set."""
 
 BESIDE_EXPERTS = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.MLP, Part.SHARED_EXPERTS)
 
@@ -98,6 +103,8 @@ def named_quantization(name: str, scope: Scope) -> Quantization | None:
     plain = name.strip().lower()
     if plain in ("bf16", "fp16", "none"):
         return None
+    if trellis := EXL3_NAMED.fullmatch(plain):
+        return _trellis(float(trellis[1]), EXL3_HEAD_BITS, scope)
     if plain not in NAMED:
         raise FactError(
             f"Unknown quantisation {shown(name)}.", do=f"Known: bf16, {', '.join(sorted(NAMED))}."
@@ -112,6 +119,10 @@ def named_quantization(name: str, scope: Scope) -> Quantization | None:
     )
     mixture = bool(scope.members.get(Part.EXPERTS)) and scheme.format == "nvfp4"
     return _beside_experts(found) if mixture else found
+
+
+def _trellis(bits: float, head_bits: float, scope: Scope) -> Quantization:
+    return _quantization("exl3", exl3(bits), scope, [("lm_head", exl3(head_bits))], (*LAYER_PARTS, Part.HEAD))
 
 
 def _beside_experts(found: Quantization) -> Quantization:
@@ -390,6 +401,16 @@ def _kv_cache(section: Config) -> str | None:
 
 Reader = Callable[[Config, Config, Scope], Quantization]
 
+
+def _exl3(section: Config, config: Config, scope: Scope) -> Quantization:
+    """ExLlamaV3 declares its mean bits per weight, and those of the head; patched builds of vLLM load it."""
+    bits = section.number_or_none("bits", low=1.0, high=8.0)
+    if bits is None:
+        raise section.missing("bits")
+    head = section.number_or_none("head_bits", low=1.0, high=16.0)
+    return _trellis(bits, head or EXL3_HEAD_BITS, scope)
+
+
 READERS: Mapping[str, Reader] = {
     "fp8": _fp8,
     "gptq": _gptq,
@@ -400,6 +421,7 @@ READERS: Mapping[str, Reader] = {
     "mxfp4": _mxfp4,
     "mxfp8": _mxfp8,
     "bitsandbytes": _bitsandbytes,
+    "exl3": _exl3,
 }
 
 ALIASES: Mapping[str, str] = {
@@ -417,5 +439,4 @@ ALIASES: Mapping[str, str] = {
 UNSUPPORTED: Mapping[str, str] = {
     "gguf": "GGUF files are for llama.cpp, which sparkfleet does not start.",
     "exl2": "EXL2 needs ExLlama, which sparkfleet does not start.",
-    "exl3": "EXL3 needs ExLlama or a patched vLLM, which sparkfleet does not start.",
 }

@@ -42,6 +42,10 @@ SERVICE_SUFFIXES = (
     "weight_format",
     "scale",
     "inv_freq",
+    "suh",
+    "svh",
+    "mcg",
+    "mul1",
 )
 """Last word of tensors that have no parameters, but serve to unpack or compute them."""
 
@@ -222,11 +226,13 @@ def _meaning(tensor: Tensor, part: Part, quantization: Quantization | None) -> t
         return None
     # A byte has two weights of 4 bits, whatever the scheme of the rest of the part is.
     bits = scheme.bits if tensor.dtype in ("I32", "U32") else 4
+    if last == "trellis":
+        return scheme.format, round(tensor.stored_bytes * 8 / scheme.stored_bits)
     return scheme.format, tensor.stored_bytes * 8 // bits
 
 
 def _is_packed(tensor: Tensor, last: str, scheme: Scheme | None) -> bool:
-    if last in ("qweight", "weight_packed") or last.endswith("_blocks") or tensor.dtype == "F4":
+    if last in ("qweight", "weight_packed", "trellis") or last.endswith("_blocks") or tensor.dtype == "F4":
         return True
     if last != "weight":
         return False

@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import Literal
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.store_safety.moving import HeadMove
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
+
+API_VERSION = 1
+"""Version of the controller's API. It is raised whenever a request means something else to another release, or an answer is
+read differently: a command and a controller of different versions change nothing. Releases before it have version 0."""
+
+API_HEADER = "x-sparkfleet-api"
+"""Header with the version in every request and every answer."""
 
 
 class ApplyRequest(Value):
@@ -22,6 +30,8 @@ class ApplyRequest(Value):
     who: str
     retry: bool = False
     """Start at the top of the ladders, even if nothing else would change."""
+    base: int | None = None
+    """Generation that the plan was made from; 0: there was none. None: not known, and not checked."""
 
 
 class KeyRequest(Value):
@@ -50,6 +60,8 @@ class UpRequest(OnNode):
     inventory: Inventory
     apply: tuple[ApplyRequest, ...] = ()
     """Deployments to apply at once, so that their engines start while Ray starts."""
+    beside: bool = False
+    """Start beside the Ray that this node has as part of another cluster: its head is being moved here."""
 
 
 class StoreRequest(OnNode):
@@ -83,8 +95,26 @@ class JoinRequest(OnNode):
     """Its address towards the other nodes."""
     ray: str
     """Address of the head's Ray, `address:port`."""
+    head: str = ""
+    """The head's name; "" in a role that an older release stored."""
     ray_token: str
     engine_secret: str
+
+
+class MoveRequest(OnNode):
+    """Input of `boot move`: a step of moving the head, see `node_daemon/head_move.py`. It may hold secrets."""
+
+    step: Literal["out", "in", "freeze", "settle", "away", "cancel"]
+    move: HeadMove
+    up: UpRequest | None = None
+    """For `in`: the new head. None if the fleet is down."""
+    join: JoinRequest | None = None
+    """For `away`. None if the fleet is down."""
+    sha256: str = ""
+    """For `in`: of the store's copy."""
+    ray_token: str = ""
+    api_token: str = ""
+    engine_secret: str = ""
 
 
 class Role(Value):

@@ -15,7 +15,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from sparkfleet import __version__
-from sparkfleet.controlplane.api.api_models import ApplyRequest, KeyRequest
+from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest, KeyRequest
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
@@ -62,6 +62,8 @@ class FleetClient:
         """Version of the controller's sparkfleet; "" before the first answer, and if the answer has none."""
         self.trouble = ""
         """Failure of the controller's own work at the time of `check`; "" if it works."""
+        self.api: int | None = None
+        """Version of the controller's API; None before the first answer."""
         self.fleet_name = ""
         """Name of the controller's fleet; "" before the first answer."""
         self.held: Held | None = None
@@ -74,7 +76,9 @@ class FleetClient:
             host, port = await self._open.enter_async_context(self._reach(api.hostname or "", api.port or 0))
             url = f"http://{host}:{port}"
         self._session = await self._open.enter_async_context(
-            aiohttp.ClientSession(url, headers={"authorization": f"Bearer {self._token}"})
+            aiohttp.ClientSession(
+                url, headers={"authorization": f"Bearer {self._token}", API_HEADER: str(API_VERSION)}
+            )
         )
         return self
 
@@ -108,7 +112,7 @@ class FleetClient:
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
         """Applies a deployment. Returns its generation, and True if that changed anything."""
         name = quote(request.spec.name, safe="")
-        answer = await self._call("PUT", f"/v1/deployments/{name}", request.model_dump_json())
+        answer = await self._change("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
 
     async def history(self, name: str) -> tuple[Desired, ...]:
@@ -126,7 +130,7 @@ class FleetClient:
 
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
-        await self._call("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
+        await self._change("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
@@ -171,17 +175,31 @@ class FleetClient:
         except ValidationError as error:
             expected = error.errors(include_url=False)[0]["msg"]
             raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
-        answer: dict[str, Any] = await self._call("POST", "/v1/keys", request.model_dump_json())
+        answer: dict[str, Any] = await self._change("POST", "/v1/keys", request.model_dump_json())
         return answer
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
-        answer: dict[str, Any] = await self._call("DELETE", f"/v1/keys/{quote(name, safe='')}")
+        answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
     async def stop(self) -> None:
         """Stops every group and keeps the desired state."""
         await self._call("POST", "/v1/stop")
+
+    def require_same_api(self) -> None:
+        """Raises ControlError if the controller has another version of the API than this command."""
+        if self.api is not None and self.api != API_VERSION:
+            raise unlike_api(self.version, self.api)
+
+    async def _change(
+        self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """A call that changes something: only on a controller with the same version of the API."""
+        if self.api is None:
+            await self.ask_version()
+        self.require_same_api()
+        return await self._call(method, path, body, params)
 
     async def _call(
         self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
@@ -208,6 +226,8 @@ class FleetClient:
                     means="Its version differs from this command's, or another program listens on its port.",
                 )
             answer: dict[str, Any] = await response.json()
+            if API_HEADER in response.headers or response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                self.api = _number(response.headers.get(API_HEADER, "0"))
         if "error" in answer:
             raise _kind(response.status)(
                 answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
@@ -266,6 +286,7 @@ async def answering(
         except ControlError:
             return None
     client.version, client.trouble, client.fleet_name = probe.version, probe.trouble, probe.fleet_name
+    client.api = probe.api
     return client
 
 
@@ -291,6 +312,24 @@ def unlike(version: str) -> ControlError:
         do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
         " engines load again.",
     )
+
+
+def unlike_api(version: str, api: int) -> ControlError:
+    """Line about a controller with another version of the API than this command's."""
+    newer = api > API_VERSION
+    return ControlError(
+        f"The control plane runs sparkfleet {version or '?'} with version {api} of its API, this command is {__version__}"
+        f" with version {API_VERSION}.",
+        means="Nothing was changed: a request could mean something else to the controller.",
+        do=f"Use a command of sparkfleet {version}, which is newer."
+        if newer
+        else f"Use a command of sparkfleet {version}, or run `sparkfleet down`, then `sparkfleet up` with this one: it"
+        " installs itself on every node, and all engines load again.",
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
 
 
 def _unanswered(address: HeadAddress) -> ControlError:

@@ -13,7 +13,8 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.api.api_models import ApplyRequest, KeyRequest
+from sparkfleet import __version__
+from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest, KeyRequest
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.errors import ControlError, SparkfleetError
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/metrics", "/targets"})
 MAX_WAIT_S = 30.0
+FOR_EVERY_VERSION = frozenset({"/v1/stop"})
+"""Changes by every release: stopping the fleet is the first step to another version of it."""
 
 
 def build(controller: Controller, token: str, registry: CollectorRegistry) -> web.Application:
@@ -34,7 +37,10 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
         registry: the metrics of `/metrics`.
     """
     api = _Api(controller, registry)
-    app = web.Application(middlewares=[_errors, _authenticate(token)], client_max_size=4 << 20)
+    app = web.Application(
+        middlewares=[_with_api_version, _errors, _authenticate(token), _same_api_version],
+        client_max_size=4 << 20,
+    )
     app.add_routes(
         [
             web.get("/v1/fleet", api.fleet),
@@ -63,7 +69,9 @@ class _Api:
 
     async def put(self, request: web.Request) -> web.Response:
         apply = ApplyRequest.model_validate_json(await request.read())
-        desired, changed = await self._controller.put(apply.spec, apply.plan, apply.who, apply.retry)
+        desired, changed = await self._controller.put(
+            apply.spec, apply.plan, apply.who, apply.retry, apply.base
+        )
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )
@@ -133,6 +141,28 @@ def _authenticate(token: str) -> Middleware:
         )
 
     return check
+
+
+@web.middleware
+async def _with_api_version(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await handler(request)
+    response.headers[API_HEADER] = str(API_VERSION)
+    return response
+
+
+@web.middleware
+async def _same_api_version(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses changes by a client of another version of this API; a client of an older release sends none."""
+    given = request.headers.get(API_HEADER, "0")
+    if request.method == "GET" or request.path in FOR_EVERY_VERSION or given == str(API_VERSION):
+        return await handler(request)
+    return _error(
+        409,
+        f"This command has version {given} of the controller's API, the controller has version {API_VERSION}"
+        f" (sparkfleet {__version__}).",
+        means="Nothing was changed: the request could mean something else to the controller.",
+        do=f"Use a command of sparkfleet {__version__}; `sparkfleet version` prints yours.",
+    )
 
 
 @web.middleware

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+from concurrent.futures import Future
 from typing import Any
 
 import ray
@@ -103,10 +103,19 @@ class ControllerReporter:
 
     def __call__(self, report: GroupReport) -> None:
         """Sends a report; a controller that is away gets the next one."""
-        with contextlib.suppress(Exception):
+        try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            self._controller.report.remote(report.model_dump_json())
+            sent = self._controller.report.remote(report.model_dump_json())
+            sent.future().add_done_callback(self._arrived)
+        except Exception as error:
+            log.warning("no report to the controller: %r", error)
+            self._controller = None
+
+    def _arrived(self, sent: Future[None]) -> None:
+        """Looks the controller up again after a failure: another actor may have its name by now."""
+        if sent.exception() is not None:
+            self._controller = None
 
 
 def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing, oldest_kept
+from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
@@ -176,6 +177,8 @@ class Store:
         who: str,
         retry: bool = False,
         older: Sequence[RunningGroup] = (),
+        *,
+        base: int | None = None,
     ) -> tuple[Desired, bool]:
         """Stores a deployment. An equal one stays unchanged, unless a group of it is given up.
 
@@ -191,18 +194,32 @@ class Store:
             who: the person or program that applied it.
             retry: start every group again.
             older: groups that still run and are no longer desired.
+            base: the generation that the plan was made from; 0: there was none; None: not known, and not checked.
+
+        Raises:
+            OvertakenError: another generation was stored since, and this one differs from it.
         """
         before = self.desired().get(spec.name)
         running = [] if retry else [*self.running(before), *older]
         found = carried_over(plan, running)
         if before is not None and before.spec == spec and found.kept == tuple(g[1:] for g in before.groups):
             return before, False
+        if base is not None and base != (before.generation if before else 0):
+            raise outdated(spec.name, base, before, self.history(spec.name), self._deletion_of(spec.name))
         self._desired = None
         with self._changing():
             after = self._next(spec, found, who)
             self._write_deployment(after)
             self._keep_rungs(after, running)
         return after, True
+
+    def _deletion_of(self, name: str) -> str:
+        """The last deletion of a deployment, for people; "" if none is kept."""
+        row = self._db.execute(
+            "SELECT message, at FROM events WHERE deployment = ? AND kind = 'unwanted' ORDER BY id DESC LIMIT 1",
+            (name,),
+        ).fetchone()
+        return f"{row[0]}, {when(row[1])}" if row else ""
 
     def running(self, desired: Desired | None) -> list[RunningGroup]:
         """The groups of a deployment that are not given up, each at its rung."""

@@ -11,6 +11,7 @@ from sparkfleet.errors import Cause
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
 from sparkfleet.lab.simulation.serve import DETECT_S, HANG_S, Outcome, SimulatedServe
+from sparkfleet.lab.simulation.store_place import Content, StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.units import GIB
 
@@ -25,6 +26,7 @@ class FaultTarget(Protocol):
     time: Timeline
     fleet: SimulatedFleet
     serve: SimulatedServe
+    place: StorePlace
     names: tuple[str, ...]
     loses: float
     people: list[tuple[str, str]]
@@ -76,6 +78,7 @@ class Faults:
         self._bad.clear()
         self._of.loses = 0.0
         self._of.set_disk_full(False)
+        self._of.place.put("right")
         for name, node in self._of.fleet.nodes.items():
             node.cut = node.slow_report = False
             node.hog = 0
@@ -238,6 +241,30 @@ class Faults:
         self._of.set_disk_full(True)
         self._of.time.after(self._chance.uniform(5, 400), lambda: self._of.set_disk_full(False))
 
+    def _store_away(self) -> None:
+        self._misplace("away")
+
+    def _store_garbage(self) -> None:
+        self._misplace("garbage")
+
+    def _store_foreign(self) -> None:
+        self._misplace("foreign")
+
+    def _store_older(self) -> None:
+        self._misplace("older")
+
+    def _misplace(self, content: Content) -> None:
+        """Put something in the place of the store for a while; often the controller starts while it is there."""
+        if not self._of.place.put(content):
+            return
+        if self._chance.random() < 0.5:
+            self._of.time.after(self._chance.uniform(0, 20), lambda: self._of.end_controller(1.0))
+        self._of.time.after(self._chance.uniform(5, 600), lambda: self._back(content))
+
+    def _back(self, content: Content) -> None:
+        if self._of.place.content == content:
+            self._of.place.put("right")
+
     def _clock_jumps(self) -> None:
         self._of.time.wall_offset += self._chance.choice((-3600.0, -30.0, 30.0, 3600.0, 86_400.0))
 
@@ -287,6 +314,10 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
     "controller killed": Faults._kill_controller,
     "controller killed in a round": Faults._kill_in_round,
     "disk full": Faults._disk_full,
+    "store away": Faults._store_away,
+    "store is garbage": Faults._store_garbage,
+    "store of another fleet": Faults._store_foreign,
+    "store is an older copy": Faults._store_older,
     "clock jumps": Faults._clock_jumps,
     "reports lost": Faults._reports_lost,
     "applied": Faults._apply,

@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.store import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
+from sparkfleet.lab.simulation.store_place import StorePlace
 
 STALE_TABLE_S = 30.0
 """An engine that ended this long ago is in no table: a report counts for 15 s, and a controller may be away for some."""
@@ -23,6 +24,9 @@ LEAVES_S = 240.0
 """Seconds after `GONE_S` in which a group has left a node that is gone."""
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""
+
+BACK_S = 10.0
+"""Time limit for a controller to work again once its store is back, simulated seconds."""
 
 
 def ended_without_reason(
@@ -66,6 +70,12 @@ def not_ready_in_table(
             gone_for = now - ended_at.get(group, now)
             if (engine is None or not engine.ready) and gone_for > STALE_TABLE_S:
                 yield f"{now:.1f} s: the table names {entry.app} as ready; its engine ended {gone_for:.0f} s ago"
+
+
+def waits_for_nothing(held: bool, place: StorePlace, now: float) -> Iterator[str]:
+    """A controller that still waits for its store although that has been back for long."""
+    if held and place.content == "right" and now - place.back_at > BACK_S:
+        yield f"{now:.1f} s: the controller waits for its store, which came back {now - place.back_at:.0f} s ago"
 
 
 def start_storms(serve: SimulatedServe, now: float) -> Iterator[str]:

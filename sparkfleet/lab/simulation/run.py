@@ -10,12 +10,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.errors import ControlError
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
@@ -24,11 +24,14 @@ from sparkfleet.lab.simulation.faults import Faults
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
 from sparkfleet.lab.simulation.plans import edited, launches, random_plan
 from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
+from sparkfleet.lab.simulation.store_place import FLEET, StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.telemetry.metrics import ControlMetrics
 
 HEARTBEAT_S = 5.0
 LOOK_S = 2.0
+LOOKS_AGAIN_S = 5.0
+"""Seconds after which a controller looks for its store again; the real one does after one."""
 QUIET_S = 5400.0
 """Simulated seconds in which a fleet without faults has to come to what is wanted."""
 FAULT_EVERY_S = 60.0
@@ -50,20 +53,6 @@ class Report:
     ends: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-
-
-class SimulatedStore(Store):
-    """The real store in memory, on a disk that can be full."""
-
-    def __init__(self, time: Timeline) -> None:
-        super().__init__(Path(":memory:"), clock=time.unix, keep_events=400)
-        self.is_full = False
-
-    def set_full(self, full: bool) -> None:
-        """Let the disk have no page more, or enough."""
-        self.is_full = full
-        pages = self._db.execute("PRAGMA page_count").fetchone()[0] if full else 1_000_000
-        self._db.execute(f"PRAGMA max_page_count = {pages}")
 
 
 class SimulatedNodes:
@@ -100,7 +89,9 @@ class Simulation:
         self.time = Timeline()
         self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
         self.fleet = SimulatedFleet(self.names, self.time)
-        self.store = SimulatedStore(self.time)
+        self.place = StorePlace(self.time, self.names, self.chance)
+        self.store = self.place.right
+        """Everything that was applied, whatever is in its place."""
         self.serve = SimulatedServe(
             self.fleet,
             self.time,
@@ -122,6 +113,8 @@ class Simulation:
         self.report = Report(seed=seed, hours=0.0, rounds=0)
         self._inbox: list[GroupReport] = []
         self._delivering = False
+        self._held = False
+        """True while the controller's process lives and waits for its store."""
         self._ready_at: dict[GroupKey, float] = {}
         self._ended_at: dict[GroupKey, float] = {}
         self._looked_at = float("-inf")
@@ -132,15 +125,21 @@ class Simulation:
     # life of the controller
 
     def start_controller(self) -> None:
-        """A new process on the head, if it is up and there is none."""
+        """A new process on the head, if it is up and there is none. It waits if its store cannot be used."""
         if self.controller is not None or not self.fleet.head.up:
             return
+        try:
+            store = self.place.open()
+        except StoreError as error:
+            self._hold(error)
+            return
+        self._held = False
         self.dying = False
         self._looked_at = float("-inf")
         head = self.fleet.head
         self.controller = Controller(
-            fleet="simulated",
-            store=self.store,
+            fleet=FLEET,
+            store=store,
             apps=self.serve,
             metrics=ControlMetrics(),
             endpoint="",
@@ -148,14 +147,27 @@ class Simulation:
             nodes=SimulatedNodes(self),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
             clocks=self.time.now,
+            check=partial(self.place.check, store),
         )
         self.note("the controller starts")
 
+    def _hold(self, error: StoreError) -> None:
+        """The controller waits for its store, and looks for it again."""
+        if not self._held:
+            self.note(f"the controller waits: {error.what}")
+        self._held, self.controller = True, None
+        self._inbox.clear()
+        self.time.after(LOOKS_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        if self._held:
+            self.start_controller()
+
     def end_controller(self, back_after_s: float | None) -> None:
         """The controller's process ends; Ray starts another one, unless it has lost its head (None)."""
-        if self.controller is None:
+        if self.controller is None and not self._held:
             return
-        self.controller = None
+        self.controller, self._held = None, False
         self._inbox.clear()
         self.note("the controller ends")
         if back_after_s is not None:
@@ -230,7 +242,10 @@ class Simulation:
             self._looked_at = self.time.seconds
             with contextlib.suppress(sqlite3.Error):
                 await self.controller.look()
-        await self.controller.round()
+        try:
+            await self.controller.round()
+        except StoreError as error:
+            self._hold(error)
         self.report.rounds += 1
 
     async def _deliver(self) -> None:
@@ -273,6 +288,7 @@ class Simulation:
         """Applies a deployment for a user: a new one, an unchanged one ("again"), or a changed one ("edit")."""
         if self.controller is None:
             return
+        self.place.keep_older()
         there = self.store.desired().get(name)
         spec, plan = random_plan(name, self.names, self.chance)
         if there is not None and what == "again":
@@ -308,6 +324,7 @@ class Simulation:
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
             *invariants.wedged_again(self.serve, self.time.seconds),
+            *invariants.waits_for_nothing(self._held, self.place, self.time.seconds),
         ]
         for _, engine, _ in self.fleet.ended:
             self._ready_at.pop(engine.group, None)

@@ -89,7 +89,7 @@ def _decode_setup_keys(setup: Setup) -> list[str]:
         f"tp+engine={setup.tp}+{setup.engine}",
     ]
     if setup.method != "none":
-        keys.append(f"spec+family+engine={setup.arch.family}+{setup.engine}")
+        keys.append(f"spec+family={setup.arch.family}")
         keys.append(f"spec+method+engine={setup.method}+{setup.engine}")
     return keys
 

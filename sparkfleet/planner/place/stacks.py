@@ -38,6 +38,8 @@ MADE_FOR = {
 }
 """Images that were built for one family, or run with one; nothing is published about others on them (images.yaml)."""
 
+OWN_BUILDS = ("exl3",)
+"""Formats that no release of an engine loads: images that were patched for them do."""
 STATUS_ORDER = ("works", "limited", "unproven", "broken")
 TRUST = {"works": 1.0, "limited": 0.95, "unproven": 0.95, "broken": 0.0}
 UNSEEN = 0.95
@@ -98,6 +100,8 @@ def stacks_for(variant: Variant, engine: EngineName, quant: str, nodes: Sequence
             what=ENGINE_LABELS[engine], reason="is not installed on these nodes as a process", why="node"
         )
         return StackOptions(homes, () if homes else (gone,))
+    if quant in OWN_BUILDS:
+        homes = ()
     found = _known_images(engine, quant, variant.model.lower())
     return StackOptions((*homes, *found.options), found.rejected)
 
@@ -152,7 +156,7 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
         elif image.status == "broken":
             reason = image.note or "does not work"
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
-        elif not image.quants or quant in image.quants:
+        elif quant in image.quants or not (image.quants or quant in OWN_BUILDS):
             options.append((_evidence(image, quant), stack._replace(evidence=_trust(image, quant))))
     options.sort(key=lambda item: item[0])
     return StackOptions(tuple(stack for _, stack in options), tuple(rejected))

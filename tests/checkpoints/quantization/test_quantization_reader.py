@@ -319,7 +319,9 @@ def test_the_kv_cache(said: dict[str, object], expected: str | None) -> None:
     ("section", "complaint"),
     [
         ({"quant_method": "gguf"}, "the quantisation method 'gguf' is not supported"),
-        ({"quant_method": "exl3"}, "the quantisation method 'exl3' is not supported"),
+        ({"quant_method": "exl2"}, "the quantisation method 'exl2' is not supported"),
+        ({"quant_method": "exl3"}, "bits is missing"),
+        ({"quant_method": "exl3", "bits": 40}, "bits is 40"),
         ({"quant_method": "homeopathic"}, "the quantisation method 'homeopathic' is not supported"),
         ({}, "has no quantisation method"),
         ({"bits": 4}, "has no quantisation method"),

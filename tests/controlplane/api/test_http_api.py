@@ -9,7 +9,7 @@ from control_values import deployment, plan
 from controller_world import World
 
 from sparkfleet.controlplane.api import http_api
-from sparkfleet.controlplane.api.api_models import ApplyRequest
+from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
@@ -47,6 +47,62 @@ async def test_apply_status_events_delete(served):
         assert (await fleet.fleet()).deployments == ()
         with pytest.raises(ControlError, match="no deployment 'tiny'"):
             await fleet.delete("tiny", "me")
+
+
+async def test_a_plan_that_another_apply_has_overtaken_is_refused_with_the_difference(served):
+    async with client(served) as fleet:
+        await fleet.apply(request().model_copy(update={"base": 0}))
+        other = ApplyRequest(spec=deployment(), plan=plan(concurrency=8), who="anna@lab", base=1)
+        assert await fleet.apply(other) == (2, True)
+        assert await fleet.apply(other) == (2, False), "repeated after a lost answer"
+        with pytest.raises(
+            ControlError, match="is at generation 2, the plan was made from generation 1"
+        ) as caught:
+            await fleet.apply(request(concurrency=2).model_copy(update={"base": 1}))
+        assert "Generation 2 by anna@lab, " in caught.value.means
+        assert "plan.concurrency: 4 → 8" in caught.value.means
+        await fleet.delete("tiny", "bert")
+        with pytest.raises(ControlError, match="was deleted after this plan was made") as caught:
+            await fleet.apply(request(concurrency=2).model_copy(update={"base": 2}))
+        assert "Deleted by bert, " in caught.value.means
+    assert served.store.desired() == {}
+
+
+@pytest.mark.parametrize("theirs", [{}, {API_HEADER: "99"}])
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/deployments/tiny"), ("POST", "/v1/keys")])
+async def test_a_command_with_another_api_changes_nothing_but_may_read_and_stop(served, method, path, theirs):
+    headers = {"authorization": f"Bearer {TOKEN}", **theirs}
+    body = request().model_dump_json() if method == "PUT" else '{"name": "laptop"}'
+    async with aiohttp.ClientSession(served.url, headers=headers) as session:
+        async with session.request(method, path, data=body) as response:
+            told = (await response.json())["error"]
+            assert response.status == 409
+        async with session.get("/v1/fleet") as response:
+            assert (response.status, response.headers[API_HEADER]) == (200, str(API_VERSION))
+        async with session.post("/v1/stop") as response:
+            assert response.status == 200
+    assert "Nothing was changed" in told["means"]
+    assert "sparkfleet" in told["do"]
+    assert (served.store.desired(), served.store.keys()) == ({}, ())
+
+
+async def test_a_controller_of_an_older_release_gets_no_change(unused_tcp_port):
+    asked = []
+
+    async def answer(request):
+        asked.append(request.method)
+        return web.json_response({"version": 1, "sparkfleet": "0.1"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        address = HeadAddress(
+            ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
+        )
+        async with FleetClient(address, TOKEN) as fleet:
+            with pytest.raises(ControlError, match=r"runs sparkfleet 0\.1 with version 0 of its API"):
+                await fleet.apply(request())
+    assert asked == ["GET"]
 
 
 async def test_more_events_than_an_answer_has_are_all_told(served):
@@ -90,7 +146,7 @@ async def test_metrics_and_targets_need_no_token(served):
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"spec": 1}', b"\xff"])
 async def test_a_request_that_is_not_understood_is_a_400(served, body):
-    headers = {"authorization": f"Bearer {TOKEN}"}
+    headers = {"authorization": f"Bearer {TOKEN}", API_HEADER: str(API_VERSION)}
     async with (
         aiohttp.ClientSession(headers=headers) as session,
         session.put(served.url + "/v1/deployments/tiny", data=body) as response,

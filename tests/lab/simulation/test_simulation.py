@@ -3,6 +3,7 @@
 import pytest
 
 from sparkfleet.controlplane.policy import decide as policy
+from sparkfleet.lab.simulation import faults, store_place
 from sparkfleet.lab.simulation.faults import FAULTS
 from sparkfleet.lab.simulation.run import simulate
 
@@ -37,3 +38,22 @@ def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     assert len(rest) == len(policy.RULES) - 1
     monkeypatch.setattr(policy, "RULES", rest)
     assert any(simulate(seed, hours=1.0).violations for seed in range(6))
+
+
+def test_a_store_that_is_used_without_its_guard_is_found(monkeypatch):
+    """A missing, foreign or older one is then taken for what is to run, and live engines are ended."""
+    monkeypatch.setattr(store_place, "judge", lambda *_: None)
+    kinds = {"store away", "store of another fleet", "store is an older copy"}
+    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
+    found = [line for seed in range(4) for line in simulate(seed, hours=1.0).violations]
+    assert any("was ready, well and wanted, and was ended" in line for line in found)
+
+
+def test_stores_in_the_wrong_place_end_no_engine(monkeypatch):
+    kinds = {one for one in FAULTS if one.startswith("store")} | {"controller killed", "applied"}
+    assert len(kinds) == 6
+    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
+    for seed in range(4):
+        report = simulate(seed, hours=2.0)
+        assert report.violations == []
+        assert {one for one in kinds if one.startswith("store")} <= report.faults.keys()

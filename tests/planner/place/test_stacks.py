@@ -79,6 +79,15 @@ class TestStacks:
         assert "dspark" not in " ".join(stack.image for stack in other)
         assert "dspark" in " ".join(stack.image for stack in own)
 
+    def test_a_format_of_patched_builds_runs_on_those_that_were_seen_with_it_only(self, ask, spark):
+        model = "Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw"
+        glm = ask(model=model).resolved()[0]
+        home = {"vllm": InstalledEngine(python="/opt/vllm/bin/python", version="0.30.0")}
+        node = spark("a").model_copy(update={"engines": home})
+        found = stacks_for(glm, "vllm", "exl3", (node,)).options
+        assert [one.image for one in found] == ["ghcr.io/miaai-lab/glm-5.3-flash-2x-dgx-sparks:exl3"]
+        assert stacks_for(glm, "sglang", "exl3", (node,)).options == ()
+
     def test_an_environment_on_the_nodes(self, variant, spark):
         home = {"vllm": InstalledEngine(python="/opt/vllm/bin/python", version="0.30.0")}
         node = spark("a").model_copy(update={"engines": home})

@@ -1,0 +1,173 @@
+"""Verbs of the command line, each loaded when it is used: `--version` and `--help` import none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Verb(NamedTuple):
+    """One verb: the attribute of a module of this package, a function or a Typer group, and its line of help."""
+
+    module: str
+    attribute: str
+    help: str
+    """First paragraph of the function's docstring, or the group's help; a test compares them."""
+
+    def load(self) -> Any:
+        """The function, or the group. Imports its module."""
+        return getattr(import_module(f"sparkfleet.cli.{self.module}"), self.attribute)
+
+
+VERBS: Mapping[str, Verb] = {
+    "init": Verb(
+        "init",
+        "init",
+        "Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node.",
+    ),
+    "plan": Verb("plan", "plan", "Show what `apply` would do, with its reasons. Changes nothing."),
+    "inspect": Verb(
+        "inspect",
+        "inspect",
+        "Show a checkpoint's facts: sizes by part, layers, KV cache, MTP head, vision tower, "
+        "license. Reads no weights.",
+    ),
+    "doctor": Verb(
+        "doctor",
+        "doctor",
+        "Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit"
+        " code 1 on an error.",
+    ),
+    "explain": Verb(
+        "explain",
+        "explain",
+        "Show a rule: its effect, its conditions, the remedy, and the sources.",
+    ),
+    "apply": Verb(
+        "apply",
+        "apply",
+        "Serve the deployments in the files. Starts those that do not run; applying twice changes nothing.",
+    ),
+    "status": Verb(
+        "status",
+        "status",
+        "Show the nodes and the deployments. A fleet that is down is no error; one whose state is"
+        " not known is.",
+    ),
+    "describe": Verb(
+        "describe",
+        "describe",
+        "Show one deployment: its plan with reasons, its groups, and its last events.",
+    ),
+    "logs": Verb("logs", "logs", "Print the log of one rank of a group's engine."),
+    "events": Verb("events", "events", "Print events of the fleet, each with its reason, oldest first."),
+    "history": Verb(
+        "history",
+        "history",
+        "List the generations of a deployment: time, author, and what changed.",
+    ),
+    "rollback": Verb(
+        "rollback",
+        "rollback",
+        "Go back to an earlier generation, with the plan that it had. Engines that still run are "
+        "not restarted.",
+    ),
+    "scale": Verb(
+        "scale",
+        "scale",
+        "Run another number of replicas. Engines that stay are not restarted. The deployment's "
+        "file does not change.",
+    ),
+    "restart": Verb(
+        "restart",
+        "restart",
+        "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
+    ),
+    "ask": Verb("ask", "ask", "Ask a model one question over the endpoint, as any client would."),
+    "delete": Verb("delete", "delete", "Stop serving a deployment. Requests in flight are finished first."),
+    "up": Verb(
+        "up",
+        "up",
+        "Start Ray, the controller, the gateway and the deployments. Changes nothing if all of it runs.",
+    ),
+    "down": Verb(
+        "down",
+        "down",
+        "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the "
+        "deployments again.",
+    ),
+    "move-head": Verb(
+        "move_head",
+        "move_head",
+        "Move the head to another node, with deployments, keys and secrets. Running engines are kept.",
+    ),
+    "backup": Verb(
+        "backup",
+        "backup",
+        "Make a checked copy of the store now. The controller makes one after each change and "
+        "every hour by itself.",
+    ),
+    "restore": Verb(
+        "backup",
+        "restore",
+        "List the copies of the store, or put one in place. The file that was there is kept.",
+    ),
+    "accuracy": Verb(
+        "accuracy",
+        "accuracy",
+        "Predict every row of a file of measurements and show the errors.",
+    ),
+    "version": Verb("version", "version", "Print the version."),
+    "keys": Verb("keys", "app", "API keys of the endpoint."),
+    "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
+    "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
+}
+"""In the order of `--help`."""
+
+
+class LazyGroup(TyperGroup):
+    """A group of all `VERBS`. Lists of commands (help, completion, suggestions) use their names and help only."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=verb.help) for name, verb in VERBS.items()}
+        self._is_listing = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, loaded; without its parameters while commands are listed. None if there is none."""
+        if cmd_name not in VERBS or self._is_listing:
+            return self.commands.get(cmd_name)
+        return _loaded(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the help, with a line for each verb."""
+        with self._listing():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Completions of a verb's name."""
+        with self._listing():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        self._is_listing = True
+        try:
+            yield
+        finally:
+            self._is_listing = False
+
+
+def _loaded(name: str) -> Any:
+    target = VERBS[name].load()
+    holder = typer.Typer(add_completion=False, callback=lambda: None)
+    if isinstance(target, typer.Typer):
+        holder.add_typer(target, name=name)
+    else:
+        holder.command(name)(target)
+    return typer.main.get_group(holder).commands[name]

@@ -1,0 +1,99 @@
+"""The place of the store on the simulated head: the right file, none, garbage, another fleet's, or an older copy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from sparkfleet.controlplane.state.status import App
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreContent, StoreError, StoreFault, judge
+from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of
+from sparkfleet.lab.simulation.plans import random_plan
+from sparkfleet.lab.simulation.timeline import Timeline
+
+FLEET = "simulated"
+FILE = Path("/simulated/sparkfleet.db")
+
+Content = Literal["right", "away", "garbage", "foreign", "older"]
+
+
+class SimulatedStore(Store):
+    """The real store in memory, on a disk that can be full."""
+
+    def __init__(self, time: Timeline, fleet: str = FLEET) -> None:
+        super().__init__(Path(":memory:"), clock=time.unix, keep_events=400)
+        self.identify(self.identity().model_copy(update={"fleet": fleet}))
+        self.is_full = False
+
+    def set_full(self, full: bool) -> None:
+        """Let the disk have no page more, or enough."""
+        self.is_full = full
+        pages = self._db.execute("PRAGMA page_count").fetchone()[0] if full else 1_000_000
+        self._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    def copy_into(self, other: SimulatedStore) -> None:
+        """Replace the content of another one by this one's."""
+        self._db.backup(other._db)
+        other._desired = None
+
+
+class StorePlace:
+    """The store of a simulated fleet, and what is found in its place.
+
+    Args:
+        time: the simulated clock.
+        names: nodes.
+        chance: draws the deployments of the foreign store.
+    """
+
+    def __init__(self, time: Timeline, names: tuple[str, ...], chance: random.Random) -> None:
+        self._time = time
+        self.right = SimulatedStore(time)
+        """The one that has everything that was ever applied."""
+        self.content: Content = "right"
+        self.back_at = float("-inf")
+        """Moment at which the right one came back last, simulated seconds."""
+        self._older = SimulatedStore(time)
+        self._foreign = SimulatedStore(time, "other")
+        self._foreign.put(*random_plan("z", names, chance), "somebody else")
+        self._mark: StoreMark = mark_of(self.right)
+        self.right.on_change = self._marked
+
+    def keep_older(self) -> None:
+        """Copy the right one as it is: later it is an older one."""
+        self.right.copy_into(self._older)
+
+    def put(self, content: Content) -> bool:
+        """Put something into the place; False if there is no older copy that differs."""
+        if content == "older" and self._older.identity().changes >= self.right.identity().changes:
+            return False
+        if content == "right" and self.content != "right":
+            self.back_at = self._time.seconds
+        self.content = content
+        return True
+
+    def open(self, running: Sequence[App] = ()) -> SimulatedStore:
+        """The store in the place, if the guard lets it be used; without the guard a missing one would be made.
+
+        Raises:
+            StoreError: it may not be used.
+        """
+        if self.content == "garbage":
+            raise StoreError(StoreFault.UNREADABLE, "garbage")
+        store = {"foreign": self._foreign, "older": self._older, "right": self.right}.get(self.content)
+        content = None if store is None else StoreContent(0, store.identity(), store.generations())
+        error = judge(FLEET, FILE, content, self._mark, {(app.deployment, app.generation) for app in running})
+        if error is not None:
+            raise error
+        return store or SimulatedStore(self._time)
+
+    def check(self, store: SimulatedStore, apps: Sequence[App]) -> None:
+        """As `StoreWatch`: raises StoreError if the open store is not the one in the place, or is older than what runs."""
+        if self.open(apps) is not store:
+            raise StoreError(StoreFault.MISSING, "replaced")
+
+    def _marked(self) -> None:
+        self._mark = mark_of(self.right)

@@ -1,0 +1,95 @@
+"""A node keeps its head: the last check is on the node itself."""
+
+import socket
+
+import pytest
+from control_values import inventory
+
+from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.errors import ControlError
+from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """The state directory of a node that starts no watchdog."""
+    started = []
+    monkeypatch.setattr(service_manager, "start", lambda *_: started.append(1) or "")
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    paths.started = started
+    return paths
+
+
+@pytest.fixture
+def ray():
+    """The address of something that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def joining(node, ray, token="theirs"):
+    return JoinRequest(
+        fleet="home",
+        state_dir=str(node.root),
+        node="b",
+        host="127.0.0.1",
+        head="other",
+        ray=ray,
+        ray_token=token,
+        engine_secret="",
+    )
+
+
+def up(node):
+    return UpRequest(fleet="home", state_dir=str(node.root), inventory=inventory())
+
+
+def role(node, one):
+    node.role.write_text(Role(python="p", **one).model_dump_json())
+
+
+def unchanged(node):
+    return node.started == [] and node.ray_token.read_text() != "theirs"
+
+
+def test_a_join_to_another_head_is_refused_while_the_first_lives(node, ray):
+    role(node, {"join": joining(node, ray)})
+    with pytest.raises(
+        ControlError, match=rf"belongs to fleet home of head other \({ray}\), which is running"
+    ):
+        ray_watchdog.begin_join(joining(node, "127.0.0.1:1"))
+    assert unchanged(node)
+    ray_watchdog.begin_join(joining(node, ray))
+    assert node.started == [1], "the same head may repeat it"
+
+
+def test_a_join_to_another_head_is_taken_if_the_first_is_gone_or_of_the_same_fleet(node, ray):
+    role(node, {"join": joining(node, "127.0.0.1:1")})
+    ray_watchdog.begin_join(joining(node, "127.0.0.1:2"))
+    role(node, {"join": joining(node, ray)})
+    ray_watchdog.begin_join(joining(node, "127.0.0.1:1", token=node.ray_token.read_text()))
+    assert node.started == [1, 1]
+
+
+def test_a_head_that_lives_joins_nobody(node, ray):
+    role(node, {"up": up(node)})
+    address = HeadAddress(ray=ray, api="", gateway_host="127.0.0.1", gateway_port=8000)
+    node.address.write_text(address.model_dump_json())
+    with pytest.raises(ControlError, match="This node is the head of fleet home, which is running") as caught:
+        ray_watchdog.begin_join(joining(node, "127.0.0.1:1"))
+    assert "move-head" in caught.value.do
+    assert unchanged(node)
+
+
+@pytest.mark.parametrize("start", [ray_watchdog.begin_up, node_lifecycle.prepare])
+def test_a_node_that_has_joined_a_head_that_lives_becomes_none(node, ray, start):
+    role(node, {"join": joining(node, ray)})
+    with pytest.raises(ControlError, match="belongs to fleet home of head other"):
+        start(up(node))
+    assert unchanged(node)
+    assert not node.address.exists()
+    role(node, {"join": joining(node, "127.0.0.1:1")})
+    start(up(node))
