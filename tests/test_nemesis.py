@@ -1,10 +1,6 @@
 """The faults of `scripts/soak`: a seed replays them, and every part of the catalogue has its turn."""
 
 import random
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent / "integration"))
 
 from nemesis_faults import COMMANDS, FILES, HARMS, PROCESSES, choose
 

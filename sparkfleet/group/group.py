@@ -164,7 +164,7 @@ class Group:
         fails, or when memory ran out.
         """
         assert self._probe is not None
-        works = [beat(self._say_load)]
+        works = [beat(self._say_load), self._ranks.watch_answers()]
         if self._engine.metrics_path:  # without metrics its progress is unknown
             works.append(self._follow(self._probe))
         elif self._launch.probed:
@@ -315,6 +315,7 @@ class Group:
         load = self._load
         self._say(
             self._report.phase,
+            self._ranks.quiet(),
             running=load.running,
             waiting=load.waiting,
             drafted=load.drafted,

@@ -1,9 +1,10 @@
 """A node that is lost is named by the deployments that need it, long before its group moves elsewhere."""
 
 import pytest
-from controller_world import World
+from controller_world import World, report
 
 from sparkfleet.controlplane.state.nodes import FakeNodes
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
 
@@ -67,3 +68,12 @@ async def test_one_that_is_joined_and_silent_is_named_too_and_its_group_stays_re
     world.nodes.silent = frozenset()
     await world.look()
     assert detail(world) == ("ready", "")
+
+
+async def test_what_a_ready_group_reports_is_shown(world):
+    generation = await world.put()
+    await world.ready(generation)
+    await world.look()
+    words = "rank 0 on this has not answered for 12 s"
+    await world.controller.report(report(generation, phase=GroupPhase.READY, detail=words))
+    assert detail(world) == ("ready", words)

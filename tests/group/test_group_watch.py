@@ -339,3 +339,28 @@ async def test_one_that_failed_is_stopped_although_it_is_wanted(world, monkeypat
     await group.stop(drain_s=0)
     assert world.reports[-1].phase is GroupPhase.FAILED
     assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_a_rank_that_does_not_answer_is_named_and_its_engine_goes_on(world, monkeypatch):
+    monkeypatch.setattr(rank_set, "ANSWER_S", 0.02)
+    group = world.group()
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    answers = LocalRank.status
+
+    async def never(rank):
+        await asyncio.sleep(60)
+
+    async def until(condition):
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(LocalRank, "status", never)
+    await until(lambda: "rank 0 on this has not answered for" in world.reports[-1].detail)
+    assert world.reports[-1].phase is GroupPhase.READY
+    monkeypatch.setattr(LocalRank, "status", answers)
+    await until(lambda: world.reports[-1].detail == "")
+    assert not watching.done()
+    watching.cancel()
+    await group.stop(drain_s=0)

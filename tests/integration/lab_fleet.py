@@ -95,7 +95,7 @@ class LabFleet:
         return self._endpoint
 
     def fleet_status(self):
-        """The whole status; {} if no controller answers. Asked on the head, without the seconds that a command line costs."""
+        """The whole status; {} if no controller answers. Asked on the head: a command line costs seconds."""
         done = self.lab.exec(self.lab.nodes[0].name, ["python3", "-I", "-c", _STATUS])
         return json.loads(done.stdout or "{}")
 

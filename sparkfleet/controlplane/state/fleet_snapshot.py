@@ -180,7 +180,12 @@ class FleetSnapshot:
                 if waits
                 else ("starting", f"{words}: {lost}" if lost else words)
             )
-        return "ready", self.lost.get(desired.name, "")
+        return "ready", self.lost.get(desired.name, "") or self._trouble(desired)
+
+    def _trouble(self, desired: Desired) -> str:
+        """What ready groups report beside their load; "" if all is well."""
+        ready = (r for r in self.fresh if r.phase is GroupPhase.READY and r.group in desired.groups)
+        return next((report.detail for report in ready if report.detail), "")
 
     def _is_older(self, app: App) -> bool:
         """True if an application belongs to an earlier generation and Serve keeps it running."""
