@@ -261,6 +261,7 @@ def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(serve
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"], timeout=60)
         fleet.lab.kill("spark2")
+        fleet.until(lambda: "spark2 does not answer" in fleet.deployment()["detail"], timeout=15)
         fleet.until(lambda: not fleet.is_ready(), timeout=90)
         fleet.until(lambda: any(answer["words"].startswith("503") for answer in asking.answers), timeout=60)
         # Clients are told at once; an engine that is asked to end takes its seconds. No rank survives alone.

@@ -183,7 +183,7 @@ class FleetSnapshot:
         return "ready", self.lost.get(desired.name, "") or self._trouble(desired)
 
     def _trouble(self, desired: Desired) -> str:
-        """What ready groups report beside their load; "" if all is well."""
+        """Trouble that a ready group reports, in words; "" for none."""
         ready = (r for r in self.fresh if r.phase is GroupPhase.READY and r.group in desired.groups)
         return next((report.detail for report in ready if report.detail), "")
 
