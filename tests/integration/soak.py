@@ -239,7 +239,7 @@ class Nemesis:
         return bool(
             any(not node["joined"] for node in status["nodes"])
             or any(one["state"] != "ready" or one["detail"] for one in status["deployments"])
-            or status["trouble"]
+            or status.get("trouble")
             or status.get("warnings")
             or status["last_event"] > before["event"]
         )
