@@ -12,6 +12,8 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
@@ -23,6 +25,7 @@ from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.log_limit import limit
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,8 @@ PAUSES = Timeouts()
 """The pauses of engines: Ray takes about as long to start."""
 
 LOOK_S = 0.2
+LIMIT_S = 60.0
+"""Seconds between two looks at the sizes of logs."""
 WATCH_S = 2.0
 """Seconds between two readings of the role on a node that is not the head."""
 
@@ -133,11 +138,19 @@ async def _start(paths: FleetPaths, first: bool, next_head: bool) -> RayProcess 
 
 async def _watched(paths: FleetPaths, ray: RayProcess) -> int:
     """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
-    watch = asyncio.create_task(_watch_controller(paths))
+    logs = (paths.logs / "boot.log", paths.logs / "ray.log")
+    works = [asyncio.create_task(_watch_controller(paths)), asyncio.create_task(_limit_logs(logs))]
     try:
         return await _ended(ray)
     finally:
-        watch.cancel()
+        for work in works:
+            work.cancel()
+
+
+async def _limit_logs(logs: Sequence[Path]) -> None:
+    while True:
+        limit(logs)
+        await asyncio.sleep(LIMIT_S)
 
 
 async def _watch_controller(paths: FleetPaths) -> None:
