@@ -239,8 +239,7 @@ def firewall_unit(nft: str, file: Path) -> str:
 [Unit]
 Description=Closes the ports of sparkfleet to machines that are no nodes of its fleet
 DefaultDependencies=no
-Before=network-pre.target
-Wants=network-pre.target
+Before=network.target
 
 [Service]
 Type=oneshot

@@ -16,6 +16,7 @@ from sparkfleet.engines.harmony import needs_encodings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Meeting, meetings
 from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.fleet.checkpoints import embedded_of
 from sparkfleet.fleet.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.launch_plan import ALONE, cache_dir, root_of
@@ -81,7 +82,9 @@ class DryRun(NamedTuple):
 async def dry_run(session: Session, specs: Sequence[Deployment], assumed: str | None = None) -> DryRun:
     """Plan deployments as if nothing ran. Raises as `plan_deployments` does."""
     fleet = await fleet_of(session, assumed)
-    plan = plan_fleet(specs, fleet, await checkpoints_for(session, specs, fleet), {})
+    plan = plan_fleet(
+        specs, fleet, await checkpoints_for(session, specs, fleet), {}, embedded=embedded_of(specs)
+    )
     return DryRun(tuple(specs), plan, session.inventory, fleet)
 
 

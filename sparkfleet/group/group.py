@@ -73,7 +73,7 @@ class Group:
         self._secret = secret
         self._report_to = report
         self._engine: Engine = engine_by_name(launch.candidate.engine)
-        self._began = time.time()
+        self._began = time.monotonic()
         self._report = GroupReport(
             deployment=launch.deployment,
             generation=launch.generation,
@@ -82,7 +82,7 @@ class Group:
             node=launch.seats[0].node,
             engine=launch.candidate.engine,
             rung=launch.rung,
-            since=self._began,
+            since=time.time(),
         )
         self._is_custom = launch.candidate.engine == "custom"
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
@@ -129,7 +129,7 @@ class Group:
             raise
         self._say(
             GroupPhase.READY,
-            started_s=round(time.time() - self._began, 3),
+            started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
             ranks=self._ranks.reports(statuses),
         )

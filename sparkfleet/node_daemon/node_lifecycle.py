@@ -82,8 +82,12 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             client = await _with_a_controller(paths, request)
         if client is not None:
             return client.address, None
-        await clear_leftovers(paths)
-        _forget_last_cluster(paths)
+        if request.beside:
+            shutil.rmtree(paths.gcs, ignore_errors=True)
+            paths.create()
+        else:
+            await clear_leftovers(paths)
+            _forget_last_cluster(paths)
         address = _address(paths, request)
         _check_port(address)
         token = metrics_token(paths.engine_secret.read_text().encode())

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import sparkfleet
 from sparkfleet.engines.registry import engine_by_name
 
 pytestmark = pytest.mark.integration
-FLAGS = Path(__file__).parent / "flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
 
 VLLM = """
 import json, sys
