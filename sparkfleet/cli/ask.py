@@ -81,15 +81,12 @@ def _one_line(text: str, source: str) -> str:
 
 async def _ask(session: Session, name: str, question: str, key: str, max_tokens: int) -> int:
     output = RawOutput()
-    speed = await ask_endpoint(
-        session,
-        name,
-        question,
-        key,
-        max_tokens=max_tokens,
-        on_text=lambda text: output.write(text.encode(errors="replace")),
-    )
-    output.write(b"\n")
+
+    def write(text: str) -> None:
+        output.write(text.encode(errors="replace"))
+
+    speed = await ask_endpoint(session, name, question, key, max_tokens=max_tokens, on_text=write)
+    write("\n")
     errors.print(_line(speed), style="dim")
     return Exit.DONE
 

@@ -136,7 +136,7 @@ async def _discovered() -> list[Host]:
 
 async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
     """The nodes, each with a host key that was confirmed."""
-    keys = await read_keys(hosts, old, accept_known=options.known, given=options.host_keys)
+    keys = await read_keys(hosts, old, accept_known=options.known)
     _confirm_keys(keys, options)
     return pinned_nodes(hosts, keys, old, user=options.user, identity=options.identity)
 
@@ -144,7 +144,7 @@ async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options
 def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
     """Show every host key, and ask about those that are neither pinned nor known."""
     for one in keys:
-        console.print(Text(f"  {one.name}  {one.key.type}  {one.key.fingerprint}{_note(one)}"))
+        console.print(Text(f"  {one.name}  {one.key.type}  {one.key.fingerprint}{_note(one, options)}"))
     if changed := [one.where[0] for one in keys if one.is_changed]:
         confirm(
             f"The host key of {', '.join(changed)} differs from the pinned one: the system was reinstalled,"
@@ -152,7 +152,7 @@ def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
             alone="--yes does not accept a changed key: compare it on the machine's own console, then run this in a"
             " terminal.",
         )
-    if new := [one for one in keys if one.is_new]:
+    if new := [one for one in keys if one.is_new and one.key.fingerprint not in options.host_keys]:
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
@@ -163,12 +163,12 @@ def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
         )
 
 
-def _note(one: ShownKey) -> str:
+def _note(one: ShownKey, options: Options) -> str:
     if one.is_changed:
         return f"  (pinned is {one.pinned})"
     if one.pinned is not None:
         return "  (pinned)"
-    if one.is_given:
+    if one.key.fingerprint in options.host_keys:
         return "  (as given)"
     return "  (in known_hosts)" if one.is_known else ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -62,8 +62,6 @@ class ShownKey(NamedTuple):
     """Fingerprint in the inventory; None if the machine is new."""
     is_known: bool
     """True if the key is in `~/.ssh/known_hosts`, and that is accepted."""
-    is_given: bool = False
-    """True if the user gave its fingerprint."""
 
     @property
     def name(self) -> str:
@@ -77,8 +75,8 @@ class ShownKey(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """True if neither the inventory nor known_hosts has a key of this machine, and the user gave none."""
-        return self.pinned is None and not (self.is_known or self.is_given)
+        """True if neither the inventory nor known_hosts has a key of this machine."""
+        return self.pinned is None and not self.is_known
 
 
 class FoundMachine(NamedTuple):
@@ -127,7 +125,7 @@ async def hosts_on_lan() -> tuple[Announced, ...]:
 
 
 async def read_keys(
-    hosts: Sequence[Host], old: Inventory | None, *, accept_known: bool = False, given: Collection[str] = ()
+    hosts: Sequence[Host], old: Inventory | None, *, accept_known: bool = False
 ) -> tuple[ShownKey, ...]:
     """The host keys that the machines present, without a login. This machine and nodes behind a jump host have none.
 
@@ -135,8 +133,8 @@ async def read_keys(
         Unreachable: a machine does not answer.
     """
     before = _before(old)
-    asked = dict.fromkeys(host.where for host in hosts)
-    far = [one for one in asked if one[0] != "local" and not (one in before and before[one].jump)]
+    given = dict.fromkeys(host.where for host in hosts)
+    far = [one for one in given if one[0] != "local" and not (one in before and before[one].jump)]
     keys = await asyncio.gather(*(fingerprint(*one) for one in far))
     return tuple(
         ShownKey(
@@ -144,7 +142,6 @@ async def read_keys(
             key,
             before[where].host_key if where in before else None,
             accept_known and _is_known(where, key),
-            key.fingerprint in given,
         )
         for where, key in zip(far, keys, strict=True)
     )
