@@ -110,6 +110,7 @@ async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignore
         return await moving.finish()
     try:
         await moving.prepare()
+        await moving.freeze()
     except BaseException:
         await asyncio.shield(cancel_move(session, plan.new))
         raise
@@ -161,14 +162,17 @@ class _Moving:
             self._on_event(StepRunning(step=FleetStep.STARTING_RAY, subjects=(new,)))
             self._address = await session.until_up(begun["outcome"], self._on_event, new)
 
-    async def take_over(self) -> None:
-        """End the old Ray everywhere; the new controller works."""
-        session, new = self._session, self._plan.new
+    async def freeze(self) -> None:
+        """Stop the old Ray everywhere, so that none of its processes takes another's end for a failure."""
+        session = self._session
         if self._plan.live:
             await asyncio.gather(
                 *(session.move_step(name, self._request("freeze")) for name in session.inventory.nodes)
             )
-        await session.move_step(new, self._request("settle"))
+
+    async def take_over(self) -> None:
+        """End the old Ray on the new head, whose controller works from now on."""
+        await self._session.move_step(self._plan.new, self._request("settle"))
 
     async def finish(self) -> MovedHead:
         """Join the other nodes to the new head, and set the old store aside."""

@@ -5,7 +5,7 @@ in       on the new head: store, secrets, and a second Ray with a controller tha
 freeze   on every node: stops the processes of the old Ray, so that none takes another's end for a failure
 settle   on the new head: ends the old Ray there; the controller works
 away     on the old head: its store is set aside, and it joins the new head
-cancel   on both: back to the old head
+cancel   on every node: back to the old head
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ async def _carry_out(request: MoveRequest, paths: FleetPaths) -> dict[str, Any]:
             return await _away(paths, request)
         case "cancel":
             await _cancel(paths)
+            await _signal(paths, request.move, signal.SIGCONT)
     return {}
 
 
@@ -205,7 +206,6 @@ async def _cancel(paths: FleetPaths) -> None:
     else:
         paths.moving_store.unlink(missing_ok=True)
     paths.head_move.unlink(missing_ok=True)
-    await _signal(paths, move, signal.SIGCONT)
 
 
 async def _kill(paths: FleetPaths, move: HeadMove) -> None:

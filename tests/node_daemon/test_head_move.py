@@ -163,6 +163,11 @@ async def test_only_the_old_rays_processes_are_stopped_and_ended(nodes):
     with labelled(new) as before, labelled(new, **{head_move.MOVED: "t1"}) as beside:
         await step(new, "freeze")
         assert (state(before), state(beside)) == ("T", "S")
+        await step(new, "cancel")
+        assert state(before) == "S", "it continues"
+        assert beside.wait(5) == -signal.SIGKILL
+    await carry(old, new, up=up(new, beside=True))
+    with labelled(new) as before, labelled(new, **{head_move.MOVED: "t1"}) as beside:
         await step(new, "settle")
         assert before.wait(5) == -signal.SIGKILL
         assert beside.poll() is None
