@@ -19,7 +19,7 @@ QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b
 """A docstring's first line is a verb phrase or a noun phrase."""
 
 RIDDLES = re.compile(
-    r"\b(wants|wanted to|told|tells|said|says|whom|heard|hears|believed?|lies|hopes|nowhere|anew|whoever"
+    r"\b(wants(?!=)|wanted to|told|tells|said|says|whom|heard|hears|believed?|lies|hopes|nowhere|anew|whoever"
     r"|dealt out|not understood|remembered not|what is remembered|to be had|becomes? of|became of)\b",
     re.IGNORECASE,
 )
@@ -31,14 +31,19 @@ PLAIN = (
     "doctor",
     "fabric",
     "fleet",
+    "gateway",
+    "group",
     "hostfacts",
     "install",
     "lab",
+    "node_daemon",
     "perf",
     "planner",
     "remote",
+    "runtime",
     "specs",
     "staging",
+    "telemetry",
     "tiny_models",
     "errors.py",
     "units.py",

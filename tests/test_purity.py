@@ -73,7 +73,12 @@ ON_DISK = frozenset(
 )
 """Methods of paths and clocks that do."""
 BUILT_IN = frozenset(("input", "open", "print"))
-COMPUTED = {("sparkfleet.gateway.keys", "engine_token"), ("sparkfleet.fabric.rails_helper", "rendered")}
+COMPUTED = {
+    ("sparkfleet.gateway.keys", "engine_token"),
+    ("sparkfleet.gateway.keys", "metrics_token"),
+    ("sparkfleet.fabric.rails_helper", "firewall_rules"),
+    ("sparkfleet.fabric.rails_helper", "rendered"),
+}
 """Functions of modules that act, which themselves compute a value from their arguments."""
 
 

@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.firewall import RollbackOption, firewall
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.errors import SparkfleetError
-from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted, apply_plan, find_helper
-from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
 from sparkfleet.fabric.inventory_builder import describe
-from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
-from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, render
+from sparkfleet.fabric.measure import LinkMeasurement
+from sparkfleet.fabric.netplan import FabricPlan, changes, claims, render
 from sparkfleet.fabric.port_scan import PortScan
-from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
-from sparkfleet.fabric.topology import find_links
-from sparkfleet.remote.channel import Channel
-from sparkfleet.remote.open_channel import open_channel, open_channels
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.fleet.setup.rails import (
+    Helpers,
+    RailsPlan,
+    channels_of,
+    find_helpers,
+    measure_rails,
+    permitted,
+    plan_rails,
+    set_rails,
+)
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_inventory
 
 app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
 
-RollbackOption = Annotated[
-    int,
-    typer.Option(
-        "--rollback",
-        metavar="SECONDS",
-        min=10,
-        max=600,
-        help="Undo the change unless every node and rail works within this time.",
-    ),
-]
 SecondsOption = Annotated[
     float, typer.Option("--seconds", min=0.5, max=60, help="Seconds of load on each rail.")
 ]
-
-
-class Picture(NamedTuple):
-    """Ports and links as they are, and the plan for them."""
-
-    views: tuple[PortScan, ...]
-    found: DiscoveredLinks
-    plan: FabricPlan
 
 
 @app.command("plan")
@@ -71,6 +56,9 @@ def apply(
     return run(_apply(load_inventory(inventory), yes, rollback))
 
 
+app.command("firewall")(firewall)
+
+
 @app.command("measure")
 def measure(
     inventory: InventoryOption = DEFAULT_INVENTORY, seconds: SecondsOption = 3.0, json: JsonOption = False
@@ -80,58 +68,32 @@ def measure(
 
 
 async def _plan(inventory: Inventory, json: bool) -> int:
-    channels = open_channels(inventory)
-    try:
-        picture = await _picture(channels)
-        helpers = await _helpers(channels)
-    finally:
-        await _close(channels)
+    async with channels_of(inventory) as channels:
+        planned = await plan_rails(channels)
+        helpers = await find_helpers(channels)
     if json:
-        print_json({"version": OUTPUT_VERSION} | _as_json(picture, helpers))
+        print_json({"version": OUTPUT_VERSION} | _as_json(planned, helpers))
     else:
-        _show(picture, helpers)
-    return Exit.PENDING if _pending(picture) else Exit.DONE
+        _show(planned, helpers)
+    return Exit.PENDING if planned.is_pending else Exit.DONE
 
 
 async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
-    channels = open_channels(inventory)
-    try:
-        picture = await _picture(channels)
-        if not _pending(picture):
-            _show_links(picture)
-            if picture.found.links:
+    async with channels_of(inventory) as channels:
+        planned = await plan_rails(channels)
+        if not planned.is_pending:
+            _show_links(planned)
+            if planned.found.links:
                 console.print("No change: every rail has its address.")
             return Exit.DONE
-        helpers = await _helpers(channels)
-        _show(picture, helpers)
-        if missing := [error for error in helpers.values() if isinstance(error, NotPermitted)]:
-            raise _together(missing)
+        found = await find_helpers(channels)
+        _show(planned, found)
+        helpers = permitted(found)
         confirm(
             f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
             yes,
         )
-        return await _carry_out(inventory, picture.plan, _granted(helpers), channels, rollback_s)
-    finally:
-        await _close(channels)
-
-
-async def _carry_out(
-    inventory: Inventory,
-    plan: FabricPlan,
-    helpers: Mapping[str, Helper],
-    channels: Mapping[str, Channel],
-    rollback_s: int,
-) -> int:
-    async def reopen(node: str) -> Channel:
-        return open_channel(node, inventory.nodes[node])
-
-    applied = await apply_plan(plan, helpers, channels, reopen, rollback_s=rollback_s)
-    if not applied.kept:
-        raise SparkfleetError(
-            "The change was undone.\n" + "\n".join(applied.problems),
-            means="The rails have their previous addresses.",
-            do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
-        )
+        await set_rails(inventory, planned.plan, helpers, channels, rollback_s)
     if any(helper.backend == "ip" for helper in helpers.values()):
         console.print("A node without netplan loses these addresses when it reboots.")
     console.print("Kept: every node can be reached, and every rail carries full-size packets.")
@@ -139,66 +101,33 @@ async def _carry_out(
     return Exit.DONE
 
 
-async def _picture(channels: Mapping[str, Channel]) -> Picture:
-    views = await look(channels)
-    found = find_links(views)
-    return Picture(views, found, plan_fabric(found, views))
-
-
-def _pending(picture: Picture) -> bool:
-    return any(changes(picture.plan.of(view.node), view) for view in picture.views)
-
-
-async def _helpers(channels: Mapping[str, Channel]) -> dict[str, Helper | NotPermitted]:
-    async def one(channel: Channel) -> Helper | NotPermitted:
-        try:
-            return await find_helper(channel)
-        except NotPermitted as error:
-            return error
-
-    found = await asyncio.gather(*(one(channel) for channel in channels.values()))
-    return dict(zip(channels, found, strict=True))
-
-
-def _granted(helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, Helper]:
-    return {name: helper for name, helper in helpers.items() if isinstance(helper, Helper)}
-
-
-def _together(errors: Sequence[NotPermitted]) -> NotPermitted:
-    return NotPermitted(
-        "\n".join(error.what for error in errors),
-        means=errors[0].means,
-        do="\n".join(error.do for error in errors),
-    )
-
-
-def _show_links(picture: Picture) -> None:
-    for link in picture.found.links:
+def _show_links(planned: RailsPlan) -> None:
+    for link in planned.found.links:
         console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
-    if not picture.found.links:
+    if not planned.found.links:
         console.print("No cable was found between nodes of the inventory, so no rail needs an address.")
-    for finding in picture.found.findings:
+    for finding in planned.found.findings:
         console.print(Text(f"  {finding}", "yellow"))
 
 
-def _as_json(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> dict[str, object]:
+def _as_json(planned: RailsPlan, helpers: Helpers) -> dict[str, object]:
     """JSON document of `fabric plan`."""
-    return picture.found.model_dump(mode="json") | {
+    return planned.found.model_dump(mode="json") | {
         "nodes": {
             view.node: {
-                "ports": [port.model_dump(mode="json") for port in picture.plan.of(view.node).ports],
-                "changes": list(changes(picture.plan.of(view.node), view)),
+                "ports": [port.model_dump(mode="json") for port in planned.plan.of(view.node).ports],
+                "changes": list(changes(planned.plan.of(view.node), view)),
                 "not_permitted": error.what if isinstance(error := helpers[view.node], NotPermitted) else "",
             }
-            for view in picture.views
+            for view in planned.views
         },
     }
 
 
-def _show(picture: Picture, helpers: Mapping[str, Helper | NotPermitted]) -> None:
-    _show_links(picture)
-    for view in picture.views:
-        _show_node(picture.plan, view, helpers[view.node])
+def _show(planned: RailsPlan, helpers: Helpers) -> None:
+    _show_links(planned)
+    for view in planned.views:
+        _show_node(planned.plan, view, helpers[view.node])
 
 
 def _show_node(plan: FabricPlan, view: PortScan, helper: Helper | NotPermitted) -> None:
@@ -227,16 +156,7 @@ def _indented(text: str) -> str:
 
 
 async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
-    if not inventory.links:
-        raise SparkfleetError(
-            "The inventory has no links.", do="`sparkfleet init` finds the cables and writes them."
-        )
-    channels = open_channels(inventory)
-    try:
-        measured = await measure_links(inventory, channels, seconds=seconds)
-    finally:
-        await _close(channels)
-    file = save_measurements(FleetPaths.default(inventory.fleet).links, measured)
+    measured, file = await measure_rails(inventory, seconds)
     if json:
         print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
     else:
@@ -255,7 +175,3 @@ def _show_measured(measured: Sequence[LinkMeasurement]) -> None:
         console.print(
             Text(f"  together {one.gb_per_s:.2f} GB/s · {one.proof.said}", "" if one.proof.holds else "red")
         )
-
-
-async def _close(channels: Mapping[str, Channel]) -> None:
-    await asyncio.gather(*(channel.close() for channel in channels.values()))

@@ -8,14 +8,12 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind, read_checkpoint
+from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, JsonOption, OfflineOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.errors import FactError
-from sparkfleet.fleet.checkpoints import find_checkpoint, search, whole_here
-from sparkfleet.fleet.session import Session
-from sparkfleet.runtime.builtin_models import builtin_path
+from sparkfleet.fleet.checkpoints import inspected
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
@@ -62,28 +60,9 @@ def inspect(
 
 
 def _find(model: str, inventory: Path | None) -> Checkpoint:
-    if model.startswith("builtin:"):
-        name = model.removeprefix("builtin:")
-        if not builtin_path(name).is_dir():
-            raise FactError(
-                f"{model} does not exist yet: it is trained on the node that serves it, on its first start.",
-                do=f"`sparkfleet apply` a deployment of it, or run `python -m sparkfleet.tiny_models build {name}`.",
-            )
-        return read_checkpoint(builtin_path(name), id=model)
-    whole = whole_here(model)
-    if whole is not None:
-        return whole
     if inventory is None and not DEFAULT_INVENTORY.exists():
-        return find_checkpoint(model)
-    return run(_search(model, open_session(inventory or DEFAULT_INVENTORY)))
-
-
-async def _search(model: str, session: Session) -> Checkpoint:
-    nodes = tuple(session.inventory.nodes)
-    found = (await search({model: nodes}, session.inventory, session.channels))[model]
-    if isinstance(found, FactError):
-        raise found
-    return found
+        return run(inspected(model))
+    return run(inspected(model, lambda: open_session(inventory or DEFAULT_INVENTORY)))
 
 
 def lines(checkpoint: Checkpoint) -> Iterator[str]:

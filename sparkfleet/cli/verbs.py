@@ -101,6 +101,11 @@ VERBS: Mapping[str, Verb] = {
         "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the "
         "deployments again.",
     ),
+    "move-head": Verb(
+        "move_head",
+        "move_head",
+        "Move the head to another node, with deployments, keys and secrets. Running engines are kept.",
+    ),
     "backup": Verb(
         "backup",
         "backup",

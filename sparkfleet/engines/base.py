@@ -80,6 +80,8 @@ class LaunchFile(Value):
     """Relative to that directory; missing directories in between are created."""
     text: str
     executable: bool = False
+    about: str = ""
+    """What it is for, if it is the same in every launch of this release: a dry run prints that instead of its text."""
 
 
 class Mount(Value):
@@ -99,6 +101,8 @@ class RankCommand(Value):
     """Set on top of a clean environment. Variables that the deployment declares may be secret."""
     token_env: str
     """Name of the variable that carries the internal bearer token; "" if the engine checks none."""
+    metrics_env: str = ""
+    """Name of the variable with the token for the metrics page alone; "" if the engine checks none."""
     files: tuple[LaunchFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
     """Directories that a container needs besides the files."""
@@ -140,6 +144,9 @@ class Engine(Protocol):
     """Counters that `drafts` reads; () if the engine exports none."""
     token_api: TokenApi
     """Requests and readers for the ids and probabilities of tokens."""
+    checks_token: bool
+    """True if it refuses requests without its token itself. Otherwise it listens on loopback, and on any other address a
+    forwarder of ours refuses them."""
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""

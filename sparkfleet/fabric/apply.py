@@ -12,12 +12,13 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 
 from pydantic import ValidationError
 
 from sparkfleet.errors import NodeError, SparkfleetError
-from sparkfleet.fabric.netplan import FabricPlan, NodePlan
+from sparkfleet.fabric.netplan import FabricPlan
 from sparkfleet.hostfacts.fact import json_of, text
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel, Completed
@@ -41,6 +42,8 @@ class _Shown(Value):
     backend: str
     version: str
     files: dict[str, str]
+    firewall: str = ""
+    nft: bool = False
 
 
 class Helper(Value):
@@ -51,6 +54,10 @@ class Helper(Value):
     backend: str
     files: dict[str, str]
     """The node's netplan files, path to content."""
+    firewall: str = ""
+    """The table of `fabric firewall` as it is loaded; "" if there is none."""
+    nft: bool = False
+    """True if nftables are installed."""
 
 
 class FabricOutcome(Value):
@@ -100,7 +107,7 @@ async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
         raise _odd(channel, said) from None
     if shown.version not in ("", hashlib.sha256(HELPER).hexdigest()):
         raise NodeError(f"{channel.node}: {HELPER_PATH} is of another version")
-    return Helper(node=channel.node, argv=argv, backend=shown.backend, files=shown.files)
+    return Helper(node=channel.node, argv=argv, **shown.model_dump(exclude={"version"}))
 
 
 async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
@@ -140,18 +147,46 @@ async def apply_plan(
         reopen: opens new ones.
         rollback_s: seconds after which an unconfirmed node reverts its change.
     """
-    nodes = [one for one in plan.nodes if one.ports]
+    requests = {one.node: one.request() for one in plan.nodes if one.ports}
+    return await change(
+        ("apply", requests), helpers, channels, reopen, check=partial(_unreached, plan), rollback_s=rollback_s
+    )
+
+
+async def change(
+    what: tuple[str, Mapping[str, object]],
+    helpers: Mapping[str, Helper],
+    channels: Mapping[str, Channel],
+    reopen: Reopen,
+    *,
+    check: Callable[[Mapping[str, Channel]], Awaitable[list[str]]],
+    rollback_s: int,
+) -> FabricOutcome:
+    """Changes nodes, opens new connections to them, checks, then confirms or reverts on all of them.
+
+    Args:
+        what: the helper's command, and its request by node.
+        helpers: see `apply_plan`.
+        channels: see `apply_plan`.
+        reopen: see `apply_plan`.
+        check: sentences about what does not work after the change, over the new connections.
+        rollback_s: see `apply_plan`.
+    """
+    command, requests = what
     begun = await asyncio.gather(
-        *(_begin(one, helpers[one.node], channels[one.node], rollback_s) for one in nodes),
+        *(
+            _begin((command, one), helpers[node], channels[node], rollback_s)
+            for node, one in requests.items()
+        ),
         return_exceptions=True,
     )
-    tokens = {one.node: token for one, token in zip(nodes, begun, strict=True) if isinstance(token, str)}
+    tokens = {node: token for node, token in zip(requests, begun, strict=True) if isinstance(token, str)}
     problems = [_said(one) for one in begun if isinstance(one, BaseException)]
     fresh, unreached = await _reopened(tokens, reopen)
     problems += unreached
     try:
         if not problems:
-            problems = await _unreached(plan, fresh)
+            problems = await check(fresh)
         word = "rollback" if problems else "confirm"
         problems += await _answer(word, tokens, helpers, fresh)
     finally:
@@ -159,9 +194,9 @@ async def apply_plan(
     return FabricOutcome(kept=not problems, problems=tuple(problems))
 
 
-async def _begin(plan: NodePlan, helper: Helper, channel: Channel, rollback_s: int) -> str:
-    request = json.dumps(plan.request()).encode()
-    said = await _run(channel, (*helper.argv, "apply", str(rollback_s)), stdin=request)
+async def _begin(what: tuple[str, object], helper: Helper, channel: Channel, rollback_s: int) -> str:
+    command, request = what
+    said = await _run(channel, (*helper.argv, command, str(rollback_s)), stdin=json.dumps(request).encode())
     token = json_of(said, dict, "the change").get("token")
     if not isinstance(token, str) or not token.isalnum():
         raise _odd(channel, said)

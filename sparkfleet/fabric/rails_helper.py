@@ -2,13 +2,16 @@
 """Sets the addresses of a node's rails, as root, and takes them back unless somebody confirms in time.
 
 This program is copied to nodes and is all that sparkfleet may do there as root. It needs nothing but Python, never
-starts a shell, checks all of its input, and touches three things: /etc/netplan/60-sparkfleet.yaml (or, where there
-is no netplan, the running addresses), `netplan`, and its own directory in /run.
+starts a shell, checks all of its input, and touches four things: /etc/netplan/60-sparkfleet.yaml (or, if there is no
+netplan, the running addresses), `netplan`, its own table of nftables with the file and the unit that load it after a
+reboot, and its own directory in /run.
 
     apply SECONDS    reads {"ports": [{"netdev", "address", "mtu"}]} from stdin; prints {"token": …}
+    firewall SECONDS reads {"netdevs": […], "peers": […], "open": […]} from stdin: the rails, the addresses of the other
+                     nodes, and ports that stay open to everybody; or {} for no firewall; prints {"token": …}
     confirm TOKEN    keeps what was applied
     rollback TOKEN   takes it back now
-    show             prints {"backend", "version", "files"}: the netplan files there are
+    show             prints {"backend", "version", "files", "firewall"}: the netplan files there are, and the table
 
 Exit code 1 with one line on stderr where something is wrong.
 """
@@ -33,6 +36,11 @@ NETPLAN = Path("/etc/netplan")
 NETPLAN_FILE = NETPLAN / "60-sparkfleet.yaml"
 STATE = Path("/run/sparkfleet-rails")
 NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
+FIREWALL_FILE = Path("/etc/sparkfleet/firewall.nft")
+FIREWALL_UNIT = Path("/etc/systemd/system/sparkfleet-firewall.service")
+TABLE = "sparkfleet"
+CLOSED = (10002, 60999)
+"""TCP ports of Ray's workers, of engines and Ray (from 20000), and of everything that lets the kernel choose one."""
 HEADER = "# Written by `sparkfleet fabric apply`: the rails between the nodes. Your other netplan files are not touched."
 LONGEST_S = 600
 MOST_PORTS = 64
@@ -48,10 +56,10 @@ class Backend(Protocol):
 
     name: str
 
-    def save(self, ports: list[dict[str, Any]]) -> Any:
+    def save(self, ports: Any) -> Any:
         """State as JSON that `restore` takes."""
 
-    def apply(self, ports: list[dict[str, Any]]) -> None:
+    def apply(self, ports: Any) -> None:
         """Make it as asked."""
 
     def restore(self, saved: Any) -> None:
@@ -128,6 +136,108 @@ class Addresses:
             run("ip", "addr", "replace", address, "dev", netdev)
 
 
+class Firewall:
+    """A table of nftables of our own, beside what ufw or others have: a packet passes only if all let it."""
+
+    name = "nft"
+
+    def __init__(self, file: Path = FIREWALL_FILE, unit: Path = FIREWALL_UNIT) -> None:
+        self.file, self.unit = file, unit
+
+    def save(self, asked: dict[str, Any]) -> Any:
+        """The file as it is, and whether its table is loaded."""
+        return {"text": self.file.read_text() if self.file.exists() else None, "loaded": self.table() != ""}
+
+    def apply(self, asked: dict[str, Any]) -> None:
+        """Write the file and load it; without a request, no file and no table."""
+        self._set(firewall_rules(asked) if asked else None, loaded=bool(asked))
+
+    def restore(self, saved: Any) -> None:
+        """As it was."""
+        self._set(saved["text"], loaded=saved["loaded"])
+
+    def table(self) -> str:
+        """The loaded table; "" if there is none, or no `nft`."""
+        try:
+            return run("nft", "list", "table", "inet", TABLE)
+        except RailsHelperError:
+            return ""
+
+    def _set(self, text: str | None, *, loaded: bool) -> None:
+        if text is None:
+            self.file.unlink(missing_ok=True)
+        else:
+            self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            fresh = self.file.with_suffix(".new")
+            fresh.write_text(text)
+            fresh.replace(self.file)
+        if text is not None and loaded:
+            run("nft", "-f", str(self.file))
+        elif self.table():
+            run("nft", "delete", "table", "inet", TABLE)
+        self._at_boot(wanted=text is not None)
+
+    def _at_boot(self, *, wanted: bool) -> None:
+        if not Path("/run/systemd/system").is_dir():
+            return
+        if wanted:
+            self.unit.write_text(firewall_unit(shutil.which("nft") or "/usr/sbin/nft", self.file))
+            run("systemctl", "daemon-reload")
+            run("systemctl", "enable", self.unit.name)
+        elif self.unit.exists():
+            run("systemctl", "disable", self.unit.name)
+            self.unit.unlink()
+
+
+def firewall_rules(asked: dict[str, Any]) -> str:
+    """The file of the table for a checked request. Loading it replaces the table at once, in one step."""
+    v4 = [one for one in asked["peers"] if ":" not in one]
+    v6 = [one for one in asked["peers"] if ":" in one]
+    passed = [
+        'iifname "lo" accept',
+        "ct state established,related accept",
+        _one_of("iifname", [f'"{netdev}"' for netdev in asked["netdevs"]]),
+        _one_of("ip saddr", v4),
+        _one_of("ip6 saddr", v6),
+        _one_of("tcp dport", [str(port) for port in asked["open"]]),
+    ]
+    rules = [*(rule for rule in passed if rule), f"tcp dport {CLOSED[0]}-{CLOSED[1]} counter drop"]
+    lines = [
+        "# Written by `sparkfleet fabric firewall`: closes the fleet's ports to machines that are no nodes of it.",
+        f"table inet {TABLE}",
+        f"delete table inet {TABLE}",
+        f"table inet {TABLE} {{",
+        "  chain input {",
+        "    type filter hook input priority -5; policy accept;",
+        *(f"    {rule}" for rule in rules),
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _one_of(what: str, values: list[str]) -> str:
+    return f"{what} {{ {', '.join(values)} }} accept" if values else ""
+
+
+def firewall_unit(nft: str, file: Path) -> str:
+    """The systemd unit that loads the table after a reboot, before the network is up."""
+    return f"""\
+[Unit]
+Description=Closes the ports of sparkfleet to machines that are no nodes of its fleet
+DefaultDependencies=no
+Before=network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={nft} -f {file}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
 def run(*argv: str) -> str:
     """The output of a command. Raises Wrong where it fails."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -193,6 +303,38 @@ def checked_port(port: Any) -> dict[str, Any]:
     return {"netdev": netdev, "address": str(address), "mtu": mtu}
 
 
+def checked_firewall(text: str) -> dict[str, Any]:
+    """The request for a firewall; {} for none. Raises Wrong for anything that is not exactly that."""
+    try:
+        asked = json.loads(text)
+        if asked == {}:
+            return {}
+        netdevs, peers, ports = asked["netdevs"], asked["peers"], asked["open"]
+        if len(asked) != 3 or not all(
+            isinstance(one, list) and len(one) <= MOST_PORTS for one in (netdevs, peers, ports)
+        ):
+            raise ValueError("fields")
+        if not all(isinstance(netdev, str) and NETDEV.fullmatch(netdev) for netdev in netdevs):
+            raise ValueError("netdevs")
+        if not all(
+            isinstance(port, int) and not isinstance(port, bool) and 0 < port < 1 << 16 for port in ports
+        ):
+            raise ValueError("open")
+        return {"netdevs": netdevs, "peers": [_peer(one) for one in peers], "open": ports}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RailsHelperError(f"the request is not valid: {error!r}"[:200]) from None
+
+
+def _peer(text: Any) -> str:
+    """An address of a node, in its usual form. Raises ValueError or TypeError."""
+    if not isinstance(text, str) or "%" in text:
+        raise TypeError("peers")
+    address = ipaddress.ip_address(text)
+    if address.is_loopback or address.is_unspecified or address.is_multicast:
+        raise ValueError("peers")
+    return str(address)
+
+
 def present(ports: list[dict[str, Any]]) -> None:
     """Refuse netdevs that are not there, and the one that the node is reached on. Raises Wrong."""
     routes = json.loads(run("ip", "-j", "-4", "route", "show", "default") or "[]")
@@ -221,6 +363,11 @@ def apply(seconds: float, request: str, how: Backend) -> dict[str, str]:
     """Make the change; a process that is left behind takes it back after `seconds`."""
     ports = checked(request)
     present(ports)
+    return begin(seconds, ports, how)
+
+
+def begin(seconds: float, ports: Any, how: Backend) -> dict[str, str]:
+    """Make a checked change; a process that is left behind takes it back after `seconds`."""
     state = state_dir()
     lock = _lock(state, wait=False)
     saved, token = how.save(ports), secrets.token_hex(16)
@@ -310,7 +457,14 @@ def show(how: Backend) -> dict[str, Any]:
     """The back-end, this program's own digest, and the netplan files there are."""
     files = sorted(NETPLAN.glob("*.yaml"))[:MOST_PORTS] if how.name == "netplan" else []
     texts = {str(file): file.read_bytes()[:MOST_BYTES].decode(errors="replace") for file in files}
-    return {"backend": how.name, "version": version(), "files": texts}
+    table = Firewall().table()[:MOST_BYTES]
+    return {
+        "backend": how.name,
+        "version": version(),
+        "files": texts,
+        "firewall": table,
+        "nft": bool(shutil.which("nft")),
+    }
 
 
 def version() -> str:
@@ -325,6 +479,9 @@ def main(words: list[str]) -> int:
         match words:
             case ["apply", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:
                 print(json.dumps(apply(int(seconds), sys.stdin.read(MOST_BYTES * 2), backend())))
+            case ["firewall", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:
+                asked = checked_firewall(sys.stdin.read(MOST_BYTES * 2))
+                print(json.dumps(begin(int(seconds), asked, Firewall())))
             case ["confirm", token]:
                 answer(token, b"k")
             case ["rollback", token]:
@@ -332,7 +489,9 @@ def main(words: list[str]) -> int:
             case ["show"]:
                 print(json.dumps(show(backend())))
             case _:
-                raise RailsHelperError("expected: apply SECONDS, confirm TOKEN, rollback TOKEN, or show")
+                raise RailsHelperError(
+                    "expected: apply SECONDS, firewall SECONDS, confirm TOKEN, rollback TOKEN, or show"
+                )
     except (RailsHelperError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,11 +12,14 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint, hub_cache, read_checkp
 from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name
 from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, read_outline
 from sparkfleet.errors import FactError, SparkfleetError
+from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.known_models import known_checkpoint, load_models
 from sparkfleet.planner.search.planner import drafts_of
+from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
+from sparkfleet.runtime.builtin_models import PREFIX, builtin_model, builtin_path
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.hub_outline import AtHub, at_hub
@@ -109,6 +112,36 @@ def _whole(model: str) -> Checkpoint | None:
     return found if _is_whole(found) else None
 
 
+async def inspected(model: str, open_session: Callable[[], Session] | None = None) -> Checkpoint:
+    """The facts of a model: a built-in one, one on this machine, on a node of a fleet if one is given, or at the Hub.
+
+    `open_session` opens the session of that fleet; it is called only if this machine does not have the weights.
+
+    Raises:
+        FactError: the model cannot be found or read.
+    """
+    if model.startswith("builtin:"):
+        return _builtin(model)
+    whole = await asyncio.to_thread(whole_here, model)
+    if whole is not None:
+        return whole
+    if open_session is None:
+        return await asyncio.to_thread(find_checkpoint, model)
+    session = open_session()
+    nodes = tuple(session.inventory.nodes)
+    return _value((await search({model: nodes}, session.inventory, session.channels))[model])
+
+
+def _builtin(model: str) -> Checkpoint:
+    name = model.removeprefix("builtin:")
+    if not builtin_path(name).is_dir():
+        raise FactError(
+            f"{model} does not exist yet: it is trained on the node that serves it, on its first start.",
+            do=f"`sparkfleet apply` a deployment of it, or run `python -m sparkfleet.tiny_models build {name}`.",
+        )
+    return read_checkpoint(builtin_path(name), id=model)
+
+
 async def search(
     wanted: Mapping[str, Sequence[str]], inventory: Inventory, channels: Mapping[str, Channel]
 ) -> dict[str, Found]:
@@ -142,8 +175,23 @@ async def search(
     }
 
 
+def embedded_of(specs: Iterable[Deployment]) -> dict[str, EmbeddedModel]:
+    """Capabilities of the built-in models that deployments name, as models or as drafts, built or not.
+
+    Raises:
+        SpecError: there is no built-in model of that name.
+    """
+    variants = [variant for spec in specs for variant in spec.resolved()]
+    named = [*(one.model for one in variants), *(one.speculation.draft or "" for one in variants)]
+    return {name: builtin_model(name) for name in dict.fromkeys(named) if name.startswith(PREFIX)}
+
+
 def _needed(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> tuple[str, ...]:
-    return () if all(node.gpu is None for node in facts) else models_of(specs)
+    """Checkpoints that planning needs. Nodes without a GPU serve directories only: they download no weights."""
+    models = models_of(specs)
+    if any(node.gpu is not None for node in facts):
+        return models
+    return tuple(model for model in models if model.startswith("/"))
 
 
 def _of_node(node: str, answer: Sequence[Outline | None] | SparkfleetError, at: int) -> NodeAnswer:

@@ -7,7 +7,7 @@ are hidden: the engine's token, and every variable that the deployment itself se
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparkfleet.engines.base import RankCommand, RankContext
@@ -16,8 +16,10 @@ from sparkfleet.engines.harmony import needs_encodings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Meeting, meetings
 from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.fleet.checkpoints import embedded_of
 from sparkfleet.fleet.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.group.launch_plan import ALONE, cache_dir, root_of
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import image_of
@@ -80,7 +82,9 @@ class DryRun(NamedTuple):
 async def dry_run(session: Session, specs: Sequence[Deployment], assumed: str | None = None) -> DryRun:
     """Plan deployments as if nothing ran. Raises as `plan_deployments` does."""
     fleet = await fleet_of(session, assumed)
-    plan = plan_fleet(specs, fleet, await checkpoints_for(session, specs, fleet), {})
+    plan = plan_fleet(
+        specs, fleet, await checkpoints_for(session, specs, fleet), {}, embedded=embedded_of(specs)
+    )
     return DryRun(tuple(specs), plan, session.inventory, fleet)
 
 
@@ -156,6 +160,7 @@ def _run(
         ),
         gpu=candidate.device == "cuda",
         rdma=candidate.shape.ranks > 1 and any(rail.rdma for rail in site.rails),
+        logs_in=candidate.engine == "trtllm" and candidate.shape.ranks > 1,
         files_dir=site.files_dir,
         private=private,
     )
@@ -174,7 +179,8 @@ def _run(
 def _site(
     name: str, rank: int, candidate: Candidate, inventory: Inventory, met: tuple[Meeting, ...]
 ) -> RankContext:
-    node = inventory.nodes[candidate.shape.nodes[rank]]
+    node_name = candidate.shape.nodes[rank]
+    node = inventory.nodes[node_name]
     home = _home(node)
     state = f"{home}/.local/state/sparkfleet/{inventory.fleet}"
     model, draft = _staged_path(candidate.model, home), _staged_path(candidate.speculation.draft or "", home)
@@ -184,13 +190,14 @@ def _site(
         python=candidate.python,
         model_path=model,
         draft_path=draft,
-        roots=tuple(_root(path) for path in (model, draft) if path),
+        roots=tuple(root_of(path) for path in (model, draft) if path),
         served_name=name,
-        host=seats(inventory)[candidate.shape.nodes[rank]].address,
+        # Without a check of its own an engine is on loopback, and a forwarder on its node's address checks the token.
+        host=seats(inventory)[node_name].address if engine_by_name(candidate.engine).checks_token else ALONE,
         port=PORT,
         leader_port=RENDEZVOUS if met else 0,
         files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
-        cache_dir=f"{state}/kernels" if candidate.device == "cuda" else "",
+        cache_dir=cache_dir(f"{state}/kernels", name, candidate),
         encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
         keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if met else "",
         **found,
@@ -211,12 +218,6 @@ def _staged_path(model: str, home: str) -> str:
         return str(builtin_path(model))
     name, _, revision = model.partition("@")
     return f"{home}/{CACHE}/models--{name.replace('/', '--')}/snapshots/{revision or COMMIT}"
-
-
-def _root(path: str) -> str:
-    """Directory to mount for a checkpoint: files of a Hub snapshot are links to blobs beside it."""
-    parent = PurePosixPath(path).parent
-    return str(parent.parent) if parent.name == "snapshots" else path
 
 
 def shown_variables(run: RankRun, private: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.fleet.assumed_nodes import assume
-from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on
+from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, embedded_of
 from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.measured import measured_lines, measurements_of
@@ -242,11 +242,11 @@ def planned_with(
     A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
     replace one, the plan is made without them.
     """
-    own = measurements_of(status)
-    plain = plan_fleet(specs, fleet, checkpoints, _running(status))
+    own, embedded = measurements_of(status), embedded_of(specs)
+    plain = plan_fleet(specs, fleet, checkpoints, _running(status), embedded=embedded)
     if not own:
         return plain
-    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own)
+    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own, embedded=embedded)
     kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
 

@@ -45,6 +45,8 @@ class OtherFleet(Value):
 class NodeSurroundings(Value):
     """Everything on a node that concerns a fleet before it is changed; see `runtime/state_probe.py`."""
 
+    root: str = ""
+    """The fleet's state directory there."""
     id: str = ""
     """Name of the fleet by its nodes' shared secret, which moves with its head; "" if the node has none."""
     role: NodeRole | None = None
@@ -145,7 +147,10 @@ def _head_of(name: str, here: NodeSurroundings) -> str:
 def _remedy(inventory: Inventory, head: str) -> str:
     if not head:
         return "Use the inventory of that fleet, or give this fleet another name in `fleet:`."
-    return f"Set `head: {head}` in the inventory. A fleet of its own needs another name in `fleet:`."
+    return (
+        f"Set `head: {head}` in the inventory. `sparkfleet move-head {inventory.head}` then moves the head, with"
+        " deployments, keys and secrets. A fleet of its own needs another name in `fleet:`."
+    )
 
 
 def other_fleets(around: Mapping[str, NodeSurroundings]) -> dict[str, tuple[OtherFleet, ...]]:

@@ -176,6 +176,20 @@ def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> ApiError:
     )
 
 
+def media_refused(entry: ModelEntry, url: str, host: str) -> ApiError:
+    """400: an image, video or sound is named by a URL that the deployment does not allow. `host`: "" if it has none."""
+    allowed = f"`media_domains` of its deployment lists {', '.join(entry.media_domains) or 'no host'}"
+    add = f", or add {host} to `media_domains` of the deployment and apply it" if host else ""
+    return ApiError(
+        f'The model "{entry.name}" does not fetch {_short(url)}: {allowed}.',
+        means="An engine that fetches any URL reaches hosts and files for its clients that they must not reach.",
+        do=f"Send the content as a `data:` URL{add}.",
+        status=400,
+        code="media_not_allowed",
+        kind="unsupported",
+    )
+
+
 def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> ApiError:
     """503: the groups with these capabilities are not ready; others of the deployment are. `needs` is not empty."""
     return _later(

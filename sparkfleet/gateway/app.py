@@ -15,6 +15,7 @@ from sparkfleet.gateway.api_errors import (
     draining,
     forbidden,
     internal,
+    media_refused,
     no_such_method,
     no_such_path,
     no_table,
@@ -30,6 +31,7 @@ from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.in_flight import Choice, InFlight
 from sparkfleet.gateway.keys import authenticate
 from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, has_body, read_body
+from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import route
@@ -194,6 +196,8 @@ class GatewayApp:
         exchange.body_read = True
         wanted = route(query, exchange.headers, body)
         model = _resolve(table, exchange, wanted.model)
+        if refused := refused_url(wanted.needs.media, model.media_domains):
+            raise media_refused(model, refused, host_of(refused))
         choice = Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
         request = Request(
             id=exchange.id,

@@ -55,6 +55,15 @@ def engine_token(secret: bytes, group: str) -> str:
     return hmac.new(secret, b"sparkfleet engine token\0" + group.encode(), hashlib.sha256).hexdigest()
 
 
+def metrics_token(secret: bytes) -> str:
+    """The bearer token that opens the metrics pages of the fleet's engines and nothing else, for Prometheus.
+
+    Args:
+        secret: see `engine_token`.
+    """
+    return hmac.new(secret, b"sparkfleet metrics token\0", hashlib.sha256).hexdigest()
+
+
 def _presented(headers: Headers) -> Iterator[bytes]:
     for name, value in headers:
         if len(value) > _LONGEST_KEY:

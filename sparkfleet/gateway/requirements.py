@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
+from sparkfleet.gateway.media import media_urls
 from sparkfleet.gateway.routing_table import GroupEntry
 
 Ability = Literal["vision", "tools"]
@@ -44,6 +45,8 @@ class Requirements(NamedTuple):
     """It has sound. Support is not known of any weights: no group is refused for it, and those with vision come first."""
     tokens: int = 0
     """Estimated upper limit of prompt and answer, tokens. It only orders the groups."""
+    media: tuple[str, ...] = ()
+    """URLs of images, video, sound and files that are not in the request itself."""
 
     @property
     def abilities(self) -> tuple[Ability, ...]:
@@ -52,7 +55,10 @@ class Requirements(NamedTuple):
 
 
 def needs_of(document: dict[str, Any]) -> Requirements:
-    """Requirements of a request with this JSON body. Reads at most `_MOST_PARTS` of its parts and never fails."""
+    """Requirements of a request with this JSON body. Reads at most `_MOST_PARTS` of its parts and never fails.
+
+    Its URLs are looked for in all of them: the engine must get none that was not checked.
+    """
     vision = audio = False
     tokens = _answer_tokens(document)
     for part in islice(_parts(document), _MOST_PARTS):
@@ -63,7 +69,7 @@ def needs_of(document: dict[str, Any]) -> Requirements:
             audio = audio or _is_one_of(part, AUDIBLE)
         elif isinstance(part, int):  # a prompt may be a list of token ids
             tokens += 1
-    return Requirements(vision, _calls_tools(document), audio, tokens)
+    return Requirements(vision, _calls_tools(document), audio, tokens, _media(document))
 
 
 def can(group: GroupEntry, needs: Requirements) -> bool:
@@ -88,9 +94,16 @@ def doubts(group: GroupEntry, needs: Requirements) -> tuple[int, int]:
     return unknown + deaf, short
 
 
-def _parts(document: dict[str, Any]) -> Iterator[object]:
+def _media(document: dict[str, Any]) -> tuple[str, ...]:
+    """Every URL of media in a request, each once. A `prompt` has texts and token ids only."""
+    fields = [name for name in _PROMPTS if name != "prompt"]
+    parts = (part for part in _parts(document, fields) if isinstance(part, dict))
+    return tuple(dict.fromkeys(url for part in parts for url in media_urls(part)))
+
+
+def _parts(document: dict[str, Any], fields: Iterable[str] = _PROMPTS) -> Iterator[object]:
     """The whole input of the model: texts, messages, parts, token ids. At any depth, without recursion."""
-    left = [iter([document.get(name) for name in _PROMPTS])]
+    left = [iter([document.get(name) for name in fields])]
     while left:
         for part in left[-1]:
             yield part

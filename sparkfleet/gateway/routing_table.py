@@ -16,7 +16,7 @@ ModelState = Literal["ready", "starting", "stopped", "failed"]
 
 
 class KeyEntry(Value):
-    """An API key as it is stored: the key itself is shown once, when it is created, and stored nowhere."""
+    """An API key as it is stored: the key itself is shown once, when it is created, and never stored."""
 
     id: str
     name: str
@@ -60,6 +60,9 @@ class ModelEntry(Value):
     """Longest prompt plus answer, in tokens."""
     keys: tuple[str, ...] = ()
     """Names of the keys that may use it; empty means every key."""
+
+    media_domains: tuple[str, ...] = ()
+    """Hosts from which requests may name images, video and sound by URL."""
 
     @property
     def apps(self) -> tuple[str, ...]:

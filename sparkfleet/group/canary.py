@@ -154,10 +154,31 @@ class Probe:
     async def healthy(self, path: str) -> bool:
         """True if the server answers 200 on its health path."""
         try:
-            async with self._session.get(self._url + path, timeout=_seconds(5)) as response:
+            async with self._session.get(
+                self._url + path, headers=self._headers, timeout=_seconds(5)
+            ) as response:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
+
+    async def refuses_strangers(self, *paths: str) -> None:
+        """Requests these paths without the token.
+
+        Raises:
+            EngineError: one was answered.
+        """
+        for path in paths:
+            try:
+                async with self._session.get(self._url + path, timeout=_seconds(5)) as response:
+                    status = response.status
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                continue  # no answer at all
+            if status not in (401, 403):
+                raise EngineError(
+                    f"The engine answers without its token: GET {path} returned {status}.",
+                    means="Any machine that reaches its address could use it, so it was stopped.",
+                    do="Use another image, or report the engine's release: the check of the token did not take effect.",
+                )
 
     async def one_token(self, timeout_s: float = FIRST_TOKEN_S) -> None:
         """Requests one token.
@@ -245,11 +266,13 @@ class Probe:
     async def gauges(self, path: str, names: tuple[str, ...]) -> dict[str, float]:
         """Sums of the named series on the engine's metrics page; empty if it does not answer."""
         try:
-            async with self._session.get(self._url + path, timeout=_seconds(5)) as response:
-                page = await response.text()
+            async with self._session.get(
+                self._url + path, headers=self._headers, timeout=_seconds(5)
+            ) as response:
+                page = await response.text() if response.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError, OSError):
             return {}
-        return sum_series(page, names)
+        return sum_series(page, names) if page else {}
 
 
 def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:

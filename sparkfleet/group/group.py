@@ -25,7 +25,7 @@ from sparkfleet.gateway.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -73,7 +73,7 @@ class Group:
         self._secret = secret
         self._report_to = report
         self._engine: Engine = engine_by_name(launch.candidate.engine)
-        self._began = time.time()
+        self._began = time.monotonic()
         self._report = GroupReport(
             deployment=launch.deployment,
             generation=launch.generation,
@@ -82,7 +82,7 @@ class Group:
             node=launch.seats[0].node,
             engine=launch.candidate.engine,
             rung=launch.rung,
-            since=self._began,
+            since=time.time(),
         )
         self._is_custom = launch.candidate.engine == "custom"
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
@@ -129,7 +129,7 @@ class Group:
             raise
         self._say(
             GroupPhase.READY,
-            started_s=round(time.time() - self._began, 3),
+            started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
             ranks=self._ranks.reports(statuses),
         )
@@ -194,6 +194,9 @@ class Group:
                 await healthy
         finally:
             await cancel(progress, healthy)
+        if self._engine.checks_token or is_forwarded(self._launch, 0):
+            paths = {"/v1/models", self._health or "/", self._engine.metrics_path or "/"}
+            await self._probe.refuses_strangers(*sorted(paths))
         if self._is_custom:
             return {}  # its API is unknown: only its health can be checked
         self._say(GroupPhase.PROBING, "requesting a first token")

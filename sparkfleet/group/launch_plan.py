@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import hashlib
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sparkfleet.engines.base import RankCommand, RankContext
@@ -10,9 +11,9 @@ from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.engines.nccl_env import Pairs
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Meeting
-from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.keys import engine_token, metrics_token
 from sparkfleet.planner.types.plan import Candidate
-from sparkfleet.runtime.base import ContainerSpec, RankFile, RankId, RankSpec
+from sparkfleet.runtime.base import ContainerSpec, Forward, RankFile, RankId, RankSpec
 from sparkfleet.runtime.environment import steers_tools
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
@@ -83,7 +84,9 @@ class Ports(Value):
     """TCP ports of a start, different each time."""
 
     http: int
-    """Port of the rank's HTTP server."""
+    """Port of the rank's HTTP server, or of the forwarder in front of it."""
+    inner: int = 0
+    """Port of the HTTP server on loopback behind a forwarder."""
     rendezvous: int = 0
     """Port of the rendezvous on rank 0's node; 0 for a group of one."""
 
@@ -94,8 +97,8 @@ class RankPlace(Value):
     model_path: str
     """The checkpoint's directory; for a custom workload the value of its deployment."""
     draft_path: str = ""
-    hub_cache: str
-    """Root of the Hub's cache: a snapshot's files are links into it."""
+    roots: tuple[str, ...] = ()
+    """Directories of its checkpoints that a container has to see: those of the models in the Hub's cache, or their own."""
     python: str
     """Interpreter of sparkfleet's own environment."""
     has_encodings: bool = False
@@ -126,10 +129,13 @@ def rank_spec(
         box: its container; None for a process.
     """
     id_ = launch.rank_id(paths.label, rank)
-    http = launch.candidate.port or ports.http  # a custom workload may declare its port
-    site = _site(paths, launch, rank, ports.model_copy(update={"http": http}), place)
+    inner = launch.candidate.port or ports.inner  # a custom workload may declare its port
+    forward = _forward(launch, rank, inner, secret) if is_forwarded(launch, rank) else None
+    http = launch.candidate.port or ports.http
+    own = {"host": ALONE, "port": inner} if forward else {"host": launch.seats[rank].address, "port": http}
+    site = _site(paths, launch, rank, ports.rendezvous, place).model_copy(update=own)
     command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
-    token = ((command.token_env, engine_token(secret.encode(), launch.name)),) if command.token_env else ()
+    token = _tokens(command, launch, secret)
     how = (
         _process(command, token)
         if box is None
@@ -144,25 +150,53 @@ def rank_spec(
         ),
         prepare=_prepare(launch, place.python),
         log_path=str(paths.rank_log(id_.slug)),
-        port=http,
+        port=ports.http if forward else http,
+        forward=forward,
         rendezvous_port=ports.rendezvous,
         lease_s=START_LEASE_S,
     )
 
 
-def _site(paths: FleetPaths, launch: GroupLaunch, rank: int, ports: Ports, place: RankPlace) -> RankContext:
+def is_forwarded(launch: GroupLaunch, rank: int) -> bool:
+    """True if a forwarder listens on the rank's address: its engine serves there, and checks no token."""
+    checks = engine_by_name(launch.candidate.engine).checks_token
+    return rank == 0 and not checks and launch.seats[rank].address != ALONE
+
+
+def _forward(launch: GroupLaunch, rank: int, target_port: int, secret: str) -> Forward:
+    return Forward(
+        host=launch.seats[rank].address,
+        target_port=target_port,
+        token=engine_token(secret.encode(), launch.name),
+        metrics_token=metrics_token(secret.encode()),
+        metrics_path=engine_by_name(launch.candidate.engine).metrics_path,
+    )
+
+
+def _tokens(command: RankCommand, launch: GroupLaunch, secret: str) -> Pairs:
+    known = (
+        (command.token_env, engine_token(secret.encode(), launch.name)),
+        (command.metrics_env, metrics_token(secret.encode())),
+    )
+    return tuple((name, token) for name, token in known if name)
+
+
+def _site(
+    paths: FleetPaths, launch: GroupLaunch, rank: int, rendezvous: int, place: RankPlace
+) -> RankContext:
+    """The rank's context; its own host and port are still to be set."""
     candidate, seat = launch.candidate, launch.seats[rank]
     return RankContext(
         rank=rank,
         python=candidate.python,
         model_path=place.model_path,
         draft_path=place.draft_path,
-        roots=_roots(candidate, place.hub_cache),
+        roots=place.roots,
         served_name=launch.deployment,
         host=seat.address,
-        port=ports.http,
-        leader_port=ports.rendezvous,
-        cache_dir=str(paths.kernels) if candidate.runtime == "container" else "",
+        port=0,
+        leader_port=rendezvous,
+        cache_dir=cache_dir(str(paths.kernels), launch.deployment, candidate),
         files_dir=str(paths.rank_files(launch.rank_id(paths.label, rank).slug)),
         keys_dir=str(keys_dir(paths, launch, rank) or ""),
         encodings_dir=str(paths.encodings) if place.has_encodings else "",
@@ -209,6 +243,7 @@ def _container(
         gpu=launch.candidate.device == "cuda",
         identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
         rdma=_rdma(launch, site),
+        logs_in=launch.candidate.engine == "trtllm" and len(launch.seats) > 1,
         files_dir=site.files_dir,
         private=private,
     )
@@ -225,10 +260,21 @@ def _rdma(launch: GroupLaunch, site: RankContext) -> bool:
     return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
 
 
-def _roots(candidate: Candidate, hub_cache: str) -> tuple[str, ...]:
-    """Directories that a container has to see: a snapshot's files are links into the rest of the Hub's cache."""
-    models = (candidate.model, candidate.speculation.draft or "")
-    return (hub_cache,) if any(model and not model.startswith(("/", "builtin:")) for model in models) else ()
+def cache_dir(kernels: str, deployment: str, candidate: Candidate) -> str:
+    """Directory of a container's compiled kernels; "" for a process.
+
+    One per deployment and image: what one image compiles is code that another would run.
+    """
+    if candidate.runtime != "container":
+        return ""
+    image = hashlib.sha256((candidate.image or "").encode()).hexdigest()[:16]
+    return f"{kernels}/{deployment}/{image}"
+
+
+def root_of(path: str) -> str:
+    """The directory of a checkpoint. Files of a Hub snapshot are links to blobs beside it, in the model's own directory."""
+    parent = PurePosixPath(path).parent
+    return str(parent.parent) if parent.name == "snapshots" else path
 
 
 def _prepare(launch: GroupLaunch, python: str) -> tuple[str, ...]:

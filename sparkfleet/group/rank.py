@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparkfleet.errors import EngineError, NodeError
-from sparkfleet.group.launch_plan import GroupLaunch, Ports, keys_dir
+from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir
 from sparkfleet.group.mpi_keys import write_keys
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
@@ -36,7 +36,7 @@ its port (jschmied/dgx-spark-setup-guide)."""
 TAIL_BYTES = 64 << 10
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """Line that a supervisor writes at a start: the log before it belongs to an earlier start."""
-_ANY_PORTS = Ports(http=65_431, rendezvous=65_432)
+_ANY_PORTS = Ports(http=65_431, rendezvous=65_432, inner=65_433)
 """Ports for the digest, in which ports do not count: numbers that are unlikely elsewhere in a command."""
 
 
@@ -132,9 +132,11 @@ class LocalRank:
             await page_cache.drop(LocalChannel(self.node))
         if keys := keys_dir(self._paths, self._launch, self._index):
             await asyncio.to_thread(write_keys, keys, self._secret, self._launch)
+        await asyncio.to_thread(prepare_cache, self._paths, self._launch)
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
-            ports = Ports(http=free_port(self._launch.seats[self._index].address), rendezvous=rendezvous_port)
+            http, inner = free_port(self._launch.seats[self._index].address), free_port(ALONE)
+            ports = Ports(http=http, inner=inner, rendezvous=rendezvous_port)
             status = await self._runtime.start(await self._spec(ports))
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:

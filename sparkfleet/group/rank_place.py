@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache, resolve
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
-from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlace, RankPlacement, rank_spec
+from sparkfleet.group.launch_plan import (
+    GroupLaunch,
+    Ports,
+    RankPlace,
+    RankPlacement,
+    cache_dir,
+    rank_spec,
+    root_of,
+)
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.remote.netdev import netdev_of
 from sparkfleet.runtime.base import ContainerSpec, RankSpec
 from sparkfleet.runtime.builtin_models import builtin_path
 from sparkfleet.runtime.fleet_paths import FleetPaths
+
+KEPT_CACHES = 4
+"""Caches of compiled kernels that a deployment keeps: of this image, and of others that it may return to."""
 
 
 def spec_here(
@@ -41,10 +53,11 @@ def place_of(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankPlace:
     """
     candidate = launch.candidate
     draft = candidate.speculation.draft
+    model = candidate.model if candidate.engine == "custom" else str(model_path(candidate.model))
     return RankPlace(
-        model_path=candidate.model if candidate.engine == "custom" else str(model_path(candidate.model)),
+        model_path=model,
         draft_path=str(model_path(draft)) if draft else "",
-        hub_cache=str(_hub_cache()),
+        roots=_roots(model, str(model_path(draft)) if draft else ""),
         python=sys.executable,
         has_encodings=_has_encodings(paths, candidate),
         control_netdev=_control_netdev(launch.seats[rank]),
@@ -65,6 +78,30 @@ def model_path(model: str) -> Path:
     found = resolve(name, revision=revision or "main", cache=_hub_cache())
     assert isinstance(found, Path), "nothing is fetched here"
     return found
+
+
+def _roots(*models: str) -> tuple[str, ...]:
+    """Directories of checkpoints; of a custom workload's model by its name in the Hub, if it is on this node."""
+    found = [root_of(model) if model.startswith("/") else _in_cache(model) for model in models if model]
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+def _in_cache(model: str) -> str:
+    path = _hub_cache() / f"models--{model.partition('@')[0].replace('/', '--')}"
+    return str(path) if path.is_dir() else ""
+
+
+def prepare_cache(paths: FleetPaths, launch: GroupLaunch) -> None:
+    """Makes the directory of a container's compiled kernels, and removes those of its deployment's older images."""
+    found = cache_dir(str(paths.kernels), launch.deployment, launch.candidate)
+    if not found:
+        return
+    mine = Path(found)
+    mine.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.utime(mine)
+    others = sorted(mine.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in others[KEPT_CACHES:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _hub_cache() -> Path:

@@ -18,9 +18,9 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.group.launch_plan import GroupLaunch, Ports
+from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import RankId, Runtime
@@ -96,5 +96,7 @@ async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> No
     seat = launch.seats[0]
     if launch.candidate.device == "cuda":
         await page_cache.drop(LocalChannel(seat.node))
-    ports, secret = Ports(http=free_port(seat.address)), paths.engine_secret.read_text()
+    ports = Ports(http=free_port(seat.address), inner=free_port(ALONE))
+    prepare_cache(paths, launch)
+    secret = paths.engine_secret.read_text()
     await runtime.start(spec_here(paths, launch, 0, ports, secret, box=await box_of(launch)))

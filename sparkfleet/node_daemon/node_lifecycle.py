@@ -33,9 +33,11 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.gateway.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
 from sparkfleet.node_daemon.role_guard import require_no_other_head
 from sparkfleet.node_daemon.start_controller import RAY_START_S, no_answer, start_controller
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.process import ProcessRuntime
@@ -80,10 +82,16 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             client = await _with_a_controller(paths, request)
         if client is not None:
             return client.address, None
-        await clear_leftovers(paths)
-        _forget_last_cluster(paths)
+        if request.beside:
+            shutil.rmtree(paths.gcs, ignore_errors=True)
+            paths.create()
+        else:
+            await clear_leftovers(paths)
+            _forget_last_cluster(paths)
         address = _address(paths, request)
         _check_port(address)
+        token = metrics_token(paths.engine_secret.read_text().encode())
+        write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
         await asyncio.to_thread(start_controller, paths, request, address, ray_head)

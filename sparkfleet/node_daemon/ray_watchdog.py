@@ -31,6 +31,8 @@ PAUSES = Timeouts()
 """The pauses of engines: Ray takes about as long to start."""
 
 LOOK_S = 0.2
+WATCH_S = 2.0
+"""Seconds between two readings of the role on a node that is not the head."""
 
 
 def begin_up(request: UpRequest) -> dict[str, str]:
@@ -63,14 +65,19 @@ async def take_down(paths: FleetPaths) -> None:
     paths.ended_role.unlink(missing_ok=True)
 
 
-async def keep(paths: FleetPaths) -> int:
-    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails."""
+async def keep(paths: FleetPaths, next_head: bool = False) -> int:
+    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails.
+
+    Args:
+        paths: the fleet's directories.
+        next_head: until the head is moved here, the role is that in `role.next.json`.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     ends, first = 0, True
     while True:
         began = time.monotonic()
         try:
-            ray = await _start(paths, first)
+            ray = await _start(paths, first, next_head)
         except SparkfleetError as error:
             _write_outcome(paths, _error(error))
             log.error("%s", error)
@@ -96,8 +103,9 @@ async def keep(paths: FleetPaths) -> int:
         await asyncio.sleep(pause)
 
 
-async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | None:
-    role = read_role(paths)
+async def _start(paths: FleetPaths, first: bool, next_head: bool) -> subprocess.Popen[bytes] | None:
+    coming = next_head and paths.next_role.exists()
+    role = Role.model_validate_json(paths.next_role.read_text()) if coming else read_role(paths)
     if role is None:
         raise taken_down()
     if role.join is not None:
@@ -106,7 +114,7 @@ async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | No
         return ray
     assert role.up is not None
     address, head = await node_lifecycle.up(role.up)
-    if not paths.role.exists():
+    if not coming and not paths.role.exists():
         await node_lifecycle.down(paths)
         raise taken_down()
     if role.up.apply:  # the deployments are in the store now, and may change there
@@ -126,9 +134,9 @@ async def _watched(paths: FleetPaths, ray: subprocess.Popen[bytes]) -> int:
 
 
 async def _watch_controller(paths: FleetPaths) -> None:
-    role = Role.model_validate_json(paths.role.read_text())
-    if role.up is not None:
-        await watch_of(paths, role.up).run()
+    while (role := read_role(paths)) is None or role.up is None:
+        await asyncio.sleep(WATCH_S)  # another node than the head, which it may become
+    await watch_of(paths, role.up).run()
 
 
 async def _ended(ray: subprocess.Popen[bytes]) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
 
 from sparkfleet.values import Value
 
@@ -66,11 +68,23 @@ class ContainerSpec(Value):
     image: str
 
 
+class Forward(Value):
+    """Forwarder of a rank whose engine checks no token: it listens on `host` and the rank's port, and checks the token."""
+
+    host: str
+    target_port: int
+    """Port of the engine on loopback."""
+    token: str = Field(repr=False)
+    metrics_token: str = Field(repr=False)
+    """Opens `metrics_path` and nothing else."""
+    metrics_path: str = ""
+
+
 class RankSpec(Value):
     """Everything needed to run one rank.
 
-    `secret_env` is never printed, logged or kept: it is passed in a 0600 file that is removed once it was read, and if the
-    engine prints one of its values (of eight characters or more), the log has `***` instead.
+    `secret_env` and the tokens of `forward` are never printed, logged or kept: they are in a 0600 file that is removed
+    once it was read, and if the engine prints one of them (of eight characters or more), the log has `***` instead.
     """
 
     id: RankId
@@ -87,6 +101,8 @@ class RankSpec(Value):
     log_path: str
     host: str = "127.0.0.1"
     port: int
+    forward: Forward | None = None
+    """With one, `port` is the forwarder's; None: the engine's own."""
     rendezvous_port: int = 0
     """Port of the group's rendezvous; 0 for a group of one."""
     lease_s: float = 30.0
@@ -101,8 +117,10 @@ class RankSpec(Value):
         Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
         Secrets do. The label with a container's own hash does not: its input is in `argv` and `files`.
         """
-        content = _SPECIFICATION.sub("", self.model_dump_json(exclude={"port", "rendezvous_port"}))
-        for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous")):
+        ports: Mapping[str, Any] = {"port": True, "rendezvous_port": True, "forward": {"target_port": True}}
+        content = _SPECIFICATION.sub("", self.model_dump_json(exclude=ports))
+        inner = self.forward.target_port if self.forward else 0
+        for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous"), (inner, "inner")):
             if port:
                 content = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', content)
         return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkfleet.errors import FactError
+from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.specs.deployment import Method
 
 PREFIX = "builtin:"
 
@@ -31,6 +33,29 @@ def builtin_path(name: str, cache: Path | None = None) -> Path:
             do="Serve a model of the Hub or a directory, or set an `environment:` with all of sparkfleet in the inventory.",
         ) from None
     return path(name.removeprefix(PREFIX), cache)
+
+
+def builtin_model(name: str) -> EmbeddedModel:
+    """Capabilities of a built-in model, by its recipe, built or not.
+
+    Args:
+        name: of the recipe, with or without `builtin:`.
+
+    Raises:
+        SpecError: there is no such recipe; its name and the known ones are in the message.
+        FactError: this environment has no built-in models.
+    """
+    builtin_path(name, Path("/"))
+    from sparkfleet.tiny_models.recipes import Head, Recipe, Vision, named
+
+    recipe = named(name.removeprefix(PREFIX))
+    base = recipe
+    while not isinstance(base, Recipe):
+        base = named(base.of)
+    own: tuple[Method, ...] = ("mtp",) if isinstance(recipe, Head) and recipe.method == "mtp" else ()
+    return EmbeddedModel(
+        positions=int(base.config["max_position_embeddings"]), vision=isinstance(recipe, Vision), heads=own
+    )
 
 
 def builtin_directory(cache: Path | None = None) -> Path | None:

@@ -174,7 +174,8 @@ class ProcessRuntime:
     def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
         order = spec.model_dump(mode="json", exclude={"host", "files", "rendezvous_port"})
         known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
-        return {**order, **known, "log_path": os.path.abspath(spec.log_path)}
+        forward = order["forward"] and {**order["forward"], "port": spec.port}
+        return {**order, **known, "forward": forward, "log_path": os.path.abspath(spec.log_path)}
 
     def _environment(self, spec: RankSpec) -> dict[str, str]:
         """Environment of the supervisor, with the labels: they find one whose run directory was lost."""

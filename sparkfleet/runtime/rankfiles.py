@@ -70,9 +70,9 @@ class RankFiles:
         return self.run_dir / f"{self.name}.last"
 
     def ended_within(self, seconds: float) -> bool:
-        """True if a run of the rank ended in the last `seconds`."""
+        """True if a run of the rank ended in the last `seconds`. An end after now is of a clock that was set back."""
         try:
-            return time.time() - self.last.stat().st_mtime < seconds
+            return 0 <= time.time() - self.last.stat().st_mtime < seconds
         except FileNotFoundError:
             return False
 

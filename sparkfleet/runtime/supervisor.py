@@ -35,6 +35,7 @@ from sparkfleet.runtime.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, Door
 from sparkfleet.runtime.environment import clean_environment, labels
 from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
+from sparkfleet.runtime.forwarder import Forwarder, ForwardOrder
 from sparkfleet.runtime.process_tree import Children, set_oom_score
 from sparkfleet.runtime.processes import Killed
 from sparkfleet.runtime.rankfiles import RankFiles
@@ -66,12 +67,20 @@ class Order:
     grace_s: float
     container: dict[str, str] | None
     """`tool` and `image`, if `argv` runs a container."""
+    forward: ForwardOrder | None
+
+    def secrets(self) -> tuple[str, ...]:
+        """Values that the log must not contain."""
+        tokens = (self.forward.token, self.forward.metrics_token) if self.forward else ()
+        return (*(value for _, value in self.secret_env), *tokens)
 
     @classmethod
     def take(cls, path: Path) -> Order:
         """Reads an order and removes its file, which has secrets."""
         try:
-            return cls(**json.loads(path.read_bytes()))
+            order = json.loads(path.read_bytes())
+            forward = ForwardOrder(**order["forward"]) if order["forward"] else None
+            return cls(**{**order, "forward": forward})
         finally:
             path.unlink()
 
@@ -89,7 +98,7 @@ class Supervisor:
         self._order = order
         self._files = files
         self._ready = ready
-        self._log = RankLog(order.log_path, secrets=(value for _, value in order.secret_env))
+        self._log = RankLog(order.log_path, secrets=order.secrets())
         self._door = Door(self.answer, self.stop, order.lease_s)
         self._stopped = asyncio.Event()
         self._over = False  # true once it ended by itself: there is nothing to stop
@@ -100,6 +109,7 @@ class Supervisor:
         self._reason = ""
         self._ooms = _oom_kills()
         self._container: Container | None = None
+        self._forwarder = Forwarder(order.forward) if order.forward else None
 
     async def run(self) -> None:
         """Runs the rank to its end, and reports its exit."""
@@ -110,6 +120,8 @@ class Supervisor:
         try:
             await self._live(self._begin_output())
         finally:
+            if self._forwarder:
+                await self._forwarder.close()
             self._log.close()
             self._files.socket.unlink(missing_ok=True)
 
@@ -142,6 +154,8 @@ class Supervisor:
         for phase, argv in steps:
             if argv and code == 0 and not self._stopped.is_set():
                 code, killed = await self._step(children, phase, argv)
+        if self._forwarder:
+            await self._forwarder.close()
         self._drain()
         self._conclude(code, killed)
         self._announce()
@@ -151,6 +165,11 @@ class Supervisor:
         """Runs one command to its end, or to a stop."""
         self._phase = phase
         self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
+        if phase == "running" and self._forwarder:
+            try:
+                await self._forwarder.open()
+            except OSError as error:
+                return self._cannot_start(("its forwarder",), error), Killed()
         if phase == "running" and self._order.container:
             argv = run_argv(argv, self._files.container)
             self._container = Container(children, self._files.container, **self._order.container)

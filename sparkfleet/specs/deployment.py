@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from sparkfleet.specs.fields import (
+    Domain,
     EnvName,
     FrozenDict,
     HttpPath,
@@ -151,6 +152,7 @@ class Variant(Constraints):
 
     model: ModelId
     runtime: Literal["auto", RuntimeName] = "auto"
+    media_domains: tuple[str, ...] = ()
     command: Arguments = ()
     port: int | None = None
     """Port of a custom workload; None for every other engine."""
@@ -174,6 +176,9 @@ class Deployment(Constraints):
     prompt has, so that drafts looked up in it (NGRAM) may be chosen."""
     needs: Annotated[tuple[Literal["vision", "tools"], ...], Unique()] = ()
     """Capabilities that every variant must have."""
+    media_domains: Annotated[tuple[Domain, ...], Unique()] = ()
+    """Hosts from which requests may name images, video and sound by URL. Left out: none, so that requests bring them as
+    `data:` URLs, and no client makes an engine fetch anything."""
     license: Literal["open", "any"] = "any"
     """`open`: only checkpoints under an open-source license."""
     keys: Annotated[tuple[KeyName, ...], Field(min_length=1), Unique()] | None = None

@@ -214,6 +214,14 @@ AbsolutePath = Annotated[str, Form(_PATH, f"an absolute path: {_PATH_WORDS}", 10
 HomePath = Annotated[
     str, Form(rf"~?{_PATH}", f"an absolute path, or one that starts with ~/: {_PATH_WORDS}", 1024)
 ]
+Domain = Annotated[
+    str,
+    Form(
+        r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
+        "a host name such as images.example.org, in lower case, without a scheme or a port",
+        253,
+    ),
+]
 HttpPath = Annotated[
     str, Form(r"/[A-Za-z0-9._~/-]*", "a path such as /health: letters, digits and . _ ~ / -")
 ]

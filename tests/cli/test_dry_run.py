@@ -154,7 +154,7 @@ def test_two_ranks_on_cpus_are_shown_with_their_files(dry_run, two_sparks, tmp_p
     home = "{gpu: null, engines: {vllm: {python: /venv/bin/python, version: 0.32.0+cpu}}}"
     facts, file = tmp_path / "facts.yaml", tmp_path / "m.yaml"
     facts.write_text(f"spark1: {home}\nspark2: {home}\n")
-    file.write_text("name: m\nmodel: /models/moe\nparallel: {tp: 2, ep: 2}\n")
+    file.write_text("name: m\nmodel: builtin:tiny-moe\nparallel: {tp: 2, ep: 2}\n")
     code, out, err = dry_run(file, two_sparks, facts)
     assert (code, err) == (DONE, "")
     first, second = commands(out)

@@ -2,10 +2,12 @@ import json
 
 import pytest
 
-from sparkfleet.cli import fabric as module
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
+from sparkfleet.fabric.firewall import ADDRESSES
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
+from sparkfleet.fleet.setup import rails
+from sparkfleet.hostfacts.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.netdev import NetAddress, Netdev
 from sparkfleet.remote.fake import FakeChannel
 
@@ -46,7 +48,7 @@ def fleet(monkeypatch):
         return {name: FakeChannel(name) for name in inventory.nodes}
 
     for fake in (look, find_helper, apply_plan, open_channels):
-        monkeypatch.setattr(module, fake.__name__, fake)
+        monkeypatch.setattr(rails, fake.__name__, fake)
     return state
 
 
@@ -124,7 +126,59 @@ def test_measure(sparkfleet, fleet, two_sparks, monkeypatch, holds, expected):
     async def measure_links(*_, **__):
         return (LinkMeasurement(nodes=("spark1", "spark2"), rails=(rail,), proof=proof, when=1.0),)
 
-    monkeypatch.setattr(module, "measure_links", measure_links)
+    monkeypatch.setattr(rails, "measure_links", measure_links)
     code, out, _ = sparkfleet("fabric", "measure", "-i", two_sparks)
     assert code == expected
     assert "12.25 GB/s  1.5 µs  by ib_write_bw" in out
+
+
+ADDRESS = (
+    '[{{"ifname": "enP7s7", "addr_info": [{{"local": "10.0.0.{n}", "prefixlen": 24, "family": "inet"}}]}}]'
+)
+
+
+@pytest.fixture
+def nodes(fleet, monkeypatch):
+    """Two Sparks that report one address each, and no listening socket."""
+
+    def open_channels(inventory):
+        return {
+            name: FakeChannel(name, {ADDRESSES: ADDRESS.format(n=name[-1]), ReadSockets.argv: ""})
+            for name in inventory.nodes
+        }
+
+    monkeypatch.setattr(rails, "open_channels", open_channels)
+
+
+def test_firewall_shows_the_rules_of_every_node(sparkfleet, nodes, two_sparks):
+    code, out, _ = sparkfleet("fabric", "firewall", "-i", two_sparks)
+    assert code == 2
+    first, second = out.split("\nspark2  ")
+    assert "ip saddr { 10.0.0.2 } accept" in first
+    assert "ip saddr { 10.0.0.1 } accept" in second
+
+
+def test_firewall_for_programs(sparkfleet, nodes, fleet, two_sparks):
+    fleet["helpers"] = {"spark2": NotPermitted("spark2: u may not.", means="", do="")}
+    code, out, _ = sparkfleet("fabric", "firewall", "--json", "-i", two_sparks)
+    shown = json.loads(out)["nodes"]
+    assert code == 2
+    assert (shown["spark1"]["differs"], shown["spark1"]["not_permitted"]) == (True, "")
+    assert shown["spark2"]["not_permitted"] == "spark2: u may not."
+
+
+def test_firewall_needs_nftables_and_addresses(sparkfleet, nodes, two_sparks, monkeypatch):
+    code, _, err = sparkfleet("fabric", "firewall", "--apply", "--yes", "-i", two_sparks)
+    assert (code, "spark1, spark2: nftables are not installed." in err) == (1, True)
+    monkeypatch.setattr(
+        rails,
+        "open_channels",
+        lambda inventory: {name: FakeChannel(name, {ADDRESSES: "[]"}) for name in inventory.nodes},
+    )
+    code, _, err = sparkfleet("fabric", "firewall", "-i", two_sparks)
+    assert (code, "The addresses of spark1, spark2 could not be read." in err) == (1, True)
+
+
+def test_firewall_cannot_be_loaded_and_removed_at_once(sparkfleet, two_sparks):
+    code, _, err = sparkfleet("fabric", "firewall", "--apply", "--remove", "-i", two_sparks)
+    assert (code, "exclude each other" in err) == (1, True)

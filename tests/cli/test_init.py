@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.cli import init as module
-from sparkfleet.cli.init import Host, parse_host
 from sparkfleet.errors import NodeError, SparkfleetError
+from sparkfleet.fleet.setup import enrolment as module
+from sparkfleet.fleet.setup.enrolment import Host, parse_host
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.ssh.host_keys import HostKey
@@ -83,7 +83,7 @@ def machines(monkeypatch):
     async def fingerprint(address, port):
         return HostKey(type="ssh-ed25519", fingerprint=keys.get(address, KEY))
 
-    for where in ("sparkfleet.cli.init", "sparkfleet.fabric.probe"):
+    for where in ("sparkfleet.fleet.setup.enrolment", "sparkfleet.fabric.probe"):
         monkeypatch.setattr(f"{where}.run_batch", run_batch)
     monkeypatch.setattr(module, "open_channel", open_channel)
     monkeypatch.setattr(module, "fingerprint", fingerprint)

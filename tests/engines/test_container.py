@@ -40,24 +40,52 @@ def test_word_for_word():
         "--label", "sparkfleet.rank=1",
         "--label", f"sparkfleet.spec={specification(LAUNCH, IMAGE)}",
         "--network", "host", "--shm-size", "16g",
+        "--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE", "--cap-add", "IPC_LOCK",
+        "--security-opt", "no-new-privileges",
+        "--pids-limit", "16384",
         "--gpus", "all",
         "--ulimit", "memlock=-1:-1", "--ulimit", "stack=67108864:67108864",
-        "--device", "/dev/infiniband", "--cap-add", "IPC_LOCK",
+        "--device", "/dev/infiniband",
         "--volume", "/hub/m:/m:ro",
         "--env", "A=1", "--env", "HF_TOKEN", "--env", "VLLM_API_KEY",
         IMAGE, "vllm", "serve", "/m", "--port", "4321",
     )  # fmt: skip
 
 
-def test_podman_differs_in_the_gpu_alone():
+def test_podman_differs_in_the_gpu_and_in_its_own_limit_of_processes():
     docker, podman = argv(), argv(tool="podman")
-    at = docker.index("--gpus")
-    assert podman == ("podman", *docker[1:at], "--device", "nvidia.com/gpu=all", *docker[at + 2 :])
+    at, pids = docker.index("--gpus"), docker.index("--pids-limit")
+    assert pids + 2 == at
+    assert podman == ("podman", *docker[1:pids], "--device", "nvidia.com/gpu=all", *docker[at + 2 :])
 
 
 def test_without_a_gpu_no_limit_is_touched():
     plain = argv(gpu=False)
-    assert not {"--gpus", "--device", "--ulimit", "--cap-add"} & set(plain)
+    assert not {"--gpus", "--device", "--ulimit"} & set(plain)
+
+
+def capabilities(words):
+    return {words[at + 1] for at, word in enumerate(words) if word == "--cap-add"}
+
+
+def test_root_in_a_container_has_what_its_engine_needs_and_no_more():
+    for words in (argv(), argv(gpu=False), argv(tool="podman")):
+        assert words[words.index("--cap-drop") + 1] == "ALL"
+        assert capabilities(words) == {"DAC_OVERRIDE"}
+    sshd = {"CHOWN", "FOWNER", "SETGID", "SETUID", "SYS_CHROOT"}
+    assert capabilities(argv(logs_in=True)) == {"DAC_OVERRIDE", *sshd}
+
+
+def test_the_root_of_an_image_whose_start_writes_nothing_is_read_only():
+    ours = argv(image="vllm/vllm-openai:v0.32.0@sha256:0")
+    assert "--read-only" in ours
+    assert "HOME=/tmp" in ours
+    assert [word.partition(":")[0] for word in ours if ":rw,exec,nosuid,nodev" in word] == [
+        "/tmp",
+        "/run",
+        "/var/tmp",
+    ]
+    assert "--read-only" not in argv(), "NVIDIA's entrypoint links libraries in the image"
 
 
 @pytest.mark.parametrize("word", ["--privileged", "--memory", "--restart", "--ipc", "--detach"])

@@ -86,7 +86,8 @@ async def test_what_it_asks_before_it_answers() -> None:
             ) as bad:
                 assert bad.status == 400
         assert (await get(engine, "/v1/models"))[0] == 401
-        assert (await get(engine, "/health"))[0] == 200
+        assert (await get(engine, "/health"))[0] == 401
+        assert (await get(engine, "/metrics"))[0] == 401
 
 
 async def test_its_metrics_have_the_names_of_vllm() -> None:

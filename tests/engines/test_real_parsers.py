@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import sparkfleet
 from sparkfleet.engines.registry import engine_by_name
 
 pytestmark = pytest.mark.integration
-FLAGS = Path(__file__).parent / "flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
 
 VLLM = """
 import json, sys
@@ -165,7 +166,7 @@ def lines(candidate, site):
                 one = candidate(engine, **{**told, **draft, **tokens, **fields})
                 for rank in range(ranks):
                     argv = engine_by_name(engine).launch(one, site(rank, ranks)).argv
-                    yield ("--model", *argv[2:]) if engine == "vllm" else argv[3:]
+                    yield ("--model", *argv[argv.index("serve") + 1 :]) if engine == "vllm" else argv[3:]
 
     return lines
 

@@ -88,9 +88,9 @@ def test_the_depth_by_load_is_in_a_file_beside_the_rank(launch, flags):
     chain = {"method": "nextn", "tokens": 4, "beam_tokens": 5, "busy": 2, "busy_from": 3}
     contained = launch(engine_version="0.5.23", **chain)
     process = launch(engine_version="0.5.23", runtime="process", **chain)
-    (steps,) = contained.files
+    _guard, steps = contained.files
     assert json.loads(steps.text) == {"1": {"candidate_steps": [4]}, "3": {"candidate_steps": [2]}}
-    assert [file.name for file in process.files] == ["rendezvous", "adaptive.json"]
+    assert [file.name for file in process.files] == ["sparkfleet_guard.py", "rendezvous", "adaptive.json"]
     assert flags(process.argv[3:])["--speculative-adaptive-config"] == "/state/r/adaptive.json"
 
 
@@ -110,12 +110,23 @@ def test_nvidias_nvfp4_is_named(launch, flags):
     assert "--quantization" not in launch(model="bjk110/SPARK-NVFP4", quant="nvfp4").argv
 
 
+_SHOWS = """
+import sys, uvicorn
+if __name__ == '__main__':
+    print(sys.argv[1:])
+    config = uvicorn.Config(lambda scope: None)
+    config.load()
+    print(type(config.loaded_app).__name__)
+"""
+
+
 def test_the_token_comes_from_the_environment_and_reaches_the_servers_arguments(launch, tmp_path):
-    one = launch()
+    one = launch(runtime="process", where={"files_dir": str(tmp_path)})
+    (tmp_path / "sparkfleet_guard.py").write_text(one.files[0].text)
     package = tmp_path / "sglang"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "launch_server.py").write_text("import sys\nif __name__ == '__main__': print(sys.argv[1:])\n")
+    (package / "launch_server.py").write_text(_SHOWS)
     done = subprocess.run(
         [sys.executable, *one.argv[1:3], "--port", "1"],
         env={one.token_env: "secret", "PYTHONPATH": str(tmp_path)},
@@ -123,7 +134,7 @@ def test_the_token_comes_from_the_environment_and_reaches_the_servers_arguments(
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "['--port', '1', '--api-key', 'secret']"
+    assert done.stdout.split("\n")[:2] == ["['--port', '1', '--api-key', 'secret']", "Guard"]
     assert "secret" not in " ".join(one.argv)
 
 
@@ -152,10 +163,12 @@ def test_one_rank_meets_itself_in_a_file_and_opens_no_port_for_it(launch):
     """The variable is in 0.5.12 (environ.py:285) and 0.5.23 (distributed/bootstrap.py:238); older ones do not read it."""
     contained, process = launch(), launch(runtime="process")
     assert dict(contained.env)[MEETS] == "file:///tmp/rendezvous"
-    assert contained.files == (), "a container's own: its mounts are read-only, and it goes with it"
+    assert [file.name for file in contained.files] == ["sparkfleet_guard.py"], (
+        "a container's own: its mounts are read-only, and it goes with it"
+    )
     directory = dict(process.env)[MEETS].removeprefix("file://").removesuffix("/rendezvous")
     assert directory.startswith("/")
-    assert [(file.name, file.text) for file in process.files] == [("rendezvous", "")]
+    assert [(file.name, file.text) for file in process.files[1:]] == [("rendezvous", "")]
     assert MEETS not in dict(launch(nodes=2).env), "two nodes share no file"
 
 

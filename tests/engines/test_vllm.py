@@ -1,4 +1,6 @@
 import ast
+import os
+import subprocess
 
 import pytest
 
@@ -26,10 +28,12 @@ def test_the_command_of_the_embedded_engine_word_for_word(launch):
         "--served-model-name", "m",
         "--host", "127.0.0.1",
         "--port", "4321",
+        "--middleware", "sparkfleet_guard.Guard", "--disable-fastapi-docs",
         "--max-model-len", "512",
         "--max-num-seqs", "4",
         "--dtype", "float32",
         "--disable-access-log-for-endpoints", "/health,/metrics",
+        "--allowed-media-domains", "none.invalid",
         "--kv-cache-memory-bytes", "67108864",
         "--enforce-eager",
     )  # fmt: skip
@@ -39,10 +43,12 @@ def test_the_environment_of_the_embedded_engine_word_for_word(launch):
     assert launch().env == (
         ("HF_HUB_OFFLINE", "1"),
         ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0"),
         ("VLLM_DO_NOT_TRACK", "1"),
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
         ("OMP_NUM_THREADS", "1"),
         ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
+        ("PYTHONPATH", "/state/r"),
     )
 
 
@@ -64,7 +70,16 @@ def test_on_a_gpu_nothing_of_the_cpu_is_set(launch):
     one = launch(device="cuda", memory_fraction=0.8)
     assert "--enforce-eager" not in one.argv
     assert not any(name.startswith("VLLM_CPU") for name, _ in one.env)
-    assert one.files == ()
+    assert [file.name for file in one.files] == ["sparkfleet_guard.py"]
+
+
+def test_the_guard_is_found_before_what_the_deployment_has_on_the_path(launch):
+    assert dict(launch(env=(("PYTHONPATH", "/mine"),)).env)["PYTHONPATH"] == "/state/r:/mine"
+
+
+def test_media_come_from_the_allowed_hosts_only(launch, flags):
+    allowed = launch(media_domains=("a.example", "b.example"))
+    assert flags(allowed.argv)["--allowed-media-domains"] == "a.example b.example"
 
 
 # --- as planned -------------------------------------------------------------------------------------------------------
@@ -160,8 +175,10 @@ def test_thoughts_and_tools_are_parsed_where_a_recipe_is_published(launch, flags
 
 def test_in_a_container_the_program_is_the_images(launch):
     one = launch(device="cuda", runtime="container", image="i@sha256:0")
-    assert one.argv[:3] == ("vllm", "serve", "/models/m")
+    assert one.argv[:5] == ("sh", "/run/sparkfleet/start.sh", "vllm", "serve", "/models/m")
     assert "--model" not in one.argv
+    assert "PYTHONPATH" not in dict(one.env), "it would replace the image's own"
+    assert [file.name for file in one.files] == ["sparkfleet_guard.py", "start.sh"]
 
 
 # --- several ranks ----------------------------------------------------------------------------------------------------
@@ -176,18 +193,19 @@ def test_two_ranks_word_for_word(launch):
     )  # fmt: skip
     first, second = (launch(rank, ep=2, **TWO) for rank in (0, 1))
     assert first.argv == (
-        "vllm", "serve", "/models/m",
+        "sh", "/run/sparkfleet/start.sh", "vllm", "serve", "/models/m",
         "--served-model-name", "m",
         "--host", "192.168.100.11", "--port", "4321",
+        "--middleware", "sparkfleet_guard.Guard", "--disable-fastapi-docs",
         "--max-model-len", "512", "--max-num-seqs", "4", "--dtype", "auto",
-        "--disable-access-log-for-endpoints", "/health,/metrics",
+        "--disable-access-log-for-endpoints", "/health,/metrics", "--allowed-media-domains", "none.invalid",
         *group, "--node-rank", "0", "--master-addr", "192.168.100.11", "--master-port", "29500",
     )  # fmt: skip
     assert second.argv == (
         "vllm", "serve", "/models/m",
         "--served-model-name", "m",
         "--max-model-len", "512", "--max-num-seqs", "4", "--dtype", "auto",
-        "--disable-access-log-for-endpoints", "/health,/metrics",
+        "--disable-access-log-for-endpoints", "/health,/metrics", "--allowed-media-domains", "none.invalid",
         *group, "--node-rank", "1", "--master-addr", "192.168.100.11", "--master-port", "29500", "--headless",
     )  # fmt: skip
 
@@ -195,7 +213,8 @@ def test_two_ranks_word_for_word(launch):
 def test_ranks_differ_in_their_rank_and_addresses_only(launch, flags):
     first, second = (flags(launch(rank, method="mtp", tokens=3, **TWO).argv) for rank in (0, 1))
     differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
-    assert differ == {"--host", "--port", "--node-rank", "--headless"}
+    server = {"--host", "--port", "--middleware", "--disable-fastapi-docs"}
+    assert differ == {*server, "--node-rank", "--headless"}
 
 
 def test_rank_0_alone_serves_and_holds_the_rendezvous(launch):
@@ -242,9 +261,24 @@ def test_on_cpus_ranks_find_a_vllm_by_name(launch):
 def test_on_cpus_containers_find_it_where_files_are_mounted(launch):
     alone = launch(runtime="container", image="i")
     one = launch(1, nodes=2, runtime="container", image="i", engine_version="0.32.0+cpu")
-    assert alone.argv[:3] == ("python3", "-m", "vllm.entrypoints.openai.api_server")
-    assert one.argv[:4] == ("python3", "-m", "vllm.entrypoints.cli.main", "serve")
-    assert dict(one.env)["PYTHONPATH"] == "/run/sparkfleet"
+    start = ("sh", "/run/sparkfleet/start.sh")
+    assert alone.argv[:5] == (*start, "python3", "-m", "vllm.entrypoints.openai.api_server")
+    assert one.argv[:6] == (*start, "python3", "-m", "vllm.entrypoints.cli.main", "serve")
+
+
+def test_a_containers_start_keeps_the_images_own_path(launch, tmp_path):
+    one = launch(device="cuda", runtime="container", image="i")
+    script = next(file for file in one.files if file.name == "start.sh")
+    (tmp_path / "start.sh").write_text(script.text)
+    for given, found in (({}, "/run/sparkfleet"), ({"PYTHONPATH": "/image"}, "/run/sparkfleet:/image")):
+        shown = subprocess.run(
+            ["sh", tmp_path / "start.sh", "printenv", "PYTHONPATH"],
+            env={"PATH": os.environ["PATH"], **given},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shown.stdout.strip() == found
 
 
 def test_on_cpus_containers_need_no_compiler(launch):

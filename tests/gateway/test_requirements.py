@@ -220,7 +220,11 @@ def asked(door: Door) -> list[int]:
 
 PATHS = {
     "/v1/chat/completions": SEEN["chat"],
-    "/v1/responses": SEEN["responses"],
+    "/v1/responses": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]}
+        ]
+    },
     "/v1/messages": {**SEEN["anthropic"], "max_tokens": 8},
 }
 
@@ -372,3 +376,42 @@ async def test_nesting_without_end_is_a_clients_mistake(open_door: OpenDoor) -> 
     async with door.http.post(door.url + "/v1/chat/completions", data=body) as answer:
         assert answer.status == 400
         assert (await answer.json())["error"]["code"] == "invalid_json"
+
+
+INSIDE = "http://192.168.1.1/admin"
+
+
+def with_url(url: str) -> dict[str, dict[str, Any]]:
+    """Requests by path that name an image by this URL."""
+    parts = {
+        "/v1/chat/completions": ("messages", {"type": "image_url", "image_url": {"url": url}}),
+        "/v1/responses": ("input", {"type": "input_image", "image_url": url}),
+        "/v1/messages": ("messages", {"type": "image", "source": {"type": "url", "url": url}}),
+    }
+    return {path: {field: [{"role": "user", "content": [part]}]} for path, (field, part) in parts.items()}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_image_by_url_is_refused_with_the_field_to_set(open_door: OpenDoor, path: str) -> None:
+    door = await house(open_door, [SIGHTED])
+    for url, names in (
+        (INSIDE, b"add 192.168.1.1 to `media_domains`"),
+        ("file:///etc/passwd", b"`data:` URL."),
+    ):
+        status, _, body = await door.post(path, max_tokens=8, **with_url(url)[path])
+        assert status == 400
+        assert b"media_domains" in body
+        assert names in body
+    assert asked(door) == [0, 0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_image_of_an_allowed_host_passes(open_door: OpenDoor, path: str) -> None:
+    entry = ModelEntry(
+        name="tiny", groups=(SIGHTED,), deployment="engine", state="ready", media_domains=("images.example",)
+    )
+    door = await open_door(engines=engines(None, None), models=[entry])
+    status, _, _ = await door.post(path, max_tokens=8, **with_url("https://images.example/a.png")[path])
+    assert status == 200
+    status, _, _ = await door.post(path, max_tokens=8, **with_url("https://other.example/a.png")[path])
+    assert status == 400

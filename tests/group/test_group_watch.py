@@ -6,9 +6,11 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from group_world import TWO, order, quick_world, vanish
+from group_world import SECRET, TWO, order, quick_world, vanish
 
+from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.gateway.keys import engine_token
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set
@@ -308,3 +310,24 @@ async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monke
     world.runtime.exit(world.rank_id(), -9, "ended by signal 9")
     assert "ended by signal 9 (" in await asyncio.wait_for(watched, 5)
     await group.stop(drain_s=0)
+
+
+async def test_an_engine_that_answers_without_its_token_does_not_serve(monkeypatch, tmp_path):
+    """Its image may have ignored the flag: whoever reaches its address could use it."""
+    async with FakeEngine(model="tiny") as open_to_all:
+        world = quick_world(int(open_to_all.url.rpartition(":")[2]), monkeypatch, tmp_path)
+        group = world.group()
+        with pytest.raises(EngineError, match="answers without its token: GET /health returned 200"):
+            await group.start()
+    assert world.phases[-1] is GroupPhase.FAILED
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_metrics_are_read_with_the_token(monkeypatch, tmp_path):
+    token = engine_token(SECRET.encode(), order().name)
+    async with FakeEngine(model="tiny", token=token) as engine:
+        world = quick_world(int(engine.url.rpartition(":")[2]), monkeypatch, tmp_path)
+        group = world.group()
+        await group.start()
+        assert (await group._read_load()).figures is not None
+        await group.stop(drain_s=0)

@@ -47,7 +47,7 @@ def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
     )
     assert "--nnodes" in zero.argv
     assert "192.168.100.10" in one.argv
-    serves = {"--host", "--port", "4000"}
+    serves = {"--host", "--port", "4000", "--middleware", "sparkfleet_guard.Guard", "--disable-fastapi-docs"}
     assert set(zero.argv) - set(one.argv) <= {*serves, "0", "--node-rank"}
     assert set(one.argv) - set(zero.argv) <= {"--headless", "1"}
     assert zero.secret_env == one.secret_env
@@ -149,3 +149,41 @@ def test_the_waits_are_those_of_the_inventory():
     assert order.timeouts == quick
     assert order.patience_s >= 4
     assert launches_for(FLEET, desired(GroupShape(nodes=("a",))))[0].timeouts == Timeouts()
+
+
+def custom(shape, **fields):
+    """The launch of a custom workload, which checks no token."""
+    (order,) = launches_for(FLEET, desired(shape))
+    told = {"engine": "custom", "command": ("serve",), "port": 8000, **fields}
+    return order.model_copy(update={"candidate": order.candidate.model_copy(update=told)})
+
+
+def test_an_engine_without_a_token_is_on_loopback_behind_a_forwarder(tmp_path):
+    order = custom(GroupShape(nodes=("a",)))
+    paths, ports = FleetPaths(tmp_path / "home"), Ports(http=4000, inner=4001)
+    spec = spec_here(paths, order, 0, ports, "secret")
+    address = order.seats[0].address
+    assert address == "192.168.100.10"
+    assert spec.forward is not None
+    assert (spec.forward.host, spec.port, spec.forward.target_port) == (address, 4000, 8000)
+    assert dict(spec.env)["SPARKFLEET_HOST"] == "127.0.0.1"
+    assert spec.forward.token not in repr(spec)
+    chosen = spec_here(paths, custom(GroupShape(nodes=("a",)), port=None), 0, ports, "secret")
+    assert (dict(chosen.env)["SPARKFLEET_PORT"], chosen.forward.target_port) == ("4001", 4001)
+
+
+def test_the_ports_of_a_forwarder_do_not_keep_a_rank_from_being_adopted(tmp_path):
+    order, paths = custom(GroupShape(nodes=("a",)), port=None), FleetPaths(tmp_path / "home")
+    one, other = (
+        spec_here(paths, order, 0, Ports(http=http, inner=inner), "secret")
+        for http, inner in ((4000, 4001), (5000, 5001))
+    )
+    assert one.digest == other.digest
+    assert spec_here(paths, order, 0, Ports(http=4000, inner=4001), "another").digest != one.digest
+
+
+def test_one_that_checks_the_token_itself_has_no_forwarder(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, inner=4001), "secret")
+    assert (spec.forward, spec.port) == (None, 4000)
+    assert {"VLLM_API_KEY", "SPARKFLEET_METRICS_TOKEN"} == set(dict(spec.secret_env))

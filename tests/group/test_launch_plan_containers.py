@@ -1,6 +1,8 @@
 """Command of a rank in a container, and its container tool."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from address_values import cable, inventory, spark
@@ -9,8 +11,8 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.base import FILES_IN_CONTAINER
-from sparkfleet.group.launch_plan import Ports
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir
+from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -54,7 +56,7 @@ def test_the_tool_runs_it_by_the_name_that_the_image_has_here(spec):
     rank = spec()
     assert rank.argv[:2] == ("podman", "run")
     assert rank.container == BOX
-    assert rank.argv[rank.argv.index(BOX.image) + 1] == "python3"
+    assert rank.argv[rank.argv.index(BOX.image) + 3] == "python3"
 
 
 def test_what_the_deployment_sets_is_told_to_the_tool_by_name_only(spec):
@@ -75,20 +77,64 @@ def test_what_is_embedded_is_made_by_the_node_and_not_by_the_image(spec):
 def test_on_cpus_ranks_have_no_gpu_and_no_rdma(spec):
     rank = spec(PAIR, 1)
     assert values(rank.argv, "--device") == []
-    assert values(rank.argv, "--cap-add") == []
+    assert values(rank.argv, "--cap-add") == ["DAC_OVERRIDE"]
     assert [word for word in values(rank.argv, "--volume") if word.endswith(f":{FILES_IN_CONTAINER}:ro")]
-    assert f"PYTHONPATH={FILES_IN_CONTAINER}" in values(rank.argv, "--env")
+    assert f"{FILES_IN_CONTAINER}/start.sh" in rank.argv
     assert rank.files, "what vLLM's CPU build lacks"
 
 
 def test_on_gpus_a_group_has_both(spec):
     rank = spec(PAIR, 1, device="cuda")
     assert values(rank.argv, "--device") == ["nvidia.com/gpu=all", "/dev/infiniband"]
-    assert values(rank.argv, "--cap-add") == ["IPC_LOCK"]
+    assert values(rank.argv, "--cap-add") == ["DAC_OVERRIDE", "IPC_LOCK"]
 
 
 def test_an_image_that_came_from_another_node_keeps_its_entrypoint_replaced(spec):
     """Its name on this node decides nothing; its name in the plan does."""
     argv = spec(image=f"vllm/vllm-openai:v0.32.0@sha256:{'0' * 64}", device="cuda").argv
     at = argv.index("--entrypoint")
-    assert argv[at + 1 : at + 4] == ("vllm", BOX.image, "serve")
+    assert argv[at + 1 : at + 5] == ("sh", BOX.image, f"{FILES_IN_CONTAINER}/start.sh", "vllm")
+
+
+def test_a_container_sees_its_own_checkpoint_and_not_the_whole_cache(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--org--m" / "snapshots" / ("c" * 40)
+    (tmp_path / "models--org--m" / "refs").mkdir(parents=True)
+    (tmp_path / "models--org--m" / "refs" / "main").write_text("c" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--org--other").mkdir()
+    seen = [word.partition(":")[0] for word in values(spec(model="org/m").argv, "--volume")]
+    assert str(tmp_path / "models--org--m") in seen
+    assert str(tmp_path) not in seen
+
+
+def test_what_one_image_compiles_no_other_deployment_or_image_runs(spec):
+    """The writable directory of compiled code."""
+
+    def cache(**fields):
+        (found,) = [word for word in values(spec(**fields).argv, "--volume") if word.endswith(":rw")]
+        return found
+
+    assert cache() == cache()
+    assert cache() != cache(image=f"localhost/x@sha256:{'1' * 64}")
+    assert "/kernels/tiny/" in cache()
+
+
+def test_caches_of_older_images_are_removed(tmp_path):
+    paths = FleetPaths(tmp_path)
+    for number in range(6):
+        candidate = (
+            plan()
+            .groups[0]
+            .choice.candidate.model_copy(update={"runtime": "container", "image": f"i{number}"})
+        )
+        order = GroupLaunch(
+            deployment="tiny", generation=1, candidate=candidate, seats=(RankPlacement(node="a"),)
+        )
+        prepare_cache(paths, order)
+        mine = Path(cache_dir(str(paths.kernels), "tiny", candidate))
+        os.utime(mine, (number, number))
+        (mine / "code").touch()
+    assert len(list((paths.kernels / "tiny").iterdir())) == 4
+    assert (mine / "code").exists()

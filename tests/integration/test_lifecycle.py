@@ -100,6 +100,14 @@ def test_what_does_not_fit_exits_with_3_and_its_reasons(fleet):
     assert "Qwen/Qwen3-235B-A22B-GPTQ-Int4" in out + err
 
 
+def test_a_flag_that_the_engine_does_not_have_is_refused_before_anything_starts(fleet):
+    code, out, _ = fleet.run(
+        "apply", "--yes", fleet.write("wrong.yaml", TINY + "engine_args: [--max-num-seq-s=2]\n")
+    )
+    assert code == 3
+    assert "vLLM 0.32.0+cpu has no flag --max-num-seq-s; the nearest is --max-num-seqs" in out
+
+
 def test_a_wrong_file_names_its_line(fleet):
     file = fleet.write("wrong.yaml", "name: tiny\nmodl: builtin:tiny\n")
     code, _, err = fleet.run("apply", "--yes", file)
@@ -119,10 +127,12 @@ def test_what_cannot_start_leaves_the_old_one_and_a_changed_file_replaces_it_and
     code, out, err = fleet.run(
         "apply",
         "--yes",
-        fleet.write("tiny.yaml", TINY + "engine_args: [--no-such-flag]\n"),  # real vLLM refuses it
+        fleet.write(
+            "tiny.yaml", TINY + "engine_args: [--load-format=no-such-format]\n"
+        ),  # real vLLM refuses it
     )
     assert code == 1
-    assert "--no-such-flag" in out + err
+    assert "no-such-format" in out + err
     assert engine_pid(group(fleet)) == engine_pid(before)
     assert models(fleet)
     with Load(fleet) as load:

@@ -27,6 +27,9 @@ RAY = (sys.executable, "-m", "ray.scripts.scripts")
 OBJECT_STORE_BYTES = 80_000_000
 """Size of the object store, bytes. Ray's minimum is 75 MiB, its default 30 % of unified memory; unused by sparkfleet."""
 
+GRPC_BYTES = 32 << 20
+"""Largest message between Ray's processes, bytes; a plan with its ladder has some hundred kilobytes."""
+
 
 def choose_address(
     paths: FleetPaths, host: str, gateway_host: str, gateway_port: int, name: str = "127.0.0.1"
@@ -127,6 +130,11 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         # that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).
         "AUTOSCALER_METRIC_PORT": "-1",
         "DASHBOARD_METRIC_PORT": "-1",
+        # Nor has the page of each node's own metrics, on a random port of every interface, which nobody reads here.
+        "RAY_enable_metrics_collection": "0",
+        # Ray reads a whole message before it checks the token, by default up to 512 MB. Ours have kilobytes.
+        "RAY_max_grpc_message_size": str(GRPC_BYTES),
+        "RAY_agent_max_grpc_message_size": str(GRPC_BYTES),
         "RAY_SERVE_LOG_TO_STDERR": "0",
         # The gateway is asynchronous throughout: no thread hop per chunk.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

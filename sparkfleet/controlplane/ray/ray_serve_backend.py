@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,6 +24,8 @@ from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.process import ProcessRuntime
+
+log = logging.getLogger(__name__)
 
 HEALTH_PERIOD_S = 1.0
 BUNDLE = {"CPU": 0.001}
@@ -95,11 +97,14 @@ class ControllerReporter:
 
     def __call__(self, report: GroupReport) -> None:
         """Sends a report; a controller that is away gets the next one."""
-        with contextlib.suppress(Exception):
+        try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
             sent = self._controller.report.remote(report.model_dump_json())
             sent.future().add_done_callback(self._arrived)
+        except Exception as error:
+            log.warning("no report to the controller: %r", error)
+            self._controller = None
 
     def _arrived(self, sent: Future[None]) -> None:
         """Looks the controller up again after a failure: another actor may have its name by now."""

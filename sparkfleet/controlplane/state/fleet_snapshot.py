@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.state.capabilities import group_entry
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
+from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -95,6 +96,7 @@ class FleetSnapshot:
             created=int(desired.since),
             context=max((group.context for group in groups if group.context is not None), default=None),
             keys=desired.spec.keys or (),
+            media_domains=desired.spec.media_domains,
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
@@ -186,18 +188,22 @@ def _newest(apps: Sequence[App]) -> list[App]:
 def scrape_targets(
     reports: Iterable[GroupReport], gateways: Iterable[GatewayReport], own: str
 ) -> list[TargetGroup]:
-    """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
+    """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port.
+
+    Engines answer with the token in `FleetPaths.metrics_token` only; a custom workload's metrics are unknown.
+    """
     engines = [
         ScrapeTarget(
             job=report.engine,
             address=urlsplit(report.url).netloc,
+            path=path,
             node=report.node,
             deployment=report.deployment,
             group=report.name,
             rank=0,
         )
         for report in reports
-        if report.phase is GroupPhase.READY
+        if report.phase is GroupPhase.READY and (path := engine_by_name(report.engine).metrics_path)
     ]
     doors = [ScrapeTarget(job="gateway", address=urlsplit(g.metrics_url).netloc) for g in gateways]
     return target_groups([ScrapeTarget(job="controller", address=own), *doors, *engines])

@@ -77,7 +77,7 @@ INSERT INTO identity VALUES (1, lower(hex(randomblob(16))), '', 0);
 SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
 """Changes of each version."""
 
-IDENTITY_SINCE = 5
+IDENTITY_SINCE = 6
 """First version with an identity."""
 
 

@@ -79,8 +79,8 @@ def adopt_running(paths: FleetPaths, fleet: str, running: Collection[Generation]
             do="`sparkfleet restore` lists the copies; `sparkfleet restore COPY` puts one back.",
         )
     records = _records(paths, fleet)
-    newest = {name: max(g for n, g in running if n == name) for name, _ in running}
-    found = {name: _desired(records, name, generation) for name, generation in newest.items()}
+    names = sorted({name for name, _ in running})
+    found = {name: _desired(records, name, frozenset(g for n, g in running if n == name)) for name in names}
     unknown = sorted(name for name, one in found.items() if one is None)
     if unknown:
         raise ControlError(
@@ -96,7 +96,7 @@ def adopt_running(paths: FleetPaths, fleet: str, running: Collection[Generation]
             copy_database(paths.backups / base.name, _new(paths))
     _fill(paths, chosen, records)
     restored = _put_in_place(paths, fleet, "what runs", running)
-    left = {d.name for _, record in records[:1] for d in record.deployments} - newest.keys()
+    left = {d.name for _, record in records[:1] for d in record.deployments} - found.keys()
     return restored.model_copy(update={"left_out": tuple(sorted(left))})
 
 
@@ -136,10 +136,12 @@ def _fill(paths: FleetPaths, chosen: Collection[Desired], records: list[tuple[st
                     store.stand(one.deployment, one.generation, one.replica, one.standing)
 
 
-def _desired(records: list[tuple[str, Applied]], name: str, generation: int) -> Desired | None:
+def _desired(records: list[tuple[str, Applied]], name: str, running: frozenset[int]) -> Desired | None:
+    """The newest record of a deployment that has what runs of it: groups keep the generation that started them."""
     for _, record in records:
         for one in record.deployments:
-            if any(group[:2] == (name, generation) for group in one.groups):
+            its = {generation for _, generation, _ in one.groups}
+            if one.name == name and its & running and max(running) <= one.generation:
                 return one
     return None
 
@@ -169,7 +171,7 @@ def _put_in_place(
     with named_errors(new), _opened(new) as store:
         mark = _own_identity(store, fleet, before, running)
         content = applied_in(store)
-    aside = _set_aside(paths)
+    aside = set_aside(paths)
     new.replace(paths.database)
     write_mark(paths, mark)
     return RestoredStore(
@@ -204,7 +206,7 @@ def _opened(path: Path) -> Iterator[Store]:
         db.execute("PRAGMA journal_mode=DELETE")  # one file, to be moved
 
 
-def _set_aside(paths: FleetPaths) -> Path | None:
+def set_aside(paths: FleetPaths) -> Path | None:
     """Moves the present file, with its log, beside the copies. A running controller notices and waits."""
     present = [path for path in _with_logs(paths.database) if path.exists()]
     if not present:

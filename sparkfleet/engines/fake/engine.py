@@ -108,8 +108,8 @@ class FakeEngine:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/health", self._guarded(self._health))
+        app.router.add_get("/metrics", self._guarded(self._metrics))
         app.router.add_get("/v1/models", self._guarded(self._models))
         app.router.add_post("/v1/embeddings", self._guarded(self._embeddings))
         app.router.add_put("/fake/fault", self._set_fault)

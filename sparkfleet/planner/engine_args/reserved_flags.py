@@ -34,6 +34,14 @@ _SECRET = (
     "the engine answers the gateway alone, with a token of its own that no list of processes shows",
     "leave {} out; `sparkfleet keys` makes keys for clients",
 )
+_GUARD = (
+    "the engine answers the gateway alone: a guard in its own process checks the token of every request",
+    "leave {} out",
+)
+_MEDIA = (
+    "an engine that fetches any URL or file reaches for its clients what they must not reach",
+    "leave {} out; `media_domains` lists the hosts from which images, video and sound may come",
+)
 _TLS = (
     "the gateway connects to engines without TLS, over the fleet's own links",
     "leave {} out, and terminate TLS in front of the gateway",
@@ -56,6 +64,8 @@ OURS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("--host", "--port", "--uds"), _ADDRESS),
     **dict.fromkeys(("--served-model-name", "--model", "--model-path", "--revision"), _NAME),
     **dict.fromkeys(("--api-key", "--admin-api-key"), _SECRET),
+    **dict.fromkeys(("--middleware", "--grpc", "--enable-http2"), _GUARD),
+    **dict.fromkeys(("--allowed-media-domains", "--allowed-local-media-path"), _MEDIA),
     **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"), _TLS),
     **dict.fromkeys(
         (
@@ -70,7 +80,8 @@ OURS: Mapping[str, tuple[str, str]] = {
 """Why each is refused, and what to write instead."""
 
 VARIABLES: Mapping[str, tuple[str, str]] = {
-    "VLLM_API_KEY": _SECRET,
+    **dict.fromkeys(("VLLM_API_KEY", "SPARKFLEET_ENGINE_TOKEN", "SPARKFLEET_METRICS_TOKEN"), _SECRET),
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": _MEDIA,
     **dict.fromkeys(("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP", "MASTER_ADDR", "MASTER_PORT"), _EACH_RANK),
     **dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _EACH_RANK),
     **dict.fromkeys(("NCCL_IB_HCA", "UCX_NET_DEVICES"), _EACH_RANK),

@@ -10,12 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.engine_flags import unknown_flags
 from sparkfleet.knowledge.images import images_of
+from sparkfleet.knowledge.rule_context import parse_flags
 from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.constraints import wanted
+from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
-from sparkfleet.specs.deployment import EngineName, Variant
+from sparkfleet.specs.deployment import Deployment, EngineName, Method, Variant
 from sparkfleet.units import GIB, MIB
 
 DEFAULT_CONTEXT = 512
@@ -45,6 +49,11 @@ SGLANG_MEMORY = Band(
 
 ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 """Engines that have CPU builds, in the order in which `auto` takes them."""
+
+OWN_HEAD: tuple[Method, ...] = ("mtp", "nextn")
+"""Methods whose head is in the model's own checkpoint."""
+NEEDS_DRAFT: tuple[Method, ...] = ("draft", "eagle3", "dflash")
+"""Methods whose draft is a checkpoint of its own. For CPUs none is known by itself."""
 
 SUPPOSED = {"vllm": "0.32.0+cpu", "sglang": "0.5.23+cpu"}
 """Versions assumed inside an image if no node has a CPU build of that engine: those that sparkfleet was tested with."""
@@ -96,11 +105,63 @@ def embedded_groups(
                 ledger.take_back(
                     name, choice.candidate.shape.nodes, choice.prediction.memory_bytes_per_rank.mid
                 )
-            return [], [*rejected, *_no_site(variant, able)]
+            return [], [*rejected, *_no_site(variant, able, len(groups))]
         chosen = rungs[0]
         ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)
         groups.append(GroupPlan(ladder=tuple(rungs), variant=number))
     return groups, rejected
+
+
+def misfit(spec: Deployment, variant: Variant, fleet: Fleet, model: EmbeddedModel | None) -> Rejection | None:
+    """Reason that excludes a deployment from every CPU: its model, its method or its engine cannot do what it sets.
+
+    Args:
+        spec: the deployment.
+        variant: one of its variants.
+        fleet: the nodes, for the versions of their engines.
+        model: what is known of the model; None if nothing is.
+    """
+    name = variant.model.rpartition("/")[2]
+    if model is not None:
+        words = _lacks(spec, variant, model)
+        if words:
+            return wanted(name, words)
+    words = _draft_missing(variant) or _unknown_flag(variant, fleet)
+    return (
+        wanted("engine_args" if words.startswith(tuple(_LABELS.values())) else name, words) if words else None
+    )
+
+
+def _lacks(spec: Deployment, variant: Variant, model: EmbeddedModel) -> str:
+    if not model.weights:
+        return "the directory has a config and no weights"
+    if variant.context is not None and model.positions is not None and variant.context > model.positions:
+        return f"supports at most {model.positions} tokens, but the deployment sets a context of {variant.context}"
+    if "vision" in spec.needs and model.vision is False:
+        return "it has no vision tower, but the deployment needs vision"
+    method = variant.speculation.method
+    if method in OWN_HEAD and model.heads is not None and method not in model.heads:
+        return f"its checkpoint has no head for {method.upper()}; `speculation: none` or `ngram` needs none"
+    return ""
+
+
+def _draft_missing(variant: Variant) -> str:
+    method = variant.speculation.method
+    if method in NEEDS_DRAFT and variant.speculation.draft is None:
+        return f"{method.upper()} needs a draft: `speculation: {{method: {method}, draft: CHECKPOINT}}`"
+    return ""
+
+
+def _unknown_flag(variant: Variant, fleet: Fleet) -> str:
+    """The first flag that no node's engine has."""
+    stacks = {
+        (found.engine, found.version) for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))
+    }
+    if len(stacks) != 1:
+        return ""
+    ((engine, version),) = stacks
+    unknown = unknown_flags(engine, version, parse_flags(variant.engine_args))
+    return unknown[0].words(engine, version) if unknown and unknown[0].certain else ""
 
 
 def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejection | None:
@@ -219,10 +280,15 @@ def _shape(variant: Variant, nodes: tuple[str, ...]) -> GroupShape:
     return GroupShape(nodes=nodes, tp=wanted.tp or wanted.ep or 1, pp=wanted.pp or 1, ep=wanted.ep or 1)
 
 
-def _no_site(variant: Variant, able: Sequence[NodeFacts]) -> list[Rejection]:
+def _no_site(variant: Variant, able: Sequence[NodeFacts], placed: int) -> list[Rejection]:
+    """Reason for having no place for one more group."""
     shape = _shape(variant, ())
-    if shape.ranks == 1 or not able:
+    if not able:
         return []
+    if shape.ranks == 1:
+        wants = variant.replicas or 1
+        reason = f"memory has room for {placed} of {wants} replicas; {MEMORY.high / GIB:.1f} GiB are reserved for each"
+        return [Rejection(what=f"replicas: {wants}", reason=reason, why="memory")]
     names = ", ".join(node.name for node in able)
     reason = f"{shape.ranks} linked nodes with room on each are needed; usable here: {names}"
     return [Rejection(what=f"TP={shape.tp}", reason=reason, why="node")]

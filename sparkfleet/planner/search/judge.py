@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from sparkfleet.knowledge.engine_flags import unknown_flags
 from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel
 from sparkfleet.knowledge.rule_context import parse_flags
 from sparkfleet.knowledge.rules import RuleLimits
@@ -309,7 +310,7 @@ def _predicted(
         worth=value,
         published=_published(proof),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
-        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict)),
+        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict), *_unknown_flags(candidate)),
         said=in_words(case.variant.engine_args),
     )
     return Evaluation(
@@ -331,6 +332,12 @@ def _at_the_edge(trial: StackedProposal, sized: Sizing) -> Iterator[str]:
             f" and {trial.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
             " it may swap, or run out of memory at its start"
         )
+
+
+def _unknown_flags(candidate: Candidate) -> Iterator[str]:
+    """Flags of the deployment that no known release of the engine has."""
+    for one in unknown_flags(candidate.engine, candidate.engine_version, parse_flags(candidate.engine_args)):
+        yield f"{one.words(candidate.engine, candidate.engine_version)}: the engine may refuse to start"
 
 
 def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgement) -> Iterator[str]:

@@ -30,6 +30,7 @@ from sparkfleet.planner.search import constraints, cpu_models
 from sparkfleet.planner.search.custom_workloads import custom_groups
 from sparkfleet.planner.search.fallback import VariantPlanner
 from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
+from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import (
     DeploymentPlan,
     GroupPlan,
@@ -57,6 +58,8 @@ def plan_fleet(
     checkpoints: Checkpoints | None = None,
     running: Mapping[str, DeploymentPlan] | None = None,
     measurements: Sequence[LocalMeasurement] = (),
+    *,
+    embedded: Mapping[str, EmbeddedModel] | None = None,
 ) -> Plan:
     """Choose how to serve all of `specs` on `fleet`.
 
@@ -66,6 +69,7 @@ def plan_fleet(
         checkpoints: facts of the checkpoints by `model` as the deployments name it; custom and embedded ones need none.
         running: plans of what runs now; those of `specs` give their memory back, and keep their nodes if they can.
         measurements: those of this fleet; predictions of the same setups follow it.
+        embedded: capabilities of built-in models, by name.
 
     Deployments that cannot be served are in `refused`, with every rejection and the nearest thing that would fit.
     """
@@ -75,6 +79,7 @@ def plan_fleet(
         dict(running or {}),
         measurements=tuple(measurements),
         drafts=drafts_of(specs),
+        embedded=dict(embedded or {}),
     )
     order = sorted(specs, key=lambda spec: _hardest_first(spec, known))
     tried: list[tuple[list[Deployment], Plan]] = []
@@ -164,10 +169,17 @@ class PlanningContext:
     measurements: tuple[LocalMeasurement, ...] = ()
     drafts: tuple[str, ...] = ()
     """Names of checkpoints that are drafts."""
+    embedded: Mapping[str, EmbeddedModel] = field(default_factory=dict)
+    """Built-in models, by name."""
     most: Mapping[str, SizeLimits] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
     edge: frozenset[str] = frozenset()
     """Deployments for which the lower end of their memory is enough (`memory.fits`)."""
+
+    def embedded_model(self, model: str) -> EmbeddedModel | None:
+        """A model that would run on a CPU; None if nothing is known about it."""
+        checkpoint = self.checkpoints.get(model)
+        return self.embedded.get(model) or (EmbeddedModel.of(checkpoint) if checkpoint else None)
 
     def outlook(self, model: str, content: TextKind = "mixed") -> Predictor | None:
         """Memory and speed of a model that writes such text; None if its checkpoint is not known."""
@@ -379,13 +391,22 @@ def _serve_variant(
             [one.remedy for one in wrong],
         )
     if cpu_models.takes(variant, desk.fleet):
-        groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
-        everywhere = not groups and all(cpu_models.uses_gpu(node) for node in desk.fleet.nodes)
-        return groups, rejected, [cpu_models.WHERE] if everywhere else []
+        return _serve_on_cpu(spec, number, variant, desk, ledger)
     case = _case(spec, variant, desk, share)
     if isinstance(case, Rejection):
         return [], [case], _in_reach(spec, variant, desk, ledger, share)
     return VariantPlanner(case, ledger, desk.nodes_of(spec.name)).groups(number)
+
+
+def _serve_on_cpu(
+    spec: Deployment, number: int, variant: Variant, desk: PlanningContext, ledger: MemoryLedger
+) -> ServedVariant:
+    misfit = cpu_models.misfit(spec, variant, desk.fleet, desk.embedded_model(variant.model))
+    if misfit is not None:
+        return [], [misfit], []
+    groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
+    everywhere = not groups and all(cpu_models.uses_gpu(node) for node in desk.fleet.nodes)
+    return groups, rejected, [cpu_models.WHERE] if everywhere else []
 
 
 def _in_reach(

@@ -86,6 +86,8 @@ class Candidate(Value):
     engine_args: tuple[str, ...] = ()
     """The deployment's own and those that rules require."""
     env: tuple[tuple[str, str], ...] = ()
+    media_domains: tuple[str, ...] = ()
+    """Hosts from which the engine may fetch images, video and sound; (): none."""
     command: tuple[str, ...] = ()
     """For engine `custom`."""
     port: int | None = None

@@ -69,6 +69,8 @@ def test_rays_environment_is_safe_and_not_the_users(paths):
     assert env["RAY_AUTH_TOKEN_PATH"] == str(paths.ray_token)
     assert env["RAY_memory_monitor_refresh_ms"] == "0"
     assert env["RAY_worker_niceness"] == "0"
+    assert env["RAY_enable_metrics_collection"] == "0"
+    assert int(env["RAY_max_grpc_message_size"]) == int(env["RAY_agent_max_grpc_message_size"]) == 32 << 20
     assert env["RAY_raylet_liveness_self_check_interval_ms"] == "3000"
     assert env[LABEL] == paths.label
     assert env["PATH"] == "/bin"

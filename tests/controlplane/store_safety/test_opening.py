@@ -1,11 +1,12 @@
 """A store that is missing, unreadable, foreign, old or of a newer release is not used, and not taken for an empty one."""
 
+import contextlib
 import sqlite3
 
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.state.schema import SCHEMAS
+from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety import opening
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
@@ -180,19 +181,21 @@ def test_one_of_a_newer_release_names_what_to_do_and_is_not_changed(used):
     assert used.database.read_bytes() == before
 
 
-def test_one_of_an_older_release_is_copied_and_taken_over(paths):
+@pytest.mark.parametrize("schema", [4, IDENTITY_SINCE - 1])
+def test_one_of_an_older_release_is_copied_and_taken_over(paths, schema):
     db = sqlite3.connect(paths.database)
-    for statement in ";".join(SCHEMAS[:4]).split(";"):
+    for statement in ";".join(SCHEMAS[:schema]).split(";"):
         db.execute(statement)
     db.execute("INSERT INTO generations VALUES ('tiny', 4)")
-    db.execute("PRAGMA user_version = 4")
+    db.execute(f"PRAGMA user_version = {schema}")
     db.commit()
     db.close()
     store = open_store(paths, "home", [("tiny", 4)])
     assert (store.identity().fleet, store.generations()) == ("home", {"tiny": 4})
     store.close()
     (copy,) = paths.backups.glob("before-schema-*.db")
-    assert sqlite3.connect(copy).execute("PRAGMA user_version").fetchone() == (4,)
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (schema,)
 
 
 def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, monkeypatch):

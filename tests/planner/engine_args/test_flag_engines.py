@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from planning_values import MOE, NVFP4, choice, ladder, refusal
 
+import sparkfleet
 from sparkfleet.planner.engine_args.flag_engines import KNOWN, foreign
 from sparkfleet.planner.types.plan import ENGINE_LABELS
 
-FLAGS = Path(__file__).parents[2] / "engines" / "flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
 
 
 def options(engine):

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
+import sparkfleet
 from sparkfleet.errors import Infeasible
 from sparkfleet.planner.engine_args.reserved_flags import OURS, VARIABLES, _meant
 from sparkfleet.planner.search.planner import plan_deployment
 
-FLAGS = Path(__file__).parents[2] / "engines" / "flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
 COPIED = ("--host", "0.0.0.0", "--port=8000", "--served_model_name", "mine", "--api-key", "sk-secret")
 
 

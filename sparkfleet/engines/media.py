@@ -1,0 +1,13 @@
+"""Hosts from which an engine may fetch images, video and sound. The gateway refuses all others before. Pure."""
+
+from __future__ import annotations
+
+from sparkfleet.planner.types.plan import Candidate
+
+NOWHERE = "none.invalid"
+"""A host that cannot exist (RFC 6761): vLLM and SGLang take an empty list of allowed hosts for all hosts."""
+
+
+def allowed_domains(candidate: Candidate) -> tuple[str, ...]:
+    """The deployment's hosts, or one that cannot exist."""
+    return candidate.media_domains or (NOWHERE,)

@@ -1,0 +1,103 @@
+"""Firewall of the fleet's ports: rules by node, from the inventory and the addresses that nodes have. Pure.
+
+Ray's gRPC ports, the store in which PyTorch's ranks meet (which unpickles what it is sent), and what an engine opens for its
+own processes listen on every address, and have no setting for it. So the ports that the fleet and its engines take are
+closed to every machine but the nodes; SSH, the gateway and everything below 10002 stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from typing import Annotated, Any
+
+from pydantic import IPvAnyAddress, StringConstraints
+
+from sparkfleet.fabric.rails_helper import CLOSED, firewall_rules
+from sparkfleet.hostfacts.iproute import Entry, entries
+from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.rail_networks import rail_ends
+
+_COUNTED = re.compile(r"packets \d+ bytes \d+ ")
+
+FirewallRequest = Mapping[str, Any]
+"""`netdevs`, `peers` and `open`, as the helper reads them; empty: no firewall."""
+
+ADDRESSES = ("ip", "-j", "addr", "show", "scope", "global")
+
+
+class _Local(Entry):
+    local: IPvAnyAddress | None = None
+
+
+class _Netdev(Entry):
+    ifname: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,64}$")]
+    addr_info: tuple[_Local, ...] = ()
+
+
+def addresses(output: str, rails: Iterable[str]) -> tuple[str, ...]:
+    """A node's addresses but those of its rails, from the output of `ADDRESSES`. Raises FactError."""
+    skipped = set(rails)
+    found = entries(_Netdev, output, "the addresses")
+    local = [one.local for netdev in found if netdev.ifname not in skipped for one in netdev.addr_info]
+    return tuple(sorted({str(address) for address in local if address and not address.is_loopback}))
+
+
+def rails_of(inventory: Inventory, node: str) -> tuple[str, ...]:
+    """Netdevs of a node's rails, by the inventory's links."""
+    return tuple(sorted({end.netdev for end in rail_ends(inventory.links, node)}))
+
+
+def firewall_request(
+    inventory: Inventory, node: str, known: Mapping[str, tuple[str, ...]], opened: Iterable[int] = ()
+) -> FirewallRequest:
+    """The request for a node's helper.
+
+    Args:
+        inventory: the fleet.
+        node: the node's name.
+        known: every node's addresses but those of rails.
+        opened: further ports that stay open to everybody.
+    """
+    peers = {address for other, found in known.items() if other != node for address in found}
+    ports = {*opened, inventory.nodes[node].port or 22}
+    if node == inventory.head:
+        ports.add(inventory.gateway.port)
+    inside = sorted(port for port in ports if CLOSED[0] <= port <= CLOSED[1])
+    return {"netdevs": list(rails_of(inventory, node)), "peers": sorted(peers, key=_in_order), "open": inside}
+
+
+def rules(request: FirewallRequest) -> str:
+    """The table as the helper writes it."""
+    return firewall_rules(dict(request))
+
+
+def is_loaded(table: str, request: FirewallRequest) -> bool:
+    """True if a table, as `nft list` prints it, has the rules of a request; an empty request has none."""
+    return _plain(table) == _plain(rules(request) if request else "")
+
+
+def _plain(table: str) -> list[str]:
+    """The rules of a table without the numbers of counters and the braces of sets, which a set of one loses."""
+    words = (_COUNTED.sub("", line.strip()) for line in table.splitlines())
+    return [
+        " ".join(re.sub(r"[{}]", "", word).split()) for word in words if word.endswith(("accept", "drop"))
+    ]
+
+
+def closed_to_others(sockets: Iterable[ListeningSocket], request: FirewallRequest) -> tuple[str, ...]:
+    """Listeners that other machines can no longer reach, as "process port", without those of loopback."""
+    kept = set(request["open"])
+    found = {
+        f"{one.process or 'another user’s program'} {one.port}"
+        for one in sockets
+        if not one.local and CLOSED[0] <= one.port <= CLOSED[1] and one.port not in kept
+    }
+    return tuple(sorted(found))
+
+
+def _in_order(address: str) -> tuple[int, int]:
+    one = ip_address(address)
+    return one.version, int(one)

@@ -1,0 +1,88 @@
+"""Asks a model one question over the endpoint, as any client would, and measures the answer's speed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.session import Session
+from sparkfleet.values import Value
+
+
+class AnswerSpeed(Value):
+    """Speed of one answer, measured by the client. None: too few tokens to measure it."""
+
+    tokens: int
+    ttft_ms: float | None = None
+    decode_tps: float | None = None
+
+
+async def ask(
+    session: Session, name: str, question: str, key: str, *, max_tokens: int, on_text: Callable[[str], None]
+) -> AnswerSpeed:
+    """Ask the deployment `name` over the fleet's endpoint; `on_text` is called with the answer's text as it arrives.
+
+    Raises:
+        ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.
+    """
+    client = await session.controller()
+    async with session.endpoint(client) as url:
+        return await ask_at(url, name, question, key, max_tokens=max_tokens, on_text=on_text)
+
+
+async def ask_at(
+    url: str, name: str, question: str, key: str, *, max_tokens: int, on_text: Callable[[str], None]
+) -> AnswerSpeed:
+    """The same at the OpenAI endpoint `url` (with `/v1`)."""
+    body = {
+        "model": name,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    began = time.perf_counter()
+    arrivals: list[float] = []
+    tokens = 0
+    async for event in _events(f"{url}/chat/completions", key, body):
+        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+        for choice in event.get("choices", []):
+            if text := choice["delta"].get("content"):
+                arrivals.append(time.perf_counter())
+                on_text(text)
+    return _speed(began, arrivals, tokens)
+
+
+def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
+    if len(arrivals) < 2 or tokens < 2:
+        return AnswerSpeed(tokens=tokens)
+    rate = (tokens - 1) / max(arrivals[-1] - arrivals[0], 1e-6)
+    return AnswerSpeed(tokens=tokens, ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=rate)
+
+
+async def _events(url: str, key: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
+        session.post(url, json=body, headers={"authorization": f"Bearer {key}"}) as response,
+    ):
+        if response.status != 200:
+            raise _refused(response.status, await response.text())
+        async for line in response.content:
+            if line.startswith(b"data:") and b"[DONE]" not in line:
+                event = json.loads(line[5:])
+                if "error" in event:
+                    raise ControlError(f"The answer is incomplete: {event['error'].get('message')}")
+                yield event
+
+
+def _refused(status: int, text: str) -> ControlError:
+    try:
+        message = json.loads(text)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text[:200]
+    return ControlError(f"The endpoint answered with HTTP {status}: {message}")

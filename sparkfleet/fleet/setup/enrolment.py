@@ -1,0 +1,297 @@
+"""Enrols machines: their host keys, their kinds, the cables between them, and the inventory that follows.
+
+A person confirms host keys between `read_keys` and `pinned_nodes`; nothing here asks, and nothing changes on a machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import paramiko
+from pydantic import ValidationError
+
+from sparkfleet.doctor.machine_kind import MachineKind, Recognised, recognise
+from sparkfleet.errors import NodeError, SparkfleetError
+from sparkfleet.fabric.ask import value_or
+from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.inventory_builder import EnrolledMachine, merge, name_machines, usable_links
+from sparkfleet.fabric.mdns import Announced, discover
+from sparkfleet.fabric.probe import look
+from sparkfleet.fabric.topology import find_links
+from sparkfleet.hostfacts.fact import text
+from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciDevices
+from sparkfleet.remote.batch import run_batch
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.open_channel import open_channel
+from sparkfleet.remote.ssh.host_keys import HostKey, fingerprint
+from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.specs.load import parse_inventory
+from sparkfleet.specs.write import write_inventory
+
+_HOST = re.compile(
+    r"(?:(?P<user>[^@\s]{1,64})@)?(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
+)
+
+
+class Host(NamedTuple):
+    """A machine to enrol, as a person writes it."""
+
+    user: str | None
+    address: str
+    port: int
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """Its address and port."""
+        return self.address, self.port
+
+
+class ShownKey(NamedTuple):
+    """The host key that a machine presents, beside the pinned one."""
+
+    where: tuple[str, int]
+    """Address and port."""
+    key: HostKey
+    pinned: str | None
+    """Fingerprint in the inventory; None if the machine is new."""
+    is_known: bool
+    """True if the key is in `~/.ssh/known_hosts`, and that is accepted."""
+
+    @property
+    def name(self) -> str:
+        """`spark1`, or `[spark1]:2222`."""
+        return _at(self.where)
+
+    @property
+    def is_changed(self) -> bool:
+        """True if it differs from the pinned key."""
+        return self.pinned is not None and self.pinned != self.key.fingerprint
+
+    @property
+    def is_new(self) -> bool:
+        """True if neither the inventory nor known_hosts has a key of this machine."""
+        return self.pinned is None and not self.is_known
+
+
+class FoundMachine(NamedTuple):
+    """A machine that accepted the login: its node, host name and kind."""
+
+    node: Node
+    hostname: str
+    kind: Recognised
+
+
+class NewInventory(NamedTuple):
+    """The text of an inventory, and the reasons for rails that it leaves out."""
+
+    text: str
+    doubts: tuple[str, ...]
+
+
+def parse_host(text: str) -> Host:
+    """`[user@]address[:port]`; an IPv6 address with a port is in brackets. Raises SparkfleetError."""
+    match = _HOST.fullmatch(text)
+    if match is None or not 0 < int(match["port"] or 22) < 1 << 16:
+        raise SparkfleetError(f"HOST {text!r} is not valid.", do="Write it as [user@]address[:port].")
+    return Host(match["user"], match["address"].strip("[]"), int(match["port"] or 22))
+
+
+def hosts_of(old: Inventory | None) -> list[Host]:
+    """The machines of an inventory; none if it has only this machine, as the packaged one."""
+    if old is None or all(node.is_local for node in old.nodes.values()):
+        return []
+    return [Host(node.user, node.address, node.port) for node in old.nodes.values()]
+
+
+async def hosts_on_lan() -> tuple[Announced, ...]:
+    """Sparks that announce themselves on the LAN. Raises SparkfleetError if there is none."""
+    found = await discover()
+    if not found:
+        raise SparkfleetError(
+            "No Spark answered on this network.",
+            means="mDNS does not cross routers, and guest Wi-Fi often blocks it.",
+            do="Give their addresses: `sparkfleet init HOST…`.",
+        )
+    return found
+
+
+# --- host keys --------------------------------------------------------------------------------------------------------
+
+
+async def read_keys(
+    hosts: Sequence[Host], old: Inventory | None, *, accept_known: bool = False
+) -> tuple[ShownKey, ...]:
+    """The host keys that the machines present, without a login. This machine and nodes behind a jump host have none.
+
+    Raises:
+        Unreachable: a machine does not answer.
+    """
+    before = _before(old)
+    given = dict.fromkeys(host.where for host in hosts)
+    far = [one for one in given if one[0] != "local" and not (one in before and before[one].jump)]
+    keys = await asyncio.gather(*(fingerprint(*one) for one in far))
+    return tuple(
+        ShownKey(
+            where,
+            key,
+            before[where].host_key if where in before else None,
+            accept_known and _is_known(where, key),
+        )
+        for where, key in zip(far, keys, strict=True)
+    )
+
+
+def pinned_nodes(
+    hosts: Sequence[Host],
+    keys: Sequence[ShownKey],
+    old: Inventory | None,
+    *,
+    user: str | None,
+    identity: str | None,
+) -> list[Node]:
+    """The nodes with the confirmed keys. Raises SparkfleetError for a user name or address that cannot be one."""
+    before = _before(old)
+    shown = {one.where: one.key for one in keys}
+    users = {host.where: host.user for host in hosts if host.user}
+    given = dict.fromkeys(host.where for host in hosts)
+    with _valid_words():
+        return [
+            _node(where, shown.get(where), before.get(where), users.get(where) or user, identity)
+            for where in given
+        ]
+
+
+def _before(old: Inventory | None) -> dict[tuple[str, int], Node]:
+    return {(node.address, node.port): node for node in old.nodes.values()} if old else {}
+
+
+def _node(
+    where: tuple[str, int], key: HostKey | None, before: Node | None, user: str | None, identity: str | None
+) -> Node:
+    address, port = where
+    if address == "local":
+        return before or Node(address="local")
+    if before is not None:
+        given = {"user": user, "identity_file": identity}
+        changed = {name: value for name, value in given.items() if value is not None}
+        changed |= {"host_key": key.fingerprint} if key else {}
+        return Node.model_validate({**before.model_dump(exclude_unset=True), **changed})
+    fields = {"address": address, "user": user or getpass.getuser()}
+    optional = {"port": port if port != 22 else None, "identity_file": identity}
+    return Node.model_validate(
+        {**fields, "host_key": key.fingerprint if key else None}
+        | {name: value for name, value in optional.items() if value is not None}
+    )
+
+
+def _is_known(where: tuple[str, int], key: HostKey) -> bool:
+    file = Path.home() / ".ssh" / "known_hosts"
+    if not file.is_file():
+        return False
+    entries = paramiko.HostKeys(str(file)).lookup(_at(where))
+    return entries is not None and any(one.fingerprint == key.fingerprint for one in entries.values())
+
+
+def _at(where: tuple[str, int]) -> str:
+    address, port = where
+    return address if port == 22 else f"[{address}]:{port}"
+
+
+# --- machines and cables ----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def channels_to(nodes: Sequence[Node]) -> AsyncIterator[list[Channel]]:
+    """Channels to nodes that have no name yet, in their order; closed at the end."""
+    channels = [open_channel(node.address, node) for node in nodes]
+    try:
+        yield channels
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def find_machines(nodes: Sequence[Node], channels: Sequence[Channel]) -> list[FoundMachine]:
+    """Log in to the nodes, and recognise their machines. Raises NodeError."""
+    answers = await asyncio.gather(*(_recognised(channel) for channel in channels))
+    return [FoundMachine(node, *answer) for node, answer in zip(nodes, answers, strict=True)]
+
+
+def require_sparks(machines: Sequence[FoundMachine]) -> None:
+    """Raises SparkfleetError if a machine is not a Spark."""
+    strangers = [
+        f"{one.node.address} is {one.kind.name or 'no Spark'}: {one.kind.because}."
+        for one in machines
+        if one.kind.kind is not MachineKind.SPARK
+    ]
+    if strangers:
+        raise SparkfleetError(
+            "\n".join(strangers),
+            means="sparkfleet's figures for memory, speed and cables hold for Sparks only.",
+            do="Leave it out, or add --any to accept it.",
+        )
+
+
+async def _recognised(channel: Channel) -> tuple[str, Recognised]:
+    name, identity, pci = await run_batch(channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv])
+    if isinstance(name, NodeError):
+        raise name
+    machine = value_or(identity, ReadIdentity.parse, MachineIdentity(), fine=ReadIdentity.fine)
+    return text(name.stdout.strip(), 64), recognise(machine, value_or(pci, ReadPciDevices.parse, ()))
+
+
+def named(machines: Sequence[FoundMachine], old: Inventory | None) -> dict[str, Node]:
+    """The machines' nodes by their names: those of `old`, or their host names."""
+    return name_machines([EnrolledMachine(node=one.node, hostname=one.hostname) for one in machines], old)
+
+
+async def find_cables(
+    names: Mapping[str, Node], nodes: Sequence[Node], channels: Sequence[Channel]
+) -> DiscoveredLinks:
+    """The cables between the machines, by their names. Raises NodeError or FactError."""
+    by_node = dict(zip(nodes, channels, strict=True))
+    return find_links(await look({name: by_node[node] for name, node in names.items()}))
+
+
+# --- the inventory ----------------------------------------------------------------------------------------------------
+
+
+def new_inventory(
+    names: Mapping[str, Node], found: DiscoveredLinks, old: Inventory | None, *, fleet: str, file: Path
+) -> NewInventory:
+    """The inventory of the machines and their cables; fields of `old` that cannot be detected are kept.
+
+    Raises:
+        SparkfleetError: the fleet's name is not valid.
+    """
+    links, doubts = usable_links(found)
+    with _valid_words():
+        merged = merge(old, names, links, fleet)
+    written = write_inventory(merged, about=_about(found), doubts=doubts)
+    parse_inventory(written, str(file))
+    return NewInventory(written, doubts)
+
+
+def _about(found: DiscoveredLinks) -> list[str]:
+    return [
+        "yaml-language-server: $schema=./docs/schema/inventory.schema.json",
+        "",
+        f"Written by `sparkfleet init`; the cables that it found form: {found.kind}. You may edit this file:",
+        "a later `init` shows its changes first, and keeps every field that it cannot detect.",
+    ]
+
+
+@contextmanager
+def _valid_words() -> Iterator[None]:
+    """Rejects values of a person that are not a user name, an address, a file or a fleet's name."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SparkfleetError(f"{where}: {first['msg']}", do="Correct the command line.") from None

@@ -1,0 +1,123 @@
+"""Plans, sets and measures the rails between the nodes of an inventory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.apply import Helper, NotPermitted, apply_plan, find_helper
+from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
+from sparkfleet.fabric.netplan import FabricPlan, changes, plan_fabric
+from sparkfleet.fabric.port_scan import PortScan
+from sparkfleet.fabric.probe import look
+from sparkfleet.fabric.topology import find_links
+from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.open_channel import open_channel, open_channels
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.inventory import Inventory
+
+Helpers = Mapping[str, Helper | NotPermitted]
+"""By node: its helper, or the reason why sparkfleet may not change its rails."""
+
+
+class RailsPlan(NamedTuple):
+    """Ports and links as they are, and the plan for them."""
+
+    views: tuple[PortScan, ...]
+    found: DiscoveredLinks
+    plan: FabricPlan
+
+    @property
+    def is_pending(self) -> bool:
+        """True if a node has to be changed."""
+        return any(changes(self.plan.of(view.node), view) for view in self.views)
+
+
+@asynccontextmanager
+async def channels_of(inventory: Inventory) -> AsyncIterator[dict[str, Channel]]:
+    """Channels to all nodes of an inventory, closed at the end."""
+    channels = open_channels(inventory)
+    try:
+        yield channels
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+
+async def plan_rails(channels: Mapping[str, Channel]) -> RailsPlan:
+    """Find the cables between the nodes, and plan an address for every rail. Changes nothing."""
+    views = await look(channels)
+    found = find_links(views)
+    return RailsPlan(views, found, plan_fabric(found, views))
+
+
+async def find_helpers(channels: Mapping[str, Channel]) -> Helpers:
+    """The helper of every node that may change its rails, or the reason why it may not."""
+
+    async def one(channel: Channel) -> Helper | NotPermitted:
+        try:
+            return await find_helper(channel)
+        except NotPermitted as error:
+            return error
+
+    found = await asyncio.gather(*(one(channel) for channel in channels.values()))
+    return dict(zip(channels, found, strict=True))
+
+
+def permitted(helpers: Helpers) -> dict[str, Helper]:
+    """The helpers of all nodes. Raises NotPermitted, with the commands for every node that lacks one."""
+    if missing := [one for one in helpers.values() if isinstance(one, NotPermitted)]:
+        raise _together(missing)
+    return {name: one for name, one in helpers.items() if isinstance(one, Helper)}
+
+
+async def set_rails(
+    inventory: Inventory,
+    plan: FabricPlan,
+    helpers: Mapping[str, Helper],
+    channels: Mapping[str, Channel],
+    rollback_s: int,
+) -> None:
+    """Set the rails of every node as planned; keep the change only if every node and rail works afterwards.
+
+    Raises:
+        SparkfleetError: the change was undone, with the reasons.
+    """
+
+    async def reopen(node: str) -> Channel:
+        return open_channel(node, inventory.nodes[node])
+
+    applied = await apply_plan(plan, helpers, channels, reopen, rollback_s=rollback_s)
+    if not applied.kept:
+        raise SparkfleetError(
+            "The change was undone.\n" + "\n".join(applied.problems),
+            means="The rails have their previous addresses.",
+            do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
+        )
+
+
+async def measure_rails(inventory: Inventory, seconds: float) -> tuple[tuple[LinkMeasurement, ...], Path]:
+    """Measure every rail of the inventory, and keep the numbers for plans. Returns them and their file.
+
+    Raises:
+        SparkfleetError: the inventory has no links, or a node or tool failed.
+    """
+    if not inventory.links:
+        raise SparkfleetError(
+            "The inventory has no links.", do="`sparkfleet init` finds the cables and writes them."
+        )
+    async with channels_of(inventory) as channels:
+        measured = await measure_links(inventory, channels, seconds=seconds)
+    return measured, save_measurements(FleetPaths.default(inventory.fleet).links, measured)
+
+
+def _together(errors: Sequence[NotPermitted]) -> NotPermitted:
+    return NotPermitted(
+        "\n".join(error.what for error in errors),
+        means=errors[0].means,
+        do="\n".join(error.do for error in errors),
+    )

@@ -1,0 +1,182 @@
+"""The fleet's ports, closed to machines that are no nodes of it."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from address_values import cable, inventory, spark
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.fabric import rails_helper
+from sparkfleet.fabric.firewall import (
+    addresses,
+    closed_to_others,
+    firewall_request,
+    is_loaded,
+    rails_of,
+    rules,
+)
+from sparkfleet.fabric.rails_helper import Firewall, RailsHelperError, checked_firewall
+from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+
+FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
+KNOWN = {"a": ("10.0.0.1", "fd00::1"), "b": ("10.0.0.2",)}
+REQUEST = {"netdevs": ["enp1s0f1np1"], "peers": ["10.0.0.2", "fd00::2"], "open": [11434]}
+
+
+def test_nodes_and_rails_pass_and_the_rest_of_the_fleets_ports_is_closed():
+    request = firewall_request(FLEET, "b", KNOWN, (11434,))
+    assert request["netdevs"] == list(rails_of(FLEET, "b"))
+    assert request["peers"] == ["10.0.0.1", "fd00::1"], "the other node's, not its own"
+    text = rules(request)
+    assert "ip saddr { 10.0.0.1 } accept" in text
+    assert "ip6 saddr { fd00::1 } accept" in text
+    assert "tcp dport { 11434 } accept" in text
+    assert text.index("11434") < text.index("tcp dport 10002-60999 counter drop")
+    assert 'iifname "lo" accept' in text
+
+
+def test_the_gateway_is_open_on_the_head_alone():
+    gateway = FLEET.gateway.model_copy(update={"host": "0.0.0.0", "port": 18000})
+    fleet = FLEET.model_copy(update={"gateway": gateway})
+    assert [firewall_request(fleet, node, KNOWN)["open"] for node in ("a", "b")] == [[18000], []]
+
+
+def test_a_nodes_addresses_are_those_that_are_no_rails():
+    told = [
+        {"ifname": "enP7s7", "addr_info": [{"local": "10.0.0.1"}, {"local": "fd00::1"}]},
+        {"ifname": "enp1s0f1np1", "addr_info": [{"local": "192.168.100.10"}]},
+        {},
+    ]
+    assert addresses(json.dumps(told), ["enp1s0f1np1"]) == ("10.0.0.1", "fd00::1")
+
+
+def test_what_others_lose_is_named():
+    sockets = [
+        ListeningSocket(address="*", port=11434, process="ollama", pid=1),
+        ListeningSocket(address="*", port=22, process="sshd", pid=2),
+        ListeningSocket(address="127.0.0.1", port=20001, process="vllm", pid=3),
+        ListeningSocket(address="*", port=40000, process="raylet", pid=4),
+    ]
+    assert closed_to_others(sockets, {"open": []}) == ("ollama 11434", "raylet 40000")
+    assert closed_to_others(sockets, {"open": [11434]}) == ("raylet 40000",)
+
+
+# --- the helper -------------------------------------------------------------------------------------------------------
+
+
+def test_a_request():
+    assert checked_firewall(json.dumps(REQUEST)) == REQUEST
+    assert checked_firewall("{}") == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"netdevs": ['x" accept; #']},
+        {"netdevs": ["a b"]},
+        {"netdevs": "lo"},
+        {"peers": ["10.0.0.0/8"]},
+        {"peers": ["0.0.0.0"]},
+        {"peers": ["::"]},
+        {"peers": ["fe80::1%x; accept"]},
+        {"peers": [1]},
+        {"peers": ["10.0.0.1"] * 65},
+        {"open": ["22"]},
+        {"open": [0]},
+        {"open": [True]},
+        {"open": [65536]},
+        {"more": []},
+    ],
+)
+def test_nothing_else_is_believed(change):
+    with pytest.raises(RailsHelperError):
+        checked_firewall(json.dumps(REQUEST | change))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["netdevs", "peers", "open"]), st.lists(st.text() | st.integers() | st.none())
+    )
+)
+def test_any_json_is_refused_or_plain(value):
+    try:
+        asked = checked_firewall(json.dumps(value))
+    except RailsHelperError:
+        return
+    text = rails_helper.firewall_rules(asked) if asked else ""
+    assert text.count("\n  }\n}") == (1 if asked else 0)
+    assert text.count(";") == (2 if asked else 0), "no word of the request ends a rule"
+
+
+@pytest.fixture
+def firewall(tmp_path, monkeypatch):
+    """One whose `nft` is a note of its commands."""
+    told = []
+
+    def run(*argv):
+        told.append(argv)
+        if argv[:2] == ("nft", "list"):
+            if not loaded:
+                raise RailsHelperError("no such table")
+            return "table inet sparkfleet { }"
+        if argv[:2] == ("nft", "-f"):
+            loaded.append(argv[2])
+        if argv[:2] == ("nft", "delete"):
+            loaded.clear()
+        return ""
+
+    loaded = []
+    monkeypatch.setattr(rails_helper, "run", run)
+    monkeypatch.setattr(rails_helper.Firewall, "_at_boot", lambda self, wanted: told.append(("boot", wanted)))
+    return Firewall(tmp_path / "etc" / "firewall.nft", tmp_path / "unit"), told, loaded
+
+
+def test_a_first_firewall_is_taken_back_to_none(firewall):
+    one, told, loaded = firewall
+    before = one.save(REQUEST)
+    one.apply(REQUEST)
+    assert loaded == [str(one.file)]
+    assert "tcp dport 10002-60999" in one.file.read_text()
+    one.restore(before)
+    assert (loaded, one.file.exists()) == ([], False)
+    assert told[-1] == ("boot", False)
+
+
+def test_a_change_is_taken_back_to_the_rules_before(firewall):
+    one, _, loaded = firewall
+    one.apply(REQUEST)
+    first, before = one.file.read_text(), one.save(REQUEST)
+    one.apply(REQUEST | {"open": [12000]})
+    assert one.file.read_text() != first
+    one.restore(before)
+    assert one.file.read_text() == first
+    assert loaded
+
+
+def test_removed_is_removed(firewall):
+    one, told, loaded = firewall
+    one.apply(REQUEST)
+    one.apply({})
+    assert (loaded, one.file.exists(), told[-1]) == ([], False, ("boot", False))
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="nftables are not installed")
+@pytest.mark.parametrize("request_", [REQUEST, {"netdevs": [], "peers": [], "open": []}])
+def test_nft_takes_the_file(tmp_path, request_):
+    file = tmp_path / "f.nft"
+    file.write_text(rails_helper.firewall_rules(request_))
+    inside = f"nft -f {file} && nft -f {file} && nft list table inet sparkfleet"
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", inside], capture_output=True, text=True, check=False, env=os.environ
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert is_loaded(done.stdout, request_)
+    assert not is_loaded(done.stdout, request_ | {"open": [4]})
+    assert not is_loaded("", request_)
+    assert is_loaded("", {})

@@ -1,0 +1,64 @@
+import pytest
+
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet import rank_logs as module
+from sparkfleet.fleet.rank_logs import newest_rank, read_log
+from sparkfleet.group.report import GroupReport, RankReport
+from sparkfleet.remote.local import LocalChannel
+
+
+@pytest.fixture
+async def channel():
+    local = LocalChannel("here")
+    yield local
+    await local.close()
+
+
+@pytest.mark.parametrize(
+    ("tail", "shown"),
+    [(0, b""), (2, b"two\nthree\n"), (100, b"one\ntwo\nthree\n")],
+    ids=["none", "two", "all"],
+)
+async def test_the_last_lines(channel, tmp_path, tail, shown):
+    (tmp_path / "log").write_text("one\ntwo\nthree\n")
+    assert [piece async for piece in read_log(channel, str(tmp_path / "log"), tail=tail, follow=False)] == [
+        shown
+    ]
+
+
+async def test_a_followed_log_that_grows_and_is_rotated(channel, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FOLLOW_S", 0.0)
+    monkeypatch.setattr(module, "CHUNK", 4)
+    log = tmp_path / "log"
+    log.write_text("old line\n")
+    pieces = read_log(channel, str(log), tail=1, follow=True)
+    assert await anext(pieces) == b"old line\n"
+    assert await anext(pieces) == b""
+    with log.open("a") as file:
+        file.write("new line\n")
+    assert await anext(pieces) == b"new line\n"
+    log.write_text("again\n")
+    assert await anext(pieces) == b"again\n"
+    await pieces.aclose()
+
+
+def group(generation, *ranks, replica=0):
+    return GroupReport.model_construct(
+        generation=generation,
+        replica=replica,
+        ranks=tuple(RankReport.model_construct(rank=rank, log_path=path) for rank, path in ranks),
+    )
+
+
+def test_the_newest_generation_with_a_log_counts():
+    groups = (
+        group(1, (0, "/old")),
+        group(2, (0, "/new"), (1, "/one")),
+        group(3, (0, "")),
+        group(9, (0, "/b"), replica=1),
+    )
+    assert newest_rank(groups, "tiny", 0, 0).log_path == "/new"
+    assert newest_rank(groups, "tiny", 0, 1).log_path == "/one"
+    assert newest_rank(groups, "tiny", 1, 0).log_path == "/b"
+    with pytest.raises(ControlError, match="tiny has no log yet for rank 2 of replica 0"):
+        newest_rank(groups, "tiny", 0, 2)

@@ -1,0 +1,149 @@
+"""Every listening socket of a node asked without a token, by a program that runs on the nodes themselves."""
+
+import json
+from typing import NamedTuple
+
+from sparkfleet.hostfacts.listening_sockets import ReadSockets
+
+PATHS = (
+    *(
+        "/",
+        "/health",
+        "/healthz",
+        "/metrics",
+        "/docs",
+        "/openapi.json",
+        "/version",
+        "/ping",
+        "/load",
+        "/v1/models",
+    ),
+    *(
+        "/server_info",
+        "/get_server_info",
+        "/get_model_info",
+        "/model_info",
+        "/health_generate",
+        "/prometheus/metrics",
+    ),
+    *(
+        "/v1/fleet",
+        "/targets",
+        "/api/version",
+        "/api/jobs/",
+        "/api/cluster_status",
+        "/api/local_raylet_healthz",
+        "/logs",
+    ),
+    *(
+        "/nodes?view=summary",
+        "/api/serve/applications/",
+        "/-/routes",
+        "/-/healthz",
+        "/events",
+        "/log",
+        "/stats",
+    ),
+)
+POSTS = (
+    "/invocations",
+    "/tokenize",
+    "/generate",
+    "/v1/completions",
+    "/scale_elastic_ep",
+    "/generative_scoring",
+    "/pause",
+)
+BODY = json.dumps({"model": "tiny", "prompt": "A rail is", "text": "A rail is", "max_tokens": 3})
+
+_ASK = r"""
+import asyncio, json, sys
+told = json.load(sys.stdin)
+
+async def ask(address, port, sends):
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 3)
+    except (OSError, asyncio.TimeoutError) as error:
+        return None
+    got = b""
+    try:
+        writer.write(sends.encode())
+        while len(got) < 4000 and (more := await asyncio.wait_for(reader.read(4000), told["wait_s"])):
+            got += more
+    except (OSError, asyncio.TimeoutError):
+        pass
+    writer.close()
+    return got.decode("latin-1")
+
+async def main():
+    gate = asyncio.Semaphore(40)
+    async def one(address, port, line):
+        async with gate:
+            return [address, port, line, await ask(address, port, line)]
+    print(json.dumps(await asyncio.gather(*(one(*target, line) for target in told["targets"] for line in told["lines"]))))
+
+asyncio.run(main())
+"""
+
+
+class Answer(NamedTuple):
+    """What one request without a token got."""
+
+    node: str
+    process: str
+    address: str
+    port: int
+    request: str
+    asked_from: str
+    text: str
+
+    @property
+    def status(self):
+        """Of an HTTP answer; 0 for anything else."""
+        words = self.text.split(" ", 2)
+        return int(words[1]) if words[0].startswith("HTTP/1") and len(words) > 1 and words[1].isdigit() else 0
+
+    @property
+    def is_data(self):
+        """Whether it told something: an answer with a body, to what it was asked. HTTP/2's own frames are none."""
+        return self.status == 200
+
+
+def requests():
+    """Requests, as they go over the wire."""
+    for path in PATHS:
+        yield f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    for path in POSTS:
+        head = (
+            f"Host: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}"
+        )
+        yield f"POST {path} HTTP/1.1\r\n{head}\r\n\r\n{BODY}"
+    yield "OPTIONS /v1/models HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nConnection: close\r\n\r\n"
+
+
+def sockets(lab, node):
+    """The listening sockets of a node, with the processes that have them."""
+    return ReadSockets.parse(lab.exec(node, list(ReadSockets.argv), root=True).stdout)
+
+
+def scan(lab, node, asking, addresses):
+    """Ask every socket of `node` from the node `asking`.
+
+    Args:
+        lab: the simulated Sparks.
+        node: whose sockets.
+        asking: the node that asks; the same one for loopback.
+        addresses: of `node`, for sockets that listen on every address.
+    """
+    found = [one for one in sockets(lab, node) if one.port != 22 and (not one.local or asking == node)]
+    names = {one.port: one.process for one in found}
+    targets = sorted(
+        {(address, one.port) for one in found for address in (addresses if one.anywhere else (one.address,))}
+    )
+    told = {"targets": targets, "lines": list(requests()), "wait_s": 2}
+    done = lab.exec(asking, ["python3", "-I", "-c", _ASK], stdin=json.dumps(told), timeout_s=600)
+    assert done.returncode == 0, done.stderr
+    return [
+        Answer(node, names[port], address, port, line.partition(" HTTP")[0], asking, text or "")
+        for address, port, line, text in json.loads(done.stdout)
+    ]

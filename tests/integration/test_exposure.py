@@ -1,0 +1,82 @@
+"""Every socket of a fleet of two nodes, asked without a token, gives nothing away.
+
+One model is served over both nodes, by real vLLM, and one custom workload, which checks no token itself.
+"""
+
+import json
+import sys
+
+import httpx
+import pytest
+from lab_fleet import CHECKOUT
+from scanner import scan, sockets
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+SPEECH = CHECKOUT / "tests/integration/stand_ins/speech.py"
+NODES = ("spark1", "spark2")
+PAIR = "parallel: {tp: 2}\n"
+CUSTOM = (
+    "name: speech\nmodel: speech/one\nengine: custom\nmemory: 1 GiB\nnodes: [spark2]\nport: 5010\nhealth: /health\n"
+    "command: "
+    + json.dumps(["sh", "-c", f"exec {sys.executable} {SPEECH} $SPARKFLEET_HOST $SPARKFLEET_PORT"])
+)
+
+
+@pytest.fixture(scope="module")
+def served(pair):
+    """The fleet that serves both."""
+    pair.serve(pair.spec(PAIR, real=True))
+    pair.apply(CUSTOM, "speech.yaml")
+    pair.until(lambda: pair.is_ready("speech"))
+    yield pair
+    pair.ok("delete", "--yes", "speech")
+
+
+def addresses(fleet, node):
+    """Every address of a node but loopback's."""
+    found = json.loads(fleet.lab.exec(node, ["ip", "-j", "-4", "addr"]).stdout)
+    every = [one["local"] for netdev in found for one in netdev["addr_info"]]
+    return [address for address in every if not address.startswith("127.")]
+
+
+@pytest.fixture(scope="module")
+def answers(served):
+    """Every socket of both nodes, asked by itself and by the other."""
+    return [
+        answer
+        for node in NODES
+        for asking in NODES
+        for answer in scan(served.lab, node, asking, addresses(served, node))
+    ]
+
+
+def test_the_scan_reaches_what_is_open(served, answers):
+    """The gateway's health is found, or the scanner would prove nothing."""
+    gateway = int(served.endpoint().rpartition(":")[2].partition("/")[0])
+    assert [
+        one for one in answers if one.port == gateway and one.request == "GET /healthz" and one.status == 200
+    ]
+    engine = httpx.URL(served.group()["url"])
+    assert {one.status for one in answers if one.port == engine.port and one.address == engine.host} == {401}
+
+
+def test_no_socket_gives_data_without_a_token(served, answers):
+    gateway = int(served.endpoint().rpartition(":")[2].partition("/")[0])
+    known = {(gateway, "GET /healthz"), (gateway, "GET /health")}
+    told = {
+        (one.node, one.process, one.address, one.port, one.request, one.asked_from, one.text[:200])
+        for one in answers
+        if one.is_data and (one.port, one.request) not in known
+    }
+    assert sorted(told) == []
+
+
+def test_which_sockets_others_reach(served):
+    """Beside the gateway: Ray, behind its token, and the rendezvous of ranks, which PyTorch opens on every address."""
+    found = {
+        node: [one for one in sockets(served.lab, node) if not one.local and one.port != 22] for node in NODES
+    }
+    for node, every in found.items():
+        print(node, [(one.address, one.port, one.process) for one in every])
+    assert all(found.values())

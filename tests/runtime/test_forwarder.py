@@ -1,0 +1,127 @@
+"""A forwarder lets through what carries the token, and answers everything else itself."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from sparkfleet.runtime import forwarder
+from sparkfleet.runtime.forwarder import Forwarder, ForwardOrder
+from sparkfleet.runtime.ports import free_port
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+@asynccontextmanager
+async def forwarded(metrics_path="/metrics", engine=True):
+    """(port of the forwarder, what the engine behind it got)."""
+    got = []
+
+    async def serve(reader, writer):
+        while data := await reader.read(65536):
+            got.append(data)
+            writer.write(ANSWER)
+            if b"connection: close" in data:
+                break
+        got.append(b"")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    target = server.sockets[0].getsockname()[1]
+    if not engine:
+        server.close()
+    port = free_port()
+    one = Forwarder(ForwardOrder("127.0.0.1", port, target, "tok", "met", metrics_path))
+    await one.open()
+    try:
+        yield port, got
+    finally:
+        await one.close()
+        server.close()
+
+
+async def ask(port, *requests):
+    """The answer to requests on one connection, up to its end or a pause."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
+    try:
+        for request in requests:
+            writer.write(request)
+            try:
+                answer += await asyncio.wait_for(reader.read(65536), 1)
+            except (TimeoutError, ConnectionError):
+                break
+    finally:
+        writer.close()
+    return answer
+
+
+def request(path="/v1/models", token="", method="GET", more=b""):
+    said = f"Authorization: Bearer {token}\r\n" if token else ""
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\n{said}\r\n".encode() + more
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health", "/"])
+@pytest.mark.parametrize("token", ["", "no", "tok2", "met "])
+async def test_without_the_token_the_engine_gets_nothing(path, token):
+    if (path, token.strip()) == ("/metrics", "met"):
+        return
+    async with forwarded() as (port, got):
+        assert (await ask(port, request(path, token))).startswith(b"HTTP/1.1 401 ")
+        assert got == []
+
+
+async def test_with_the_token_bytes_pass_as_they_are():
+    async with forwarded() as (port, got):
+        first, second = request("/v1/completions", "tok", "POST", b"body"), request("/v1/models", "tok")
+        assert await ask(port, first, second) == ANSWER * 2
+        await asyncio.sleep(0.05)
+        assert got == [first, second, b""], "the engine learns that its client is gone"
+
+
+async def test_the_metrics_token_gets_a_request_of_ours_and_no_second_one():
+    async with forwarded() as (port, got):
+        answer = await ask(
+            port, request("/metrics", "met", more=request("/v1/models")), request("/v1/models")
+        )
+        assert answer == ANSWER
+        assert [data.split(b" HTTP")[0] for data in got if data] == [b"GET /metrics"]
+        assert (await ask(port, request("/v1/models", "met"))).startswith(b"HTTP/1.1 401 ")
+        assert (await ask(port, request("/metrics", "met", "POST"))).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_an_engine_without_metrics_opens_nothing_to_the_metrics_token():
+    async with forwarded(metrics_path="") as (port, got):
+        assert (await ask(port, request("/", "met"))).startswith(b"HTTP/1.1 401 ")
+        assert got == []
+
+
+async def test_an_engine_that_does_not_listen_yet_is_a_503():
+    async with forwarded(engine=False) as (port, _):
+        assert (await ask(port, request(token="tok"))).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_two_tokens_are_none():
+    async with forwarded() as (port, got):
+        twice = b"GET / HTTP/1.1\r\nauthorization: Bearer tok\r\nAuthorization: Bearer no\r\n\r\n"
+        assert (await ask(port, twice)).startswith(b"HTTP/1.1 401 ")
+        assert got == []
+
+
+async def test_who_sends_no_request_is_cut_and_cannot_keep_others_out(monkeypatch):
+    monkeypatch.setattr(forwarder, "_HEAD_S", 0.2)
+    monkeypatch.setattr(forwarder, "_STRANGERS", 2)
+    async with forwarded() as (port, _):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert await ask(port, request(token="tok")) == b"", "no more strangers at once"
+        for reader, writer in idle:
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 2) == b""
+            writer.close()
+        assert await ask(port, request(token="tok")) == ANSWER
+
+
+async def test_a_head_without_an_end_is_cut():
+    async with forwarded() as (port, got):
+        assert await ask(port, b"GET / HTTP/1.1\r\nx: " + b"a" * 200_000) == b""
+        assert got == []
