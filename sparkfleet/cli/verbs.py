@@ -122,12 +122,17 @@ VERBS: Mapping[str, Verb] = {
         "accuracy",
         "Predict every row of a file of measurements and show the errors.",
     ),
+    "knowledge": Verb("knowledge", "app", "The knowledge that plans are made from: its age, part by part."),
     "version": Verb("version", "version", "Print the version."),
+    "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
     "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
 }
 """In the order of `--help`."""
+
+ALIASES: Mapping[str, str] = {"ps": "status"}
+"""Names that people type by habit."""
 
 
 class LazyGroup(TyperGroup):
@@ -140,6 +145,7 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, loaded; without its parameters while commands are listed. None if there is none."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in VERBS or self._is_listing:
             return self.commands.get(cmd_name)
         return _loaded(cmd_name)

@@ -207,7 +207,8 @@ def _is_free(host: str, port: int) -> bool:
 
 def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """Ray in the foreground of a session of its own."""
-    with (paths.logs / "ray.log").open("wb") as output:
+    with (paths.logs / "ray.log").open("ab") as output:  # appends: see runtime/log_limit.py
+        output.truncate(0)
         return subprocess.Popen(
             argv,
             env=ray_environment(paths),

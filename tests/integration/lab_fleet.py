@@ -95,10 +95,27 @@ class LabFleet:
         self._endpoint = self._endpoint or self.status()["endpoint"]
         return self._endpoint
 
-    def deployments(self):
-        """The status of each. Asked on the head, without the seconds that a command line costs."""
+    def fleet_status(self):
+        """The whole status; {} if no controller answers. Asked on the head: a command line costs seconds."""
         done = self.lab.exec(self.lab.nodes[0].name, ["python3", "-I", "-c", _STATUS])
-        return json.loads(done.stdout or "{}").get("deployments", ())
+        return json.loads(done.stdout or "{}")
+
+    def deployments(self):
+        """The status of each deployment."""
+        return self.fleet_status().get("deployments", ())
+
+    def killed(self, args, after_s):
+        """Begin a verb, and kill it after some seconds; 0: run it to its end."""
+        if not after_s:
+            self.run(*args)
+            return
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([SPARKFLEET, *args], cwd=self.directory, **quiet)
+        try:
+            process.wait(after_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def deployment(self, name="tiny"):
         """One deployment's status, or None."""

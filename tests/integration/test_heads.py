@@ -3,9 +3,11 @@
 import contextlib
 import json
 import re
+import signal
 
 import pytest
 import yaml
+from on_terminal import OnTerminal
 from pair_fleet import NODES, TINY
 
 pytestmark = pytest.mark.integration
@@ -27,9 +29,9 @@ def inventory(fleet):
 
 
 @contextlib.contextmanager
-def of_somebody(fleet, **changes):
+def of_somebody(pair, /, **changes):
     """Path of another inventory."""
-    path = fleet.write("somebody.yaml", yaml.safe_dump({**inventory(fleet), **changes}))
+    path = pair.write("somebody.yaml", yaml.safe_dump({**inventory(pair), **changes}))
     yield path
 
 
@@ -48,9 +50,10 @@ def test_another_head_in_an_inventory_takes_nothing_over(fleet):
         for argv in (("up",), ("down",), ("apply", "--yes", file), ("status",)):
             code, out, err = fleet.run(*argv, "-i", theirs)
             assert code == 6, (argv, out, err)
-            assert "spark2 belongs to fleet" in out + err, (argv, out, err)
-            assert "head spark1" in out + err
-            assert "head: spark1" in out + err
+            assert re.search(
+                "spark1 is the head of fleet|spark2 belongs to fleet .* of head spark1", out + err
+            )
+            assert "Set `head: spark1` in the inventory" in " ".join((out + err).split())
     alone = {**inventory(fleet)["nodes"]["spark2"]}
     with of_somebody(fleet, head="spark2", nodes={"spark2": alone}, links=[]) as theirs:
         code, out, err = fleet.run("up", "-i", theirs)
@@ -100,6 +103,33 @@ def test_the_head_is_moved_with_deployments_and_keys_and_engines_live_on(fleet):
     fleet.until(lambda: all_ready(fleet), timeout=120)
     assert pids(fleet, fleet.status()) == before
     assert fleet.is_sound(fleet.chat())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("then", ["complete", "cancel"])
+def test_a_move_whose_command_is_killed_is_completed_or_cancelled(fleet, then):
+    """Meanwhile no controller acts, `status` names what to do, and the engines serve."""
+    before = pids(fleet, fleet.status())
+    try:
+        with OnTerminal(fleet, "move-head", "spark2", "--yes") as moving:
+            moving.until_shown("starting Ray")
+            moving.end(signal.SIGKILL)
+        code, out, err = fleet.run("status")
+        assert code == 5, (out, err)
+        assert "`sparkfleet move-head spark2` completes it" in " ".join((out + err).split())
+        if then == "cancel":
+            fleet.ok("move-head", "spark2", "--cancel")
+            assert inventory(fleet)["head"] == "spark1"
+        else:
+            fleet.ok("move-head", "spark2", "--yes")
+            assert inventory(fleet)["head"] == "spark2"
+        fleet.until(lambda: all_ready(fleet), timeout=120)
+        assert pids(fleet, fleet.status()) == before
+        controllers = [commands(fleet, node, "ray::ControllerActor") for node in NODES]
+        assert controllers == ([1, 0] if then == "cancel" else [0, 1])
+    finally:
+        if inventory(fleet)["head"] == "spark2":
+            fleet.ok("move-head", "spark1", "--yes")
 
 
 def all_ready(fleet):

@@ -1,16 +1,10 @@
 """The command line is interrupted or killed in every phase of an apply, and applying again leaves nothing double."""
 
-import contextlib
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import time
 
 import pytest
-from lab_fleet import SPARKFLEET
+from on_terminal import OnTerminal
 from pair_fleet import NODES
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -28,74 +22,6 @@ STEPS = (
     "first token (tiny)",
 )
 """Words of the plan, and of the phases that every such apply shows, in their order."""
-
-
-class Apply:
-    """`sparkfleet apply` on a terminal of its own, where every phase is shown.
-
-    Args:
-        fleet: the fleet.
-        file: the deployment.
-        yes: whether it asks nothing.
-    """
-
-    def __init__(self, fleet, file, yes=True):
-        self._fleet = fleet
-        self.shown = ""
-        self._terminal, slave = pty.openpty()
-        self._process = subprocess.Popen(
-            [SPARKFLEET, "apply", file, *(["--yes"] if yes else [])],
-            cwd=fleet.directory,
-            env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait()
-        os.close(self._terminal)
-
-    def until_shown(self, step, timeout=120):
-        """Read until a phase is shown, or the command ends."""
-        deadline = time.monotonic() + timeout
-        while step not in self.shown and self._read():
-            assert time.monotonic() < deadline, (
-                f"{step!r} was not shown\n{self.shown}\n{self._fleet.diagnosis()}"
-            )
-        assert step in self.shown, f"it ended without {step!r}\n{self.shown}"
-
-    def type(self, text):
-        """Answer its question."""
-        os.write(self._terminal, text.encode())
-
-    def end(self, number, timeout=30):
-        """Signal it, and return its exit code."""
-        self._process.send_signal(number)
-        return self.wait(timeout)
-
-    def wait(self, timeout):
-        """Its exit code."""
-        deadline = time.monotonic() + timeout
-        while self._read():
-            assert time.monotonic() < deadline, f"it did not end\n{self.shown}\n{self._fleet.diagnosis()}"
-        return self._process.wait(timeout)
-
-    def _read(self):
-        """True while there may be more."""
-        if select.select([self._terminal], [], [], 1.0)[0]:
-            try:
-                self.shown += os.read(self._terminal, 65536).decode(errors="replace")
-            except OSError:
-                return False  # its other end is closed
-        return True
 
 
 @pytest.fixture
@@ -152,7 +78,7 @@ def require_single(fleet):
 def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, step, number):
     bring_down(fleet)
     file = fleet.write("tiny.yaml", fleet.spec(ON_TWO, start_s=START_S))
-    with Apply(fleet, file) as first:
+    with OnTerminal(fleet, "apply", "--yes", file) as first:
         first.until_shown(step)
         code = first.end(number)
         take_key(fleet, first.shown)
@@ -168,7 +94,7 @@ def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, 
 def test_down_during_a_start_leaves_nothing_and_the_apply_ends(fleet, step):
     bring_down(fleet)
     file = fleet.write("tiny.yaml", fleet.spec(ON_TWO, start_s=20))
-    with Apply(fleet, file) as apply:
+    with OnTerminal(fleet, "apply", "--yes", file) as apply:
         apply.until_shown(step)
         fleet.ok("down")
         assert apply.wait(45) == 1, apply.shown
@@ -181,7 +107,7 @@ def test_a_plan_that_another_apply_overtakes_while_it_is_read_is_refused(pair):
     """The last one used to win, and the first was told "ready" of the second's file."""
     pair.serve(pair.spec(ON_TWO))
     mine = pair.write("mine.yaml", pair.spec(ON_TWO).replace("concurrency: 4", "concurrency: 2"))
-    with Apply(pair, mine, yes=False) as first:
+    with OnTerminal(pair, "apply", mine) as first:
         first.until_shown("Apply?")
         pair.serve(pair.spec(ON_TWO).replace("concurrency: 4", "concurrency: 3"))
         theirs = pair.group()["ranks"][0]["pid"]
