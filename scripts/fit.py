@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,7 +118,14 @@ def main() -> None:
     if not args.dry_run:
         done = fit(cases, lambda _: True, start=whole, bands=bands)
         found = done.factors.model_copy(update={"validation": validation})
-        write(found, KNOWLEDGE / "factors.yaml", f"{len(cases)} measurements.")
+        write(found, KNOWLEDGE / "factors.yaml", _about(args.rows, len(cases)))
+
+
+def _about(rows: Path, count: int) -> str:
+    """Header of the factors: `sparkfleet knowledge status` reads the age of the fit from it."""
+    with rows.open(newline="", encoding="utf-8") as file:
+        newest = max((row["date"] for row in csv.DictReader(file) if row.get("date")), default="")
+    return f"{count} measurements, the newest of {newest}." if newest else f"{count} measurements."
 
 
 if __name__ == "__main__":

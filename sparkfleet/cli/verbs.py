@@ -122,6 +122,7 @@ VERBS: Mapping[str, Verb] = {
         "accuracy",
         "Predict every row of a file of measurements and show the errors.",
     ),
+    "knowledge": Verb("knowledge", "app", "The knowledge that plans are made from: its age, part by part."),
     "version": Verb("version", "version", "Print the version."),
     "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),

@@ -347,7 +347,7 @@ class Session:
         if self.inventory.nodes[node].is_local:
             return FoundState.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
         source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
-        done = await self.channels[node].run(("python3", "-c", source, self.inventory.fleet))
+        done = await self.channels[node].run(("python3", "-I", "-c", source, self.inventory.fleet))
         if done.exit_code != 0:
             raise NodeError(
                 f"{node}: python3 failed with exit code {done.exit_code}: {done.stderr.strip()[-200:]}"

@@ -88,7 +88,7 @@ async def read_surroundings(
         told = await asyncio.to_thread(surroundings, state_root(inventory.fleet))
         return NodeSurroundings.model_validate_json(json.dumps(told))
     source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
-    done = await channels[node].run(("python3", "-c", source, inventory.fleet, "surroundings"))
+    done = await channels[node].run(("python3", "-I", "-c", source, inventory.fleet, "surroundings"))
     if done.exit_code != 0:
         raise NodeError(
             f"{node}: python3 failed with exit code {done.exit_code}: {done.stderr.strip()[-200:]}"

@@ -169,7 +169,7 @@ def _begin(paths: FleetPaths, role: Role) -> dict[str, str]:
     paths.create()
     paths.outcome.unlink(missing_ok=True)
     _write_role(paths, role)
-    argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
+    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
     comes_back = service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
     return {"outcome": str(paths.outcome), "comes_back": comes_back}
 

@@ -21,7 +21,7 @@ LABEL = RAY_LABEL
 NODE_LABEL = "sparkfleet.node"
 """Ray's label with the name of a raylet's node in the inventory; placement uses it."""
 
-RAY = (sys.executable, "-m", "ray.scripts.scripts")
+RAY = (sys.executable, "-P", "-m", "ray.scripts.scripts")
 """Ray's command line, run by this interpreter: its script would use the one that it was installed with."""
 
 OBJECT_STORE_BYTES = 80_000_000

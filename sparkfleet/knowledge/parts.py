@@ -1,0 +1,163 @@
+"""Parts of the knowledge: how many entries each has, how old the newest is, and when that is too old.
+
+The dates are those of the entries: the day, month or year in which something was published, or its sources were read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from datetime import date, timedelta
+from functools import cache
+from typing import NamedTuple
+
+import yaml
+
+from sparkfleet.knowledge.yaml_entries import packaged, parse
+from sparkfleet.values import Value
+
+
+class _Source(NamedTuple):
+    file: str
+    sections: tuple[str, ...]
+    """All sections of the file."""
+    counted: tuple[str, ...]
+    """Those that have the entries."""
+    fresh_days: int
+    do: str
+
+
+GUIDE = "docs/knowledge.md"
+
+_SOURCES: dict[str, _Source] = {
+    "images": _Source("images.yaml", ("images",), ("images",), 45, "add images"),
+    "speculators": _Source("speculators.yaml", ("speculators",), ("speculators",), 45, "add drafts"),
+    "models": _Source("models.yaml", ("models",), ("models",), 45, "add models"),
+    "checkpoints": _Source("checkpoints.yaml", ("checkpoints",), ("checkpoints",), 45, "add checkpoints"),
+    "architectures": _Source(
+        "architectures.yaml", ("sources", "read", "architectures"), ("architectures",), 45, "read the releases' lists"
+    ),
+    "methods": _Source(
+        "method_support.yaml", ("methods", "schedules"), ("methods", "schedules"), 60, "read the releases' options"
+    ),
+    "advisories": _Source("advisories.yaml", ("advisories",), ("advisories",), 30, "look for advisories"),
+    "rules": _Source("rules.yaml", ("sources", "rules", "not_rules"), ("rules",), 60, "check the rules"),
+    "hardware": _Source(
+        "hardware.yaml",
+        ("boxes", "vendors", "confusables", "ceilings", "links", "memory", "cpu_generic"),
+        ("boxes", "vendors", "ceilings", "links", "memory", "cpu_generic"),
+        365,
+        "check drivers and boxes",
+    ),
+}  # fmt: skip
+
+_MEASUREMENTS = "measurements/benchmarks.csv"
+_FACTORS = "factors.yaml"
+MEASUREMENT_DAYS = 60
+_FITTED = re.compile(r"^# Written by .* measurements, the newest of (?P<date>\d{4}[\d-]*)")
+
+
+class KnowledgePart(Value):
+    """One part of the knowledge."""
+
+    id: str
+    file: str
+    """In sparkfleet/knowledge."""
+    entries: int
+    newest: str | None
+    """The newest date in it: a day, a month or a year; None if it has none."""
+    fresh_days: int
+    """Days after which it counts as old."""
+    do: str
+    """The work that renews it."""
+
+    def age_days(self, today: date) -> int | None:
+        """Days since the newest date (of a month: since its first day), at least 0; None if it has none."""
+        return None if self.newest is None else max(0, (today - first_day(self.newest)).days)
+
+    def is_old(self, today: date) -> bool:
+        """True if the newest entry is older than a part like this may get."""
+        age = self.age_days(today)
+        return age is not None and age > self.fresh_days
+
+
+def first_day(text: str) -> date:
+    """The first day of "2026-05-13", "2026-05" or "2026". Raises ValueError."""
+    parts = [int(part) for part in text.split("-")]
+    year, month, day = (*parts, 1, 1)[:3]
+    # "2026-02-31" passes the reader of the files; it is a day of February all the same
+    return date(year, month, 1) + timedelta(days=day - 1)
+
+
+@cache
+def knowledge_parts() -> tuple[KnowledgePart, ...]:
+    """Every part that this installation has, in a fixed order. A node's environment has no measurements.
+
+    Raises:
+        SpecError: a file was edited and is no longer valid.
+    """
+    parts = [_read(name, source) for name, source in _SOURCES.items()]
+    return (*parts, *_measurements(), _factors())
+
+
+def _read(name: str, source: _Source) -> KnowledgePart:
+    data = parse(source.file, packaged(source.file), frozenset(source.sections))
+    counted = [data[section] for section in source.counted]
+    return KnowledgePart(
+        id=name,
+        file=source.file,
+        entries=sum(len(section) for section in counted if isinstance(section, list | dict)),
+        newest=_newest(one for section in counted for one in _dates(section)),
+        fresh_days=source.fresh_days,
+        do=source.do,
+    )
+
+
+def _dates(value: object) -> Iterator[str]:
+    """Every `date` at any depth: gains and acceptance have their own."""
+    if isinstance(value, dict):
+        if isinstance(found := value.get("date"), str):
+            yield found
+        for one in value.values():
+            yield from _dates(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _dates(one)
+
+
+def _newest(dates: Iterator[str]) -> str | None:
+    return max(dates, key=first_day, default=None)
+
+
+def _measurements() -> tuple[KnowledgePart, ...]:
+    try:
+        rows = list(csv.DictReader(io.StringIO(packaged(_MEASUREMENTS))))
+    except FileNotFoundError:
+        return ()
+    return (
+        KnowledgePart(
+            id="measurements",
+            file=_MEASUREMENTS,
+            entries=len(rows),
+            newest=_newest(row["date"] for row in rows if row["date"]),
+            fresh_days=MEASUREMENT_DAYS,
+            do="add measurements, then fit",
+        ),
+    )
+
+
+def _factors() -> KnowledgePart:
+    """The fit: its entries are coefficients; its date is that of the newest measurement in it, if it records one."""
+    text = packaged(_FACTORS)
+    fitted = _FITTED.match(text)
+    found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (a safe loader)
+    return KnowledgePart(
+        id="factors",
+        file=_FACTORS,
+        entries=sum(len(one) for one in found["coefficients"].values()),
+        newest=fitted["date"] if fitted else None,
+        fresh_days=MEASUREMENT_DAYS,
+        do="fit again: python scripts/fit.py",
+    )
