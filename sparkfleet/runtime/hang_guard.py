@@ -55,9 +55,10 @@ class HangGuard:
             str(self._hung_s),
             str(self._note),
         )
+        nothing = subprocess.DEVNULL  # no pipe of the process may be held open by its guard
         try:
             guard = subprocess.Popen(
-                argv, pass_fds=(reader,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/"
+                argv, pass_fds=(reader,), stdin=nothing, stdout=nothing, stderr=nothing, cwd="/"
             )
         except OSError:
             os.close(writer)
